@@ -1,4 +1,4 @@
-"""Groups by name: what becomes a name, which group is the reference, what is no group at all."""
+"""Attributes: names of groups, the reference group, and columns that are not groups."""
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,13 @@ def test_the_reference_comes_first_and_the_others_in_order():
     assert (race.reference, race.others, race.named) == ("b", ("a", "c"), True)
 
 
-def test_without_a_named_reference_the_largest_group_is_taken_and_that_is_remembered():
+def test_the_reference_defaults_to_the_largest_group():
     sex = Attribute.of(["F", "M", "F"])
     assert (sex.reference, sex.named) == ("F", False)
 
 
 @pytest.mark.parametrize("blank", [None, np.nan, "", "  "])
-def test_what_counts_as_missing(blank):
+def test_empty_and_blank_cells_are_missing(blank):
     sex = Attribute.of(["F", blank, "M", "M"], reference="M")
     assert sex.codes.tolist() == [1, MISSING, 0, 0]
     assert sex.names.tolist() == ["F", None, "M", "M"]
@@ -33,18 +33,18 @@ def test_what_counts_as_missing(blank):
     ("values", "levels"),
     [
         ([0, 1, 1], ("1", "0")),
-        ([0.0, 1.0, 1.0, np.nan], ("1", "0")),  # how pandas reads whole numbers with a gap
+        ([0.0, 1.0, 1.0, np.nan], ("1", "0")),  # pandas reads integers with a missing cell as floating-point numbers
         ([True, True, False], ("True", "False")),
         (pd.Categorical(["a", "b", "b"]), ("b", "a")),
         (["1", "1.0", "01", "1"], ("1", "01", "1.0")),
     ],
 )
-def test_any_column_becomes_names(values, levels):
+def test_values_of_any_type_are_converted_to_names(values, levels):
     assert Attribute.of(values).levels == levels
 
 
 @pytest.mark.parametrize("reference", ["1", 1, 1.0])
-def test_the_reference_may_be_given_as_a_number(reference):
+def test_the_reference_may_be_a_number(reference):
     assert Attribute.of([0, 1, 0], reference=reference).reference == "1"
 
 
@@ -64,13 +64,13 @@ def test_a_column_without_any_value_is_an_error():
 
 
 @pytest.mark.parametrize("kind", [int, str, object, float])
-def test_numbers_of_many_values_must_be_binned_however_they_are_stored(kind):
+def test_a_column_of_many_numbers_must_be_binned_for_any_dtype(kind):
     with pytest.raises(BadInput, match=facts("age", 21, "--bins age=5,10,15", "bins={'age': [5, 10, 15]}")):
         Attribute.of(np.arange(21).astype(kind), name="age")
     assert len(Attribute.of(list(range(20)) * 2, name="age").levels) == 20
 
 
-def test_a_few_measurements_must_be_binned_too_but_a_few_levels_need_not():
+def test_a_few_fractional_numbers_must_be_binned_but_a_few_integers_need_not():
     with pytest.raises(BadInput, match=facts("bmi", 5)):
         Attribute.of([21.5, 30.1, 24.4, None, 27.9, 33.0], name="bmi")
     assert Attribute.of([0.5, 1.5, 0.5, 1.5]).levels == ("0.5", "1.5")
@@ -78,7 +78,7 @@ def test_a_few_measurements_must_be_binned_too_but_a_few_levels_need_not():
 
 
 @pytest.mark.parametrize("written", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M", None])
-def test_dates_are_no_groups_but_a_few_years_are(written: str | None):
+def test_dates_are_not_groups_but_a_few_years_are(written: str | None):
     dates = pd.Series(pd.date_range("2020-01-01", periods=30))
     column = dates if written is None else dates.dt.strftime(written)
     with pytest.raises(BadInput, match=facts("seen", 30, "pd.to_datetime", "dt.year")):
@@ -87,13 +87,13 @@ def test_dates_are_no_groups_but_a_few_years_are(written: str | None):
     assert len(Attribute.of(pd.to_datetime(["2020-01-01", "2021-01-01"] * 4)).levels) == 2
 
 
-def test_an_identifier_is_no_group_but_many_sites_are():
+def test_an_identifier_is_not_a_group_but_many_sites_are():
     with pytest.raises(BadInput, match=facts("name", 30)):
         Attribute.of([f"p{i}" for i in range(30)], name="name")
     assert len(Attribute.of([f"site {i}" for i in range(30)] * 10).levels) == 30
 
 
-def test_many_groups_most_of_them_small_say_which_to_keep():
+def test_the_error_for_many_small_groups_lists_the_large_ones():
     values = ["a"] * 40 + ["b"] * 10 + [f"c{k}" for k in range(20) for _ in range(3)]
     with pytest.raises(BadInput) as caught:
         Attribute.of(values, name="origin")
@@ -103,7 +103,7 @@ def test_many_groups_most_of_them_small_say_which_to_keep():
         Attribute.of([f"c{k}" for k in range(30)] * 3)
 
 
-def test_an_intersection_has_the_cells_that_occur_and_the_reference_of_each():
+def test_an_intersection_has_the_combinations_that_occur_and_both_references():
     sex = Attribute.of(["F", "F", "M", "M"], name="sex", reference="M")
     race = Attribute.of(["a", "b", "a", "a"], name="race", reference="a")
     both = Attribute.crossed([sex, race])
@@ -113,7 +113,7 @@ def test_an_intersection_has_the_cells_that_occur_and_the_reference_of_each():
     assert both.reference == "M & a"
 
 
-def test_an_intersection_keeps_its_reference_even_if_nobody_is_in_it():
+def test_an_intersection_keeps_its_reference_even_without_rows():
     sex = Attribute.of(["F", "M"], reference="M")
     race = Attribute.of(["a", "b"], reference="a")
     both = Attribute.crossed([sex, race])
@@ -121,7 +121,7 @@ def test_an_intersection_keeps_its_reference_even_if_nobody_is_in_it():
     assert both.names.tolist() == ["F & a", "M & b"]
 
 
-def test_an_intersection_is_missing_where_any_part_is_and_named_only_if_all_are():
+def test_an_intersection_is_missing_if_any_attribute_is_and_named_if_all_are():
     sex = Attribute.of(["F", None, "M"], reference="M")
     race = Attribute.of(["a", "a", "b"])
     both = Attribute.crossed([sex, race])
@@ -129,7 +129,7 @@ def test_an_intersection_is_missing_where_any_part_is_and_named_only_if_all_are(
     assert not both.named
 
 
-def test_some_rows_keep_every_level():
-    some = Attribute.of(["F", "M", "X"], reference="M").take(np.array([0, 2]))
-    assert some.levels == ("M", "F", "X")
-    assert some.names.tolist() == ["F", "X"]
+def test_take_keeps_every_level():
+    taken = Attribute.of(["F", "M", "X"], reference="M").take(np.array([0, 2]))
+    assert taken.levels == ("M", "F", "X")
+    assert taken.names.tolist() == ["F", "X"]

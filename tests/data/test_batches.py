@@ -1,4 +1,4 @@
-"""Tables read in batches: the same rows, groups and errors as in memory, whether the rows are held or written to files by patient."""
+"""Tables read in batches: the same rows, groups and errors as in memory, with the rows stored in memory or in files by patient."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from equipoise.data import Scores, batches, is_large, scan
-from equipoise.data import batches as batches_module
+from equipoise.data import stored as stored_module
 from equipoise.errors import BadInput
 from support.facts import says
 
@@ -56,13 +56,13 @@ def _rows(scores: Scores) -> list[tuple[object, ...]]:
 @pytest.fixture(params=["in memory", "in files"])
 def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(batches, "ROWS", 200)
-    monkeypatch.setattr(batches_module, "HELD", 10**6 if request.param == "in memory" else 300)
-    monkeypatch.setattr(batches_module, "FILES", 5)
+    monkeypatch.setattr(stored_module, "HELD", 10**6 if request.param == "in memory" else 300)
+    monkeypatch.setattr(stored_module, "FILES", 5)
     return bool(request.param == "in memory")
 
 
 @pytest.mark.parametrize("kind", ["file.parquet", "file.csv", "file.csv.gz", "files", "partitioned"])
-def test_the_rows_and_groups_are_those_of_the_table_in_memory(kind: str, tmp_path: Path, in_memory: bool):
+def test_rows_and_groups_are_the_same_as_in_memory(kind: str, tmp_path: Path, in_memory: bool):
     frame = _frame()
     table = Scores.from_frame(frame, weight="w", **ROLES)
     with scan(_written(frame, tmp_path, kind), weight="w", **ROLES).read() as stored:
@@ -74,13 +74,13 @@ def test_the_rows_and_groups_are_those_of_the_table_in_memory(kind: str, tmp_pat
     ]
     assert sorted(row for part in parts for row in _rows(part)) == _rows(table)
     assert sum(len(set(part.patients)) for part in parts) == frame["patient"].nunique()  # all rows of a patient are in one part
-    held = [tuple(sorted(part.score[part.patients == k])) for part in parts for k in range(max(part.patients) + 1)]
-    assert sorted(held) == sorted(tuple(sorted(own)) for _, own in frame.groupby("patient")["p"])
+    by_patient = [tuple(sorted(part.score[part.patients == k])) for part in parts for k in range(max(part.patients) + 1)]
+    assert sorted(by_patient) == sorted(tuple(sorted(scores)) for _, scores in frame.groupby("patient")["p"])
 
 
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("rule", ["first", "majority", "blank"])
-def test_patients_in_several_groups_count_as_in_memory(rule: str, tmp_path: Path):
+def test_conflicts_are_resolved_as_in_memory(rule: str, tmp_path: Path):
     frame = _frame()
     table = Scores.from_frame(frame, conflicts=rule, **ROLES)
     with scan(_written(frame, tmp_path, "file.parquet"), conflicts=rule, **ROLES).read() as stored:
@@ -147,10 +147,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path):
     assert says(error.value, "'patient'", "integers", "4.parquet")
     empty = tmp_path / "empty"
     empty.mkdir()
-    for missing, told in ((empty, ".parquet"), (tmp_path / "nowhere", "nowhere")):
+    for missing, expected in ((empty, ".parquet"), (tmp_path / "nowhere", "nowhere")):
         with pytest.raises(BadInput) as error, scan(missing, **ROLES).read():
             pass
-        assert says(error.value, told)
+        assert says(error.value, expected)
 
 
 def test_a_large_csv_must_be_utf8(tmp_path: Path):
@@ -161,7 +161,7 @@ def test_a_large_csv_must_be_utf8(tmp_path: Path):
     assert says(error.value, "latin.csv", "UTF-8")
 
 
-def test_no_flipped_bit_of_a_parquet_footer_ends_the_process_that_asks_for_the_size(tmp_path: Path):
+def test_is_large_survives_any_flipped_bit_in_a_parquet_footer(tmp_path: Path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"p": [0.1, 0.9]}), path)
     whole = path.read_bytes()
@@ -171,4 +171,4 @@ def test_no_flipped_bit_of_a_parquet_footer_ends_the_process_that_asks_for_the_s
         damaged = bytearray(whole)
         damaged[place] ^= 1
         path.write_bytes(damaged)
-        is_large(path)  # True where the damage is in a number of rows, but an answer
+        is_large(path)  # may be True if the number of rows is damaged, but must not crash

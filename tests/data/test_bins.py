@@ -1,4 +1,4 @@
-"""Bins: a column of numbers as groups with readable names, in the order of the numbers, the same for new rows."""
+"""Bins: a column of numbers cut into groups with readable names, in ascending order, the same for new rows."""
 
 import numpy as np
 import pandas as pd
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
 from equipoise.data import Attribute, Bins, bins_in, read_bins
-from equipoise.data.bins import Span, edges_of
+from equipoise.data.bins import Span, parse_edges
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 
 
-def test_integers_have_short_names_in_their_order():
+def test_integer_bins_have_short_names_in_ascending_order():
     age = Attribute.binned([85, 12, 40, 59, 60, 79, 80, None], [40, 60, 80], name="age", reference="40-59")
     assert age.levels == ("40-59", "<40", "60-79", "80+")
     assert age.names.tolist() == ["80+", "<40", "40-59", "40-59", "60-79", "60-79", "80+", None]
     assert age.bins == Bins((40.0, 60.0, 80.0), whole=True)
 
 
-def test_the_order_is_that_of_the_numbers_and_not_of_the_letters():
+def test_bins_are_ordered_numerically_and_not_alphabetically():
     age = Attribute.binned([1, 9, 10, 100, 1000, 1000], [5, 10, 100], name="age")
     assert age.levels == ("100+", "<5", "5-9", "10-99")
 
@@ -41,7 +41,7 @@ def test_names_follow_the_values_and_the_edges(values, edges, names):
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8, unique=True).map(sorted), st.booleans())
-def test_every_bin_has_a_name_of_its_own_and_every_number_a_bin(edges, whole):
+def test_names_of_bins_are_unique_and_every_number_has_a_bin(edges, whole):
     bins = Bins(tuple(map(float, edges)), whole)
     assert len(set(bins.names)) == len(edges) + 1
     values = np.array([edges[0] - 1, *edges, edges[-1] + 1, np.nan], dtype=float)
@@ -51,7 +51,7 @@ def test_every_bin_has_a_name_of_its_own_and_every_number_a_bin(edges, whole):
 
 
 @pytest.mark.parametrize(
-    ("edges", "said"),
+    ("edges", "expected"),
     [
         ([60, 40], facts("age", "ascending", "60, 40")),
         ([40, 40], facts("age", "ascending")),
@@ -63,9 +63,9 @@ def test_every_bin_has_a_name_of_its_own_and_every_number_a_bin(edges, whole):
         ("40,60", facts("age", "list")),
     ],
 )
-def test_bad_edges(edges, said):
-    with pytest.raises(BadInput, match=said):
-        edges_of(edges, "age")
+def test_bad_edges(edges, expected):
+    with pytest.raises(BadInput, match=expected):
+        parse_edges(edges, "age")
 
 
 @pytest.mark.parametrize("text", ["age", "age=", "=40", "age=a,b", "age=60,40", "age=40,,60", ""])
@@ -79,7 +79,7 @@ def test_a_name_with_an_equals_sign_is_a_column():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ([30, "old", 50, "NA"], facts("age", 2, 4, "'old'")),
         ([30, np.inf, 50, 60], facts("age", 1, 4, "'inf'")),
@@ -89,13 +89,13 @@ def test_a_name_with_an_equals_sign_is_a_column():
         ([None] * 4, facts("age", "missing")),
     ],
 )
-def test_values_that_cannot_be_binned(values, said):
-    with pytest.raises(BadInput, match=said):
+def test_values_that_cannot_be_binned(values, expected):
+    with pytest.raises(BadInput, match=expected):
         Attribute.binned(values, [40, 60], name="age")
 
 
 @pytest.mark.parametrize(("code", "group"), [(999, "80+"), (99999, "80+"), (-1, "<40"), (-99, "<40")])
-def test_a_code_for_missing_is_refused_unless_it_has_a_group_of_its_own(code, group):
+def test_a_code_for_missing_is_refused_unless_it_has_its_own_bin(code, group):
     ages = [18, 35, 52, 97, 81, code, code, None]
     with pytest.raises(BadInput, match=facts("age", f"{code} in 2 rows", group)):
         Attribute.binned(ages, [40, 60, 80], name="age")
@@ -105,11 +105,11 @@ def test_a_code_for_missing_is_refused_unless_it_has_a_group_of_its_own(code, gr
 
 
 @pytest.mark.parametrize("values", [[20, 50, 97, 99], [-9, -1, 30, -4, 50], [999, 1050, 400, 1200], [99, 999], [0.5, 98.6, 104, 99]])
-def test_numbers_of_nines_among_others_are_numbers(values):
-    assert Span.of(np.array(values, float)).odd == {}
+def test_numbers_of_nines_within_the_range_are_not_missing_codes(values):
+    assert Span.of(np.array(values, float)).missing_codes == {}
 
 
-def test_the_reference_is_named_by_its_bin():
+def test_an_unknown_reference_suggests_the_closest_bin():
     with pytest.raises(UnknownName, match=suggests("40-59")):
         Attribute.binned([30, 45], [40, 60], name="age", reference="40-60")
 
@@ -121,7 +121,7 @@ def _frame(n: int = 200) -> pd.DataFrame:
     )
 
 
-def test_python_takes_bins_everywhere():
+def test_frames_and_arrays_accept_bins():
     frame = _frame()
     bins = {"age": [40, 60, 80]}
     scores = Scores.from_frame(frame, label="y", score="p", group=["sex", "age"], reference=["M", "<40"], bins=bins)
@@ -136,18 +136,18 @@ def test_python_takes_bins_everywhere():
     assert arrays.groups.tolist() == cohort.groups.tolist()
 
 
-def test_bins_of_a_column_that_is_no_group():
+def test_bins_of_a_column_that_is_not_a_group_are_refused():
     with pytest.raises(BadInput, match=suggests("age")):
         Scores.from_frame(_frame(), label="y", score="p", group="age", bins={"ages": [40]})
 
 
-def test_several_problems_of_bins_come_together():
+def test_all_problems_of_bins_are_in_one_error():
     with pytest.raises(BadInput) as caught:
         Scores.from_frame(_frame(), label="y", score="p", group=["sex", "age"], bins={"age": [60, 40], "race": [1]})
     assert len(caught.value.problems) == 2
 
 
-@pytest.mark.parametrize("told", [{"age": 1}, {"age": {"edges": [1]}}, {"age": {"edges": [2, 1], "whole": True}}, ["age"]])
-def test_damaged_bins_of_a_folder_are_refused(told):
+@pytest.mark.parametrize("document", [{"age": 1}, {"age": {"edges": [1]}}, {"age": {"edges": [2, 1], "whole": True}}, ["age"]])
+def test_damaged_saved_bins_are_refused(document):
     with pytest.raises(BadInput, match="bins"):
-        bins_in(told)
+        bins_in(document)

@@ -1,4 +1,4 @@
-"""Loading by name: what a user reads when a name, an option, a file or the network is wrong, and what a fetch leaves on disk."""
+"""The catalogue: loading by name, downloads, and the errors for a wrong name, option, file or network."""
 
 import gzip
 import io
@@ -18,7 +18,7 @@ from equipoise.data.sets.compas import anonymous
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, says, suggests
 
-REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below takes it away
+REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below removes it
 GOOD = {"a.csv": b"0,x\n1,z\n1,x\n", "b.csv": b"second\n"}
 
 
@@ -35,7 +35,7 @@ def recipe(*files: File) -> Recipe:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache and a catalogue of the test's own: one more data set is one more entry."""
+    """A temporary cache, and a catalogue with one more data set, called tiny."""
     monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     files = [File(name, sha256(content), f"https://example.org/{name}") for name, content in GOOD.items()]
@@ -51,13 +51,13 @@ def put(folder: Path, **replaced: bytes) -> Path:
 
 
 class Server:
-    """Answers from a table of urls and remembers what was asked; an exception in the table is raised."""
+    """Answers requests from a table of URLs and records them; raises an answer that is an exception."""
 
     def __init__(self, answers: dict[str, bytes | Exception]) -> None:
-        self.answers, self.asked = answers, list[str]()
+        self.answers, self.requested = answers, list[str]()
 
     def __call__(self, url: str) -> io.BytesIO:
-        self.asked.append(url)
+        self.requested.append(url)
         answer = self.answers[url]
         if isinstance(answer, Exception):
             raise answer
@@ -72,18 +72,18 @@ def files_under(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def test_the_published_entries_are_whole() -> None:
+def test_every_entry_of_the_catalogue_is_complete() -> None:
     assert {"adult", "bank", "compas", "loh", "zafar", "phantom", "nih", "mimic-cxr", "mimic-iii"} <= set(CATALOGUE)
     for name, entry in CATALOGUE.items():
         assert entry.name == name
-        assert "attribute_as_input" in entry.options or "size" in entry.options  # a picture shows the sex, whatever is fed beside it
+        assert "attribute_as_input" in entry.options or "size" in entry.options  # images may show the attribute itself
         assert all([entry.attribute, entry.description, entry.citation, entry.licence, entry.rows, entry.features])
         assert all(re.fullmatch("[0-9a-f]{64}|" if entry.by_hand else "[0-9a-f]{64}", f.sha256) for f in entry.files)
         assert all(f.url.startswith("https://") for f in entry.files)
 
 
 @pytest.mark.parametrize("name", ["loh", "zafar"])
-def test_a_simulation_loads_as_its_entry_says(name: str, tmp_path: Path) -> None:
+def test_a_simulation_has_the_rows_and_features_of_its_entry(name: str, tmp_path: Path) -> None:
     assert load(name, n=20).inputs.shape == (20, CATALOGUE[name].features)
     assert len(load(name, tmp_path / "no such folder", n=20)) == 20
     assert check_files(name) == []
@@ -92,7 +92,7 @@ def test_a_simulation_loads_as_its_entry_says(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("use", [load, check_files, fetch])
-def test_an_unknown_name_gets_the_closest(use) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_name_suggests_the_closest(use) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UnknownName, match=suggests("adult")):
         use("adlut")
 
@@ -110,9 +110,7 @@ def test_options_reach_the_recipe(tmp_path: Path) -> None:
     assert load("tiny", tmp_path, attribute_as_input=False).inputs.shape == (3, 1)
 
 
-def test_the_root_may_be_given_as_the_folder_itself_or_by_the_environment(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_root_may_be_the_folder_itself_or_an_environment_variable(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "data" / "tiny")
     for root in (tmp_path / "data", str(tmp_path / "data"), tmp_path / "data" / "tiny"):
         assert len(load("tiny", root)) == 3
@@ -139,14 +137,14 @@ def test_missing_files_are_named_with_the_folders_and_the_command(tmp_path: Path
         load("tiny")
 
 
-def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_reported_with_the_file_and_both_checksums(tmp_path: Path) -> None:
     put(tmp_path / "tiny", b=b"tampered")
     with pytest.raises(BadInput, match=facts("b.csv", sha256(b"tampered"), sha256(GOOD["b.csv"]))):
         load("tiny", tmp_path)
     assert [status == "ok" for _, _, status in check_files("tiny", tmp_path)] == [True, False]
 
 
-def test_a_fetch_mends_a_data_root_that_holds_a_wrong_file(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_replaces_a_wrong_file_in_the_data_root(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
     put(tmp_path / "data" / "tiny", b=b"tampered")
     with pytest.raises(BadInput, match=facts(tmp_path / "data" / "tiny" / "b.csv", "sha256")):
@@ -156,7 +154,7 @@ def test_a_fetch_mends_a_data_root_that_holds_a_wrong_file(tmp_path: Path, cache
     assert check_files("tiny")[1].path == cache / "tiny" / "b.csv"
 
 
-def test_gzipped_files_are_as_good_and_broken_ones_are_reported(tmp_path: Path) -> None:
+def test_gzipped_files_are_read_and_broken_ones_are_reported(tmp_path: Path) -> None:
     for path in list(put(tmp_path / "tiny").iterdir()):
         (path.parent / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
@@ -173,15 +171,15 @@ def test_fetch_writes_what_load_reads(cache: Path, tmp_path: Path) -> None:
     assert len(load("tiny")) == 3
     assert files_under(cache) == ["tiny/a.csv", "tiny/b.csv"]
     assert seen == [(name, len(content), None) for name, content in GOOD.items()]
-    fetch("tiny", tmp_path / "mine", open_url=serving())
-    assert files_under(tmp_path / "mine") == ["tiny/a.csv", "tiny/b.csv"]
+    fetch("tiny", tmp_path / "other", open_url=serving())
+    assert files_under(tmp_path / "other") == ["tiny/a.csv", "tiny/b.csv"]
 
 
 def test_fetch_downloads_only_what_is_missing_or_wrong(cache: Path) -> None:
     put(cache / "tiny", b=b"tampered")
     server = serving()
     fetch("tiny", open_url=server)
-    assert server.asked == ["https://example.org/b.csv"]
+    assert server.requested == ["https://example.org/b.csv"]
     assert (cache / "tiny" / "b.csv").read_bytes() == GOOD["b.csv"]
 
 
@@ -195,7 +193,7 @@ OFFLINE = [urllib.error.URLError("Name or service not known"), TimeoutError("tim
 
 
 @pytest.mark.parametrize("error", OFFLINE)
-def test_without_a_network_the_error_says_what_to_do(error: Exception, cache: Path) -> None:
+def test_a_failed_download_advises_what_to_do(error: Exception, cache: Path) -> None:
     with pytest.raises(BadInput, match=facts("https://example.org/a.csv", "tiny")):
         fetch("tiny", open_url=serving(a=error))
     assert files_under(cache.parent) == []
@@ -205,7 +203,7 @@ BY_HAND = {"nih": "nihcc.app.box.com", "mimic-cxr": "physionet.org/content/mimic
 
 
 @pytest.mark.parametrize(("name", "where"), BY_HAND.items())
-def test_what_a_person_must_get_says_where_it_was_looked_for_and_where_to_get_it(name: str, where: str, tmp_path: Path) -> None:
+def test_data_to_download_by_hand_name_the_folders_searched_and_the_source(name: str, where: str, tmp_path: Path) -> None:
     for use in (load, fetch):
         with pytest.raises(BadInput) as caught:
             use(name, tmp_path)
@@ -234,14 +232,14 @@ def test_nih_by_name(tmp_path: Path, place: str) -> None:
         load("nih", tmp_path, findings="effusion")
 
 
-def test_tables_may_lie_deeper_and_go_by_other_names(tmp_path: Path) -> None:
+def test_tables_may_be_in_subfolders_and_have_other_names(tmp_path: Path) -> None:
     (tmp_path / "mimic-cxr" / "hosp").mkdir(parents=True)
     (tmp_path / "mimic-cxr" / "hosp" / "patients.csv.gz").write_bytes(b"")
     (tmp_path / "mimic-iii").mkdir()
     (tmp_path / "mimic-iii" / "admissions.csv").write_text("")
     found = {state.file: state.path for name in ("mimic-cxr", "mimic-iii") for state in check_files(name, tmp_path) if state.path}
     assert list(found) == ["patients.csv.gz", "admissions.csv"]
-    with pytest.raises(BadInput, match=facts("mimic-cxr-2.0.0-metadata.csv")):  # its loader knows what is needed
+    with pytest.raises(BadInput, match=facts("mimic-cxr-2.0.0-metadata.csv")):  # the error of the loader
         load("mimic-cxr", tmp_path)
 
 
@@ -269,22 +267,22 @@ COMPAS_HEADER = (
 COMPAS = (COMPAS_HEADER + "1,Zz Secret,Zz,Secret,Male,1950-12-31,40,25 - 45,Other,0,0,0,3,-1,SECRET-17,F,Battery,0,Low,0\n").encode()
 
 
-def test_a_fetched_compas_file_identifies_nobody(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetched_compas_file_contains_no_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [published] = CATALOGUE["compas"].files
-    mine = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=published.canonical)
-    monkeypatch.setitem(CATALOGUE, "tiny", recipe(mine))
-    fetch("tiny", open_url=Server({mine.url: COMPAS}))
+    file = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=published.canonical)
+    monkeypatch.setitem(CATALOGUE, "tiny", recipe(file))
+    fetch("tiny", open_url=Server({file.url: COMPAS}))
     assert [status for _, _, status in check_files("tiny")] == ["ok"]
     [written] = [p for p in cache.rglob("*") if p.is_file()]
     assert b"Battery" in written.read_bytes()
     assert not any(secret in written.read_bytes() for secret in (b"Secret", b"Zz", b"1950", b"SECRET", b"dob"))
     with pytest.raises(BadInput, match=facts("a.csv")):
-        fetch("tiny", cache / "again", open_url=Server({mine.url: b"<html>not found</html>"}))
+        fetch("tiny", cache / "again", open_url=Server({file.url: b"<html>not found</html>"}))
 
 
-def test_a_copy_of_compas_with_names_is_accepted_as_it_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=anonymous)
-    monkeypatch.setitem(CATALOGUE, "tiny", recipe(mine))
+def test_a_copy_of_compas_with_names_is_accepted_unchanged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=anonymous)
+    monkeypatch.setitem(CATALOGUE, "tiny", recipe(file))
     (cache / "tiny").mkdir(parents=True)
     (cache / "tiny" / "a.csv").write_bytes(COMPAS)
     assert check_files("tiny")[0].status == "ok"

@@ -1,4 +1,4 @@
-"""Cohorts from frames and arrays: what becomes an input, what never does, and what is refused."""
+"""Cohorts from frames and arrays: inputs, columns that are never inputs, and errors."""
 
 import numpy as np
 import pandas as pd
@@ -29,12 +29,12 @@ def test_the_features_are_the_columns_that_have_no_other_role():
     assert cohort.patients.tolist() == [9, 9, 8, 7]
 
 
-def test_the_attribute_is_an_input_only_if_asked_for():
+def test_the_attribute_is_an_input_only_on_request():
     assert _cohort(attribute_as_input=True).encoder.columns == ("age", "ward=a", "ward=b", "sex=F", "sex=M")
     assert _cohort(features=["sex"]).encoder.columns == ("sex=F", "sex=M")
 
 
-def test_features_are_taken_in_the_listed_order():
+def test_features_keep_the_listed_order():
     assert _cohort(features=["ward", "age"]).encoder.order == ("ward", "age")
 
 
@@ -42,14 +42,14 @@ def test_numbers_pass_through_without_scaling():
     assert _cohort(features=["age"], scale=False).inputs[:, 0].tolist() == [30, 50, 40, 60]
 
 
-def test_the_users_frame_is_not_changed_and_changing_it_changes_nothing():
+def test_the_frame_is_not_changed_and_later_changes_have_no_effect():
     frame = _frame()
     cohort = Cohort.from_frame(frame, label="sick", group="sex", features=["age"], scale=False)
     frame["age"] = 0
     assert cohort.inputs[:, 0].tolist() == [30, 50, 40, 60]
 
 
-def test_problems_of_features_and_columns_come_in_one_message():
+def test_problems_of_features_and_columns_are_in_one_error():
     with pytest.raises(BadInput) as caught:
         _cohort(label="ill", features=["agee", "ward"], name="ward.csv")
     assert says(caught.value, 2, "ward.csv")
@@ -83,7 +83,7 @@ def test_arrays_of_different_lengths_are_refused(inputs, y, groups, expected):
 
 
 @pytest.mark.parametrize("index", [[3, 0], np.array([True, False, False, True])])
-def test_some_rows_keep_everything_together(index):
+def test_take_selects_the_same_rows_of_every_field(index):
     part = _cohort(features=["age"], scale=False).take(index, "part")
     rows = np.arange(4)[np.asarray(index)]
     assert part.name == "part"
@@ -100,14 +100,14 @@ def test_several_attributes_are_audited_by_their_intersection():
     assert cohort.groups.tolist() == ["F & a", "F & b", "M & a", "M & b"]
 
 
-def test_new_rows_are_seen_through_the_encoder_of_old_ones():
+def test_new_rows_are_encoded_by_the_encoder_of_the_training_set():
     encoder = Encoder.fit(pd.DataFrame({"age": [0.0, 20.0]}))
     assert _cohort(features=["age"]).encoded_by(encoder).inputs[:, 0].tolist() == [2, 4, 3, 5]
     with pytest.raises(BadInput, match=facts("arrays", "tensor")):
         Cohort.from_arrays(torch.zeros(2, 1), [0, 1], ["F", "M"]).encoded_by(encoder)
 
 
-def test_scores_take_over_the_rows_of_a_cohort():
+def test_scores_of_a_cohort_have_its_rows():
     scores = Scores.of(_cohort(), [0.1, 0.2, 0.3, 0.4])
     assert scores.score.tolist() == [0.1, 0.2, 0.3, 0.4]
     assert scores.groups.tolist() == ["F", "F", "M", "M"]
@@ -121,7 +121,7 @@ def test_scores_that_do_not_fit_the_cohort_are_refused(values, expected):
 
 
 @pytest.mark.parametrize("features", [["a", "b", "a"], None])
-def test_a_feature_that_is_there_twice_is_refused(features):
+def test_a_repeated_feature_is_refused(features):
     frame = pd.DataFrame({"a": [0.0, 1, 2, 3], "b": [0.0, 1, 2, 3], "y": [0, 1] * 2, "sex": ["F", "F", "M", "M"]})
     frame = frame if features else pd.concat([frame, frame[["a"]]], axis=1)
     with pytest.raises(BadInput, match="'a'"):
@@ -129,7 +129,7 @@ def test_a_feature_that_is_there_twice_is_refused(features):
 
 
 @pytest.mark.parametrize("column", ["y", "w"])
-def test_the_label_and_the_weight_are_no_inputs(column):
+def test_the_label_and_the_weight_are_refused_as_inputs(column):
     frame = pd.DataFrame({"y": [0, 1, 0, 1], "sex": list("FMFM"), "a": [0.1, 0.2, 0.3, 0.4], "w": [1.0, 2.0, 1.0, 2.0]})
     with pytest.raises(BadInput, match=f"feature column '{column}'"):
         Cohort.from_frame(frame, label="y", group="sex", weight="w", features=["a", column])

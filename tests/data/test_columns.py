@@ -1,4 +1,4 @@
-"""The columns of a user's frame: every problem named with its column and its rows, all of them in one message."""
+"""The columns of a user's frame: all problems in one error, each with its column and rows."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ def _problems(frame: pd.DataFrame, **names) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_good_columns_come_back_as_arrays():
+def test_valid_columns_are_returned_as_arrays():
     found = _read(_frame(), reference="M")
     assert found.y.tolist() == [0, 1, 1, 0]
     assert found.score.tolist() == [0.1, 0.9, 0.4, 0.6]
@@ -33,14 +33,14 @@ def test_good_columns_come_back_as_arrays():
     assert found.ids.tolist() == ["a", "b", "c", "d"]
 
 
-def test_rows_are_taken_by_position_whatever_the_index():
+def test_the_index_of_the_frame_is_ignored():
     found = _read(_frame().set_axis([7, 7, 7, 7]))
     assert found.y.tolist() == [0, 1, 1, 0]
     assert found.attributes[0].names.tolist() == ["F", "F", "M", "M"]
     assert says(_problems(_frame(y=[0, 5, 5, 1]).set_axis([7, 7, 7, 7]))[0], "'y'", 2, 4)
 
 
-def test_a_missing_column_names_the_closest_and_all_the_others():
+def test_a_missing_column_is_reported_with_the_closest_and_all_others():
     [problem] = _problems(_frame(), group="Sex")
     assert says(problem, "'Sex'", "'sex'", "y, p, sex, pid, id")
 
@@ -52,7 +52,7 @@ def test_many_columns_are_not_all_listed():
     assert not says(problem, "x15")
 
 
-def test_every_problem_is_in_one_message():
+def test_all_problems_are_in_one_error():
     frame = _frame(y=[0, 1, 2, np.nan], p=[0.5, 1.5, None, 0.2], sex="F", pid=[1, 2, 3, None], id=["a", "a", "b", "c"])
     with pytest.raises(BadInput) as caught:
         read_columns(frame, Roles("y", "sex", score="p", patient="pid", id="id"), "scores.csv")
@@ -65,10 +65,10 @@ def test_one_column_has_one_role():
     [problem] = _problems(_frame(), group="y")
     assert says(problem, "'y'", "label", "group")
     assert says(_problems(_frame(), group=["sex", "sex"])[0], "'sex'", "group, group")
-    assert _read(_frame(), patient="id").patients.tolist() == ["a", "b", "c", "d"]  # a row a patient
+    assert _read(_frame(), patient="id").patients.tolist() == ["a", "b", "c", "d"]  # one row per patient
 
 
-def test_a_column_that_is_there_twice_is_an_error():
+def test_a_repeated_column_is_an_error():
     frame = _frame()
     frame.columns = ["y", "p", "sex", "p", "id"]
     assert any(says(problem, "'p'", 2) for problem in _problems(frame, patient=None))
@@ -95,7 +95,7 @@ def test_a_positive_value_that_never_occurs_is_an_error():
 @pytest.mark.parametrize(
     ("labels", "positive", "found"), [([1, 1, 1, 1], None, "only positives"), ([0] * 4, None, "only negatives"), (["a"] * 4, "a", "only")]
 )
-def test_one_label_in_all_rows_is_an_error(labels, positive, found):
+def test_a_constant_label_is_an_error(labels, positive, found):
     [problem] = _problems(_frame(y=labels), positive=positive)
     assert f"'y' holds {found}" in problem
     assert says(problem, 4)
@@ -117,26 +117,26 @@ def test_one_label_in_all_rows_is_an_error(labels, positive, found):
         ([0.1, np.inf, 0.3, 0.4], facts("p", "0.1", "inf", "probability")),
     ],
 )
-def test_a_bad_score_says_how_many_rows_which_and_what_to_do(scores, expected):
+def test_bad_scores_are_reported_with_their_number_the_first_row_and_advice(scores, expected):
     with pytest.raises(BadInput, match=expected):
         _read(_frame(p=pd.Series(scores, dtype=object)))
 
 
-def test_the_ends_of_the_unit_interval_are_scores():
+def test_0_and_1_are_valid_scores():
     assert _read(_frame(p=[0, 1, 0, 1])).score.tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_a_patient_with_two_values_of_the_attribute_is_refused_where_that_is_asked_for():
+def test_a_patient_in_two_groups_is_refused_if_conflicts_are_errors():
     [problem] = _problems(_frame(pid=[1, 2, 2, 3]), conflicts="error")
     assert says(problem, "'pid'", "1 of 3", "'sex'", 2)
 
 
-def test_a_patient_whose_attribute_is_sometimes_missing_is_fine():
+def test_an_attribute_missing_in_some_rows_of_a_patient_is_not_a_conflict():
     found = _read(_frame(sex=["F", None, "M", "M"]))
     assert found.attributes[0].names.tolist() == ["F", None, "M", "M"]
 
 
-def test_repeated_ids_are_listed_in_full_up_to_five():
+def test_up_to_five_repeated_ids_are_listed():
     [problem] = _problems(_frame(id=[7, 7, 8, 8]))
     assert says(problem, "'id'", 2, 4, "7, 8")
     many = pd.concat([_frame().assign(id=i, pid=range(4)) for i in range(6)])
@@ -157,6 +157,6 @@ def test_no_rows_and_no_group_are_errors():
     assert _problems(_frame().iloc[:0], group=[]) == ("the table has no rows", "no group column was named")
 
 
-def test_a_value_of_any_length_is_clipped_in_the_message():
+def test_long_values_are_shortened_in_messages():
     [problem] = _problems(_frame(y=["x" * 5000, "no", "no", "no"]))
     assert len(problem) < 500

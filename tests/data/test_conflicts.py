@@ -1,4 +1,4 @@
-"""Patients with more than one recorded group: rows as recorded, or settled by a rule; patients stay whole whatever their rows say."""
+"""Patients with more than one recorded group: the rules for their rows, and splits that keep all their rows together."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
-from equipoise.data.attribute import joined, main_group, patients_varying, settled, varying
+from equipoise.data.attribute import joined, main_group, patients_varying, resolve_conflicts, varying_units
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, moments_of, units_of
 from support.facts import facts
@@ -18,8 +18,8 @@ PATIENTS = ["1", "1", "1", "2", "2", "3", "3", "4", "4"]
 SEX = ["M", "F", "F", "M", None, "M", "F", "F", "F"]
 
 
-def _settled(rule: str) -> Attribute:
-    return settled(Attribute.of(SEX, "sex", "M"), pd.Series(PATIENTS, name="pid"), rule)
+def _resolved(rule: str) -> Attribute:
+    return resolve_conflicts(Attribute.of(SEX, "sex", "M"), pd.Series(PATIENTS, name="pid"), rule)
 
 
 @pytest.mark.parametrize(
@@ -32,25 +32,25 @@ def _settled(rule: str) -> Attribute:
     ],
 )
 def test_each_rule(rule, expected):
-    found = _settled(rule)
+    found = _resolved(rule)
     assert found.names.tolist() == expected
     assert (found.varied, found.conflicts) == (2, rule)
 
 
 def test_an_error_names_the_patients_and_the_rules():
     with pytest.raises(BadInput, match=facts("pid", 2, 4, "sex", 1, 3, "--conflicts")):
-        _settled("error")
+        _resolved("error")
 
 
 def test_a_rule_may_leave_no_second_group():
     attribute = Attribute.of(["F", "M", "F"], "sex", "F")
     with pytest.raises(BadInput, match=facts("M")):
-        settled(attribute, pd.Series(["1", "1", "2"]), "blank")
+        resolve_conflicts(attribute, pd.Series(["1", "1", "2"]), "blank")
 
 
-def test_a_group_that_nobody_is_in_any_more_is_gone():
+def test_a_group_without_rows_is_dropped():
     attribute = Attribute.of(["a", "b", "a", "c", "c"], "race", "a")
-    found = settled(attribute, pd.Series(["1", "1", "1", "2", "2"]), "majority")
+    found = resolve_conflicts(attribute, pd.Series(["1", "1", "1", "2", "2"]), "majority")
     assert found.levels == ("a", "c")
     assert found.names.tolist() == ["a", "a", "a", "c", "c"]
 
@@ -64,15 +64,15 @@ def test_varying_and_main_groups_agree_with_pandas(pairs):
     units = pd.factorize(units)[0].astype(np.int64)
     known = pd.DataFrame({"unit": units, "code": codes}).query("code >= 0")
     counts = known.groupby("unit")["code"].nunique().reindex(range(units.max() + 1), fill_value=0)
-    assert varying(codes, units).tolist() == (counts > 1).tolist()
+    assert varying_units(codes, units).tolist() == (counts > 1).tolist()
     for unit in range(units.max() + 1):
-        own = known.loc[known["unit"] == unit, "code"].tolist()
-        best = max(own, key=own.count) if own else -1  # of equal counts, the first
+        groups = known.loc[known["unit"] == unit, "code"].tolist()
+        best = max(groups, key=groups.count) if groups else -1  # the first of equal counts
         assert main_group(codes, units)[unit] == best
 
 
 @pytest.mark.parametrize("rule", CONFLICTS)
-def test_python_takes_the_rule_everywhere(rule):
+def test_frames_and_arrays_accept_the_rule(rule):
     frame = pd.DataFrame({"pid": PATIENTS, "sex": SEX, "y": [0, 1, 0, 1, 0, 1, 0, 1, 0], "p": 0.5, "x": 1.0})
     columns = {"label": "y", "group": "sex", "reference": "M", "patient": "pid", "conflicts": rule}
     made = [
@@ -86,11 +86,11 @@ def test_python_takes_the_rule_everywhere(rule):
             with pytest.raises(BadInput, match=facts(2, 4, "patients")):
                 make()
         else:
-            assert make().groups.tolist() == _settled(rule).names.tolist()
+            assert make().groups.tolist() == _resolved(rule).names.tolist()
 
 
 def _cohort(seed: int = 0, patients: int = 300) -> Cohort:
-    """One to five rows per patient; the age band of about a third changes on the way."""
+    """One to five rows per patient; the age group of about a third of the patients changes between their rows."""
     rng = np.random.default_rng(seed)
     pid = np.repeat([f"{k:03d}" for k in range(patients)], rng.integers(1, 6, patients))
     start = dict(zip(np.unique(pid), rng.integers(20, 90, patients), strict=True))
@@ -99,17 +99,17 @@ def _cohort(seed: int = 0, patients: int = 300) -> Cohort:
     return Cohort.from_arrays(rng.normal(size=(len(pid), 2)).astype(np.float32), y, age, bins=[40, 60, 80], patients=pid, attribute="age")
 
 
-def test_a_patient_in_two_groups_is_in_one_part_and_in_one_fold():
+def test_a_patient_in_two_groups_is_in_one_set_and_in_one_fold():
     cohort = _cohort()
     assert patients_varying(cohort.attribute, cohort.patients) > 30
     for parts in (split(cohort, seed=3), hold_out(cohort, seed=3)):
-        there = [set(part.patients) for part in parts]
-        assert sum(map(len, there)) == len(set.union(*there)) == 300
+        patients = [set(part.patients) for part in parts]
+        assert sum(map(len, patients)) == len(set.union(*patients)) == 300
     fold = assign_folds(cohort, 5, np.random.default_rng(0))
     assert pd.Series(fold).groupby(cohort.patients).nunique().max() == 1
 
 
-def test_parts_are_stratified_by_the_group_of_most_rows():
+def test_sets_are_stratified_by_the_most_frequent_group_of_a_patient():
     cohort = _cohort(patients=1000)
     whole = pd.Series(cohort.groups).value_counts(normalize=True)
     for part in split(cohort, seed=1):
@@ -122,7 +122,7 @@ def test_parts_are_stratified_by_the_group_of_most_rows():
     assert (counts.apply(lambda row: (row == row.max()).sum(), axis=1) > 1).all()  # only where two groups are equally frequent
 
 
-def test_cells_count_each_patient_once_in_every_cell_that_they_have_a_row_in():
+def test_a_patient_counts_once_in_every_cell_with_one_of_their_rows():
     attribute = Attribute.of(["a", "a", "b", "b", "b", "a", None], "g", "a")
     y = np.array([1, 0, 1, 1, 1, 1, 0])
     units = units_of(np.array(["1", "1", "1", "2", "2", "3", "3"], dtype=object), 7)
@@ -131,7 +131,7 @@ def test_cells_count_each_patient_once_in_every_cell_that_they_have_a_row_in():
     assert np.stack([sums.patients(rate) for rate in ("fpr", "tpr", "selection_rate")], axis=1).tolist() == [[1, 2, 2], [0, 2, 2]]
 
 
-def test_patients_with_rows_of_both_labels_are_not_enough_for_a_rate_twice():
+def test_patients_with_rows_of_both_labels_are_not_counted_twice():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"pid": np.repeat([f"p{k}" for k in range(23)], 2), "y": [0, 1] * 23, "p": rng.random(46)})
     frame["sex"] = np.where(frame["pid"].isin(["p0", "p1", "p2"]), "F", "M")
@@ -140,7 +140,7 @@ def test_patients_with_rows_of_both_labels_are_not_enough_for_a_rate_twice():
     assert np.isnan(found["spd"].value)
 
 
-def test_a_drawn_patient_brings_the_rows_of_all_their_groups():
+def test_a_resampled_patient_has_the_rows_of_all_their_groups():
     cohort = _cohort()
     units = units_of(cohort.patients, len(cohort))
     attribute = cohort.attribute
@@ -148,14 +148,14 @@ def test_a_drawn_patient_brings_the_rows_of_all_their_groups():
     table = np.zeros((units.max() + 1, len(attribute.levels)))  # rows of each patient by group
     np.add.at(table, (units, attribute.codes), 1)
     centred = table - table.mean(0)
-    expected = centred.T @ centred  # the covariance of the groups' sizes when whole patients are drawn
+    expected = centred.T @ centred  # the covariance of the group sizes if patients are resampled
     found = np.cov(drawn.n[:, :-1].sum(-1).T)
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
     assert np.abs(found - expected).max() < 0.08 * scale.max()
     np.testing.assert_allclose(np.diag(found), np.diag(expected), rtol=0.12)
 
 
-def test_an_audit_says_how_many_patients_vary():
+def test_an_audit_reports_the_number_of_patients_in_several_groups():
     cohort = _cohort()
     scores = Scores.of(cohort, np.full(len(cohort), 0.5))
     expected = int((pd.Series(cohort.groups).groupby(cohort.patients).nunique() > 1).sum())  # noqa: PD101
@@ -163,10 +163,10 @@ def test_an_audit_says_how_many_patients_vary():
     assert found.to_dict()["patients_in_several_groups"] == {"age": expected}
     assert found.to_dict()["conflicts"] == "row"
     assert f"{expected:,} patients" in str(found)
-    # Of a part, those of the part.
-    some = cohort.take(cohort.patients < "100")
-    fewer = audit(Scores.of(some, np.full(len(some), 0.5))).to_dict()["patients_in_several_groups"]["age"]
-    assert fewer == int((pd.Series(some.groups).groupby(some.patients).nunique() > 1).sum()) < expected  # noqa: PD101
+    # A subset reports its own number.
+    subset = cohort.take(cohort.patients < "100")
+    fewer = audit(Scores.of(subset, np.full(len(subset), 0.5))).to_dict()["patients_in_several_groups"]["age"]
+    assert fewer == int((pd.Series(subset.groups).groupby(subset.patients).nunique() > 1).sum()) < expected  # noqa: PD101
 
 
 # names of intersections
@@ -180,12 +180,12 @@ def test_different_intersections_have_different_names(pairs):
 
 
 @given(st.lists(st.lists(names, min_size=3, max_size=3).map(tuple), min_size=2, max_size=5, unique=True))
-def test_so_do_those_of_three_attributes(triples):
+def test_different_intersections_of_three_attributes_have_different_names(triples):
     assert len({joined(triple) for triple in triples}) == len(triples)
 
 
 @given(st.lists(names, min_size=2, max_size=4, unique=True))
-def test_an_intersection_is_never_called_like_one_of_its_attributes(columns):
+def test_an_intersection_never_has_the_name_of_one_of_its_attributes(columns):
     assert joined(columns) not in columns
 
 

@@ -1,4 +1,4 @@
-"""Files: tables as hospitals export them, broken ones with a reason, and writes that are whole or did not happen."""
+"""Files: tables in every common dialect, errors for broken ones, and atomic writes."""
 
 import errno
 import gzip
@@ -32,7 +32,7 @@ EXCEL = 'y;p;name\r\n1;0,5;Zoë\r\n0;0,25;"Ana"\r\n'
         pytest.param(gzip.compress(PLAIN.encode()), id="gzipped"),
     ],
 )
-def test_the_same_rows_from_every_kind_of_csv(tmp_path: Path, content: bytes):
+def test_every_dialect_of_csv_gives_the_same_rows(tmp_path: Path, content: bytes):
     path = tmp_path / "scores.csv"
     path.write_bytes(content)
     frame = read_table(path)
@@ -41,7 +41,7 @@ def test_the_same_rows_from_every_kind_of_csv(tmp_path: Path, content: bytes):
 
 
 @pytest.mark.parametrize("name", ["scores.parquet", "scores.pq", "scores"])
-def test_parquet_is_known_by_its_name_or_its_first_bytes(tmp_path: Path, name: str):
+def test_parquet_is_recognised_by_its_name_or_its_first_bytes(tmp_path: Path, name: str):
     pd.DataFrame(ROWS).to_parquet(tmp_path / name)
     assert read_table(tmp_path / name).to_dict("list") == ROWS
 
@@ -51,7 +51,7 @@ def test_a_named_parquet_index_is_a_column(tmp_path: Path):
     assert read_table(tmp_path / "s.parquet")["name"].tolist() == ["Zoë", "Ana"]
 
 
-def test_semicolons_leave_text_with_commas_alone(tmp_path: Path):
+def test_text_with_commas_is_unchanged_between_semicolons(tmp_path: Path):
     (tmp_path / "s.csv").write_text("city;p\nUlm, Bonn;0,5\n1,2;0,1\n")
     assert read_table(tmp_path / "s.csv").to_dict("list") == {"city": ["Ulm, Bonn", "1,2"], "p": [0.5, 0.1]}
 
@@ -75,14 +75,14 @@ def test_semicolons_leave_text_with_commas_alone(tmp_path: Path):
         pytest.param("s.parquet", b"y,p\n1,2\n", "cannot be read", id="a CSV called parquet"),
     ],
 )
-def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, name: str, content: bytes, expected: str):
+def test_a_broken_file_is_reported_with_the_reason(tmp_path: Path, name: str, content: bytes, expected: str):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput, match=f"(?s){tmp_path}/{name}.*{expected}"):
         read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("damage", [slice(4, 60), slice(-60, -8), slice(-8, -4)])
-def test_a_parquet_file_that_was_good_once(tmp_path: Path, damage: slice):
+def test_a_damaged_parquet_file_is_reported(tmp_path: Path, damage: slice):
     path = tmp_path / "s.parquet"
     pd.DataFrame(ROWS).to_parquet(path)
     content = bytearray(path.read_bytes())
@@ -92,7 +92,7 @@ def test_a_parquet_file_that_was_good_once(tmp_path: Path, damage: slice):
         read_table(path)
 
 
-def test_a_missing_file_names_the_folder_and_a_neighbour(tmp_path: Path):
+def test_a_missing_file_is_reported_with_the_folder_and_the_closest_name(tmp_path: Path):
     (tmp_path / "scores.csv").write_text(PLAIN)
     with pytest.raises(BadInput, match=suggests("scores.csv") + f".*{tmp_path}"):
         read_table(tmp_path / "score.csv")
@@ -126,7 +126,7 @@ def test_an_exception_while_writing_leaves_the_old_file_and_nothing_else(tmp_pat
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path):
+def test_the_old_file_exists_until_the_new_one_is_complete(tmp_path: Path):
     target = tmp_path / "result.json"
     target.write_text("old")
     with target.open() as reader:
@@ -139,7 +139,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_written_file_has_ordinary_permissions_and_its_folders_are_made(tmp_path: Path):
+def test_a_written_file_has_ordinary_permissions_and_its_folders_are_created(tmp_path: Path):
     old = os.umask(0o022)
     try:
         path = write_text(tmp_path / "a" / "b.txt", "text")
@@ -149,7 +149,7 @@ def test_a_written_file_has_ordinary_permissions_and_its_folders_are_made(tmp_pa
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_link_is_written_through_and_stays_a_link(tmp_path: Path):
+def test_the_file_behind_a_link_is_replaced_and_the_link_stays(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write_text(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
@@ -172,7 +172,7 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path, refuse):
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_asking_whether_a_place_can_be_written_makes_nothing(tmp_path: Path):
+def test_check_writable_creates_nothing(tmp_path: Path):
     check_writable(tmp_path / "new" / "folder" / "x.json")
     assert list(tmp_path.iterdir()) == []
 
@@ -190,12 +190,12 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("EQUIPOISE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache() == tmp_path / "equipoise"
-    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "mine"))
-    assert user_cache() == tmp_path / "mine"
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    assert user_cache() == tmp_path / "cache"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_a_full_disk_names_the_file(tmp_path):
+def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     def full() -> None:
         with replacing(tmp_path / "decisions.csv") as temporary:
             temporary.unlink()
@@ -209,7 +209,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_for_the_same_file_goes_and_what_a_running_one_writes_stays(tmp_path):
+def test_temporary_files_of_killed_processes_are_removed_and_those_of_running_ones_stay(tmp_path):
     for name in ("decisions.csv.abcdefgh", "other.csv.abcdefgh"):
         (tmp_path / f".equipoise.{name}.tmp").write_text("r1,0.5,1")
     with replacing(tmp_path / "decisions.csv") as running:

@@ -1,4 +1,4 @@
-"""Identifiers and groups are text: read as they stand in the file and never as numbers, whatever they look like."""
+"""Identifiers and groups are text: read exactly as written in the file and never as numbers."""
 
 import gzip
 from pathlib import Path
@@ -55,7 +55,7 @@ def _written(path: Path, frame: pd.DataFrame) -> Path:
 
 
 @pytest.mark.parametrize("name", ["ids.csv", "ids.parquet"])
-def test_text_is_read_as_it_stands(tmp_path: Path, name: str):
+def test_text_is_read_unchanged(tmp_path: Path, name: str):
     frame = pd.DataFrame({"id": ODD, "x": np.arange(len(ODD)), "sex": ["F", "M"] * (len(ODD) // 2)})
     found = read_table(_written(tmp_path / name, frame), text=["id", "sex"])
     assert found["id"].tolist() == ODD
@@ -63,7 +63,7 @@ def test_text_is_read_as_it_stands(tmp_path: Path, name: str):
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_text_is_read_as_it_stands_whatever_separates_the_columns(tmp_path: Path, separator: str):
+def test_text_is_read_unchanged_with_any_separator(tmp_path: Path, separator: str):
     pd.DataFrame({"id": ODD, "p": 0.5}).to_csv(tmp_path / "ids.csv", index=False, sep=separator)
     assert read_table(tmp_path / "ids.csv", text=["id"])["id"].tolist() == ODD
 
@@ -76,7 +76,7 @@ def test_only_an_empty_cell_is_missing(tmp_path: Path):
     assert found["x"].isna().tolist() == [False, True, False, False]
 
 
-def test_in_a_column_of_words_the_words_for_missing_are_missing(tmp_path: Path):
+def test_words_for_missing_are_missing_in_columns_of_words(tmp_path: Path):
     (tmp_path / "labels.csv").write_text("y\n1.0\nNA\nyes\n")
     found = read_table(tmp_path / "labels.csv", words=["y"])["y"]
     assert found.isna().tolist() == [False, True, False]
@@ -98,14 +98,14 @@ def test_a_blank_after_every_separator_belongs_to_the_separator(tmp_path: Path):
     assert read_table(tmp_path / "c.csv", text=["id", "sex"]).to_dict("list") == {"y": [1, 0], "id": ["007", "7"], "sex": ["F, x", "M"]}
 
 
-def test_one_field_with_a_blank_before_its_quotation_mark_changes_no_other(tmp_path: Path):
+def test_one_field_with_a_blank_before_its_quotation_mark_leaves_others_unchanged(tmp_path: Path):
     (tmp_path / "a.csv").write_text('y,id,sex\n1, "x",F\n0, 007, M\n1,007,M\n')
     found = read_table(tmp_path / "a.csv", text=["id", "sex"])
     assert found["id"].tolist() == [' "x"', " 007", "007"]
     assert found["sex"].tolist() == ["F", " M", "M"]
 
 
-def test_names_of_columns_with_blanks_are_still_the_columns_of_text(tmp_path: Path):
+def test_column_names_with_blanks_are_matched_without_them(tmp_path: Path):
     (tmp_path / "a.csv").write_text(" id ,x\n007,1\n")
     assert read_table(tmp_path / "a.csv", text=["id"])["id"].tolist() == ["007"]
     (tmp_path / "b.csv").write_text('\n\n"id",,x\n007,3,1\n')
@@ -145,7 +145,7 @@ def test_other_types_in_parquet_have_names(tmp_path: Path, values: pa.Array, nam
     assert read_table(tmp_path / "a.parquet", text=["id"])["id"].tolist() == names
 
 
-def test_floating_point_ids_too_large_to_be_told_apart_are_refused(tmp_path: Path):
+def test_floating_point_ids_too_large_to_be_exact_are_refused(tmp_path: Path):
     pq.write_table(pa.table({"id": [123456789012345678.0, 1.0]}), tmp_path / "a.parquet")
     with pytest.raises(BadInput, match=facts("id", "1.2345678901234568e+17")):
         read_table(tmp_path / "a.parquet", text=["id"])
@@ -154,7 +154,7 @@ def test_floating_point_ids_too_large_to_be_told_apart_are_refused(tmp_path: Pat
         Scores.from_frame(frame, label="y", score="p", group="sex", patient="pid")
 
 
-def test_a_named_range_index_of_pandas_is_a_column_and_damaged_metadata_does_no_harm(tmp_path: Path):
+def test_a_named_range_index_of_pandas_is_a_column_and_damaged_metadata_are_ignored(tmp_path: Path):
     pd.DataFrame({"y": [1, 0]}, index=pd.RangeIndex(5, 7, name="id")).to_parquet(tmp_path / "a.parquet")
     assert read_table(tmp_path / "a.parquet", text=["id"])["id"].tolist() == ["5", "6"]
     table = pq.read_table(tmp_path / "a.parquet")
@@ -169,11 +169,11 @@ def test_any_text_survives_csv_and_parquet(tmp_path_factory, ids):
     frame = pd.DataFrame({"id": ids, "x": 0.5}).astype({"id": object})
     frame.to_parquet(folder / "a.parquet", index=False)
     assert read_table(folder / "a.parquet", text=["id"])["id"].tolist() == ids
-    frame.to_csv(folder / "a.csv", index=False, quoting=1)  # everything in quotation marks, as a program that means text writes it
+    frame.to_csv(folder / "a.csv", index=False, quoting=1)  # quotes every cell
     assert read_table(folder / "a.csv", text=["id"])["id"].tolist() == ids
 
 
-# through the objects that are made of them
+# identifiers in cohorts and scores
 
 
 def _table(patients: list[str]) -> pd.DataFrame:
@@ -201,12 +201,12 @@ def test_007_and_7_are_two_patients_and_01_and_1_two_groups(tmp_path: Path, name
     found = audit(scores)
     assert found.patients == len(ODD)
     parts = split(Cohort.from_frame(frame, label="y", group="ward", patient="pid", id="id", features=["x"]), seed=1)
-    there = [set(part.patients) for part in parts]
-    assert set.union(*there) == set(ODD)
-    assert sum(map(len, there)) == len(ODD)
+    patients = [set(part.patients) for part in parts]
+    assert set.union(*patients) == set(ODD)
+    assert sum(map(len, patients)) == len(ODD)
 
 
-def test_a_group_that_is_an_input_too_is_a_number_there(tmp_path: Path):
+def test_a_group_that_is_also_an_input_is_parsed_as_a_number(tmp_path: Path):
     (tmp_path / "t.csv").write_text("y,sex,age\n0,0,41\n1,1,\n0,01,50\n1,0,60\n")
     frame = read_table(tmp_path / "t.csv", text=["sex"])
     cohort = cohort_in(frame, ["sex"], label="y", group="sex", features=["sex", "age"], scale=False)
@@ -214,14 +214,14 @@ def test_a_group_that_is_an_input_too_is_a_number_there(tmp_path: Path):
     assert cohort.inputs[:, 0].tolist() == [0, 1, 1, 0]
 
 
-def test_text_read_again_is_what_pandas_would_have_read():
+def test_as_parsed_gives_what_pandas_would_have_read():
     assert as_parsed(pd.Series(["1", None, "2"], dtype=object)).tolist()[::2] == [1.0, 2.0]
     assert as_parsed(pd.Series(["01", "1"])).tolist() == [1, 1]
     assert as_parsed(pd.Series(["True", "False"])).tolist() == [True, False]
     assert as_parsed(pd.Series(['a"b', "c\nd"])).tolist() == ['a"b', "c\nd"]
 
 
-def test_ids_of_frames_stay_as_they_are():
+def test_ids_of_frames_are_unchanged():
     frame = _table(["1", "2", "3"]).assign(pid=np.repeat([1.0, 2.0, 3.0], 2), id=pd.array([10, 11, 12, 13, 14, 15], dtype="Int64"))
     scores = Scores.from_frame(frame, label="y", score="p", group="ward", patient="pid", id="id")
     assert scores.patients.tolist() == [1, 1, 2, 2, 3, 3]
@@ -265,7 +265,7 @@ def test_a_table_that_unzips_to_more_than_the_limit_is_refused(tmp_path: Path, m
         read_table(tmp_path / "a.csv")
 
 
-def test_a_parquet_file_of_many_equal_rows_is_refused_by_what_it_takes_in_memory(tmp_path: Path):
+def test_a_parquet_file_of_many_equal_rows_is_refused_by_its_size_in_memory(tmp_path: Path):
     pq.write_table(pa.table({"y": np.zeros(200_000, np.int64)}), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
     with pytest.raises(BadInput, match=facts("a.parquet", "1,600,000", "1,000,000")):
@@ -273,7 +273,7 @@ def test_a_parquet_file_of_many_equal_rows_is_refused_by_what_it_takes_in_memory
     assert len(read_table(tmp_path / "a.parquet", limit=1_600_000)) == 200_000
 
 
-def test_a_long_text_in_every_row_of_parquet_is_kept_once(tmp_path: Path):
+def test_a_long_text_in_every_row_of_parquet_is_stored_once(tmp_path: Path):
     table = pa.table({"note": pa.array(["x" * 100_000] * 5_000).dictionary_encode(), "y": np.zeros(5_000)})
     pq.write_table(table, tmp_path / "a.parquet")  # 500 MB as separate texts
     found = read_table(tmp_path / "a.parquet", limit=1_000_000)["note"]
@@ -285,7 +285,7 @@ def test_a_long_text_in_every_row_of_parquet_is_kept_once(tmp_path: Path):
     [pa.array([[1], [2]]), pa.array([{"a": 1}, {"a": 2}]), pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64()))],
 )
 @pytest.mark.parametrize("role", ["label", "score", "group", "patient", "id"])
-def test_lists_and_records_have_no_role(tmp_path: Path, values: pa.Array, role: str):
+def test_lists_and_records_are_refused_in_every_role(tmp_path: Path, values: pa.Array, role: str):
     columns = {"label": "y", "score": "p", "group": "sex", "patient": "pid", "id": "id"}
     table = {"y": [0, 1], "p": [0.1, 0.9], "sex": ["F", "M"], "pid": ["1", "2"], "id": ["a", "b"], columns[role]: values}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
@@ -297,7 +297,7 @@ def test_lists_and_records_have_no_role(tmp_path: Path, values: pa.Array, role: 
 
 
 @pytest.mark.parametrize("label", ["9" * 400, "-" + "9" * 400, "1e999"])
-def test_a_number_too_large_for_any_type_is_no_label_and_no_score(tmp_path: Path, label: str):
+def test_a_number_too_large_for_any_type_is_refused_as_label_and_score(tmp_path: Path, label: str):
     (tmp_path / "a.csv").write_text(f"y,p,sex\n0,0.1,F\n1,0.2,M\n{label},0.3,F\n")
     with pytest.raises(BadInput, match=facts("y", 0, 1, 3)):
         Scores.from_frame(read_table(tmp_path / "a.csv"), label="y", score="p", group="sex")
@@ -316,7 +316,7 @@ def test_one_bad_byte_does_not_change_the_encoding_of_all_ids(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_an_image_is_the_one_of_its_name_with_all_its_zeros(tmp_path: Path, name: str):
+def test_images_are_found_by_their_name_with_leading_zeros(tmp_path: Path, name: str):
     from PIL import Image
 
     names = ["00012", "12", "012", "1e5", "100000"]
@@ -331,8 +331,8 @@ def test_an_image_is_the_one_of_its_name_with_all_its_zeros(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_short_floating_point_ids_are_refused_where_they_are_no_longer_exact(tmp_path: Path, kind: type):
-    first = 2 ** (np.finfo(kind).nmant + 1)  # from here on two ids in a row may be one number
+def test_low_precision_floating_point_ids_are_refused_if_they_are_not_exact(tmp_path: Path, kind: type):
+    first = 2 ** (np.finfo(kind).nmant + 1)  # from here on, consecutive ids may be the same number
     for start, fine in ((0, True), (first, False)):
         ids = (np.arange(6) % 3 + start).astype(kind)
         frame = pd.DataFrame({"id": ids, "y": [0, 1] * 3, "p": np.linspace(0, 1, 6), "sex": ["F", "M"] * 3})
@@ -346,16 +346,17 @@ def test_short_floating_point_ids_are_refused_where_they_are_no_longer_exact(tmp
             continue
         with pytest.raises(BadInput, match=facts("id")):
             read_table(path, text=["id"])
-        for each in (frame, *([frame.astype({"id": "category"})] if kind is np.float32 else [])):  # pandas has no categories of the other
+        # pandas has no categories of the other types
+        for variant in (frame, *([frame.astype({"id": "category"})] if kind is np.float32 else [])):
             with pytest.raises(BadInput, match=facts("id")):
-                Scores.from_frame(each, **columns)
+                Scores.from_frame(variant, **columns)
         with pytest.raises(BadInput, match=facts("patient")):
             Scores.from_arrays(frame["y"], frame["p"], frame["sex"], patients=ids)
         with pytest.raises(BadInput, match=facts("patient")):
             Cohort.from_arrays(np.zeros((6, 2), np.float32), frame["y"], frame["sex"], patients=ids)
 
 
-def test_blanks_are_no_patient_id(tmp_path: Path):
+def test_a_blank_patient_id_is_refused(tmp_path: Path):
     path = tmp_path / "scores.csv"
     path.write_text("id,y,p,sex\n  ,0,0.1,F\n  ,1,0.9,M\nb,0,0.2,F\nc,1,0.8,M\n")
     frame = read_table(path, text=["id", "sex"])
@@ -364,8 +365,8 @@ def test_blanks_are_no_patient_id(tmp_path: Path):
     assert "'id'" in str(refused.value)
 
 
-def test_an_id_that_is_a_number_in_one_row_and_text_in_another_is_refused():
-    # What pandas makes of a large file that it reads in pieces, one of which holds a letter.
+def test_an_id_that_is_both_a_number_and_text_is_refused():
+    # pandas reads a large file in chunks; if one of them holds a letter, types are mixed.
     frame = pd.DataFrame(
         {"id": pd.Series([7, "7", 8, "x"], dtype=object), "y": [0, 1] * 2, "p": [0.1, 0.9] * 2, "sex": ["F", "F", "M", "M"]}
     )
@@ -377,9 +378,9 @@ def test_an_id_that_is_a_number_in_one_row_and_text_in_another_is_refused():
     assert len(set(Scores.from_frame(told_apart, label="y", score="p", group="sex", patient="id").patients)) == 4
 
 
-def test_a_first_row_of_separators_alone_does_not_shift_the_columns(tmp_path: Path):
+def test_a_first_row_of_separators_does_not_shift_the_columns(tmp_path: Path):
     path = tmp_path / "ids.csv"
-    path.write_text("id,x,z,w\n,,,,\n007,1,2,3\n8,4,5,6\n")  # pandas takes the first field of every row for its name
+    path.write_text("id,x,z,w\n,,,,\n007,1,2,3\n8,4,5,6\n")  # pandas takes the first field of every row for the row name
     with pytest.raises(BadInput, match=facts(4, "names", 5, "fields")):
         read_table(path, text=["id"])
 
@@ -390,5 +391,5 @@ def test_a_table_in_another_encoding_is_read_with_a_warning(tmp_path: Path, capl
         caplog.clear()
         path.write_bytes("\n".join(["id", *ids]).encode(encoding))
         found = read_table(path, text=["id"])["id"].tolist()
-        assert (found == ids) == (encoding != "cp1251")  # no program can tell
+        assert (found == ids) == (encoding != "cp1251")  # the encoding cannot be detected
         assert ("ids.csv" in caplog.text) == (encoding != "utf-8")

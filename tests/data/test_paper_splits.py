@@ -1,4 +1,4 @@
-"""The paper's parts: by patient, balanced in label, 75 % of the reference group in train and 50 % elsewhere."""
+"""The paper's sets: by patient, balanced labels, 75 % of the training set in the reference group and 50 % of the others."""
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ def _cohort(n: int = 800, positive: float = 0.3, reference: float = 0.6, seed: i
 
 
 @given(st.integers(0, 20), st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from([0.3, 0.5, 0.7]), st.sampled_from([0.6, 0.75, 0.9]))
-def test_label_and_group_are_balanced_and_no_patient_is_in_two_parts(seed, positive, reference, share):
+def test_label_and_group_are_balanced_and_no_patient_is_in_two_sets(seed, positive, reference, share):
     parts = balanced_parts(_cohort(positive=positive, reference=reference, seed=seed), seed=seed, privileged=(share, 0.5, 0.5))
     for part, wanted in zip(parts, (share, 0.5, 0.5), strict=True):
         for y in (0, 1):
@@ -31,7 +31,7 @@ def test_label_and_group_are_balanced_and_no_patient_is_in_two_parts(seed, posit
     assert sum(len(set(part.patients)) for part in parts) == len({p for part in parts for p in part.patients})
 
 
-def test_no_larger_choice_has_the_balance():
+def test_the_sample_is_the_largest_with_the_balance():
     cohort = _cohort(3000)
     part = balanced_parts(cohort, seed=1).valid
     cells = {(g, y): int(((part.groups == g) & (part.y == y)).sum()) for g in "FM" for y in (0, 1)}
@@ -40,11 +40,11 @@ def test_no_larger_choice_has_the_balance():
     assert min(int(((whole.groups == g) & (whole.y == y)).sum()) for g in "FM" for y in (0, 1)) == cells["F", 0]
 
 
-def test_the_seed_decides():
+def test_the_sets_depend_only_on_the_seed():
     cohort = _cohort()
-    one, same, other = (balanced_parts(cohort, seed=s) for s in (3, 3, 4))
-    assert all((a.ids == b.ids).all() for a, b in zip(one, same, strict=True))
-    assert set(one.test.ids) != set(other.test.ids)
+    first, again, other = (balanced_parts(cohort, seed=s) for s in (3, 3, 4))
+    assert all((a.ids == b.ids).all() for a, b in zip(first, again, strict=True))
+    assert set(first.test.ids) != set(other.test.ids)
 
 
 def test_rows_without_a_group_are_left_out_and_other_groups_count_as_one():
@@ -55,7 +55,7 @@ def test_rows_without_a_group_are_left_out_and_other_groups_count_as_one():
     assert (train.groups == "M").mean() == pytest.approx(0.75, abs=1 / len(train))
 
 
-def test_a_cell_that_is_too_small_is_named():
+def test_a_cell_that_is_too_small_is_reported():
     y = np.tile([0, 1], 40)
     groups = np.where(np.arange(80) < 78, "M", "F")
     y[78:] = 0
@@ -73,30 +73,30 @@ def test_shares_are_checked(shares):
 
 
 @given(st.integers(0, 14), st.sampled_from([0.3, 0.6]))
-def test_every_patient_is_in_one_test_fold_of_a_deal(seed: int, positive: float):
+def test_every_patient_is_in_one_test_set_of_an_assignment(seed: int, positive: float):
     cohort = _cohort(positive=positive, seed=seed)
-    deal = [fold_parts(cohort, seed=seed // 5 * 5 + k) for k in range(5)]
-    tested = [set(parts.test.patients) for parts in deal]
-    assert sorted(p for some in tested for p in some) == sorted(set(cohort.patients))
-    assert sum(len(parts.test) for parts in deal) == len(cohort)  # whole, nobody twice
-    for parts in deal:
+    folds = [fold_parts(cohort, seed=seed // 5 * 5 + k) for k in range(5)]
+    tested = [set(parts.test.patients) for parts in folds]
+    assert sorted(p for patients in tested for p in patients) == sorted(set(cohort.patients))
+    assert sum(len(parts.test) for parts in folds) == len(cohort)
+    for parts in folds:
         assert not set(parts.train.patients) & set(parts.valid.patients)
         assert not set(parts.test.patients) & (set(parts.train.patients) | set(parts.valid.patients))
         for part, share in ((parts.train, 0.75), (parts.valid, 0.5)):
             assert part.y.sum() * 2 == len(part)
             assert abs((part.groups == "M").mean() - share) <= 1 / len(part) + 1e-9
-    sizes = [len(some) for some in tested]
+    sizes = list(map(len, tested))
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_deals_differ_and_come_again():
+def test_assignments_differ_and_are_reproducible():
     cohort = _cohort()
     first, again, other = (set(fold_parts(cohort, seed=seed).test.patients) for seed in (0, 0, 5))
     assert first == again
     assert first != other
 
 
-def test_folds_of_tables_are_encoded_by_their_train_part():
+def test_folds_of_tables_are_encoded_by_their_training_set():
     frame = pd.DataFrame({"x": np.arange(400.0), "sex": list("FM") * 200, "sick": [0, 0, 1, 1] * 100})
     parts = fold_parts(Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=1)
     assert abs(float(parts.train.inputs.mean())) < 0.3

@@ -19,14 +19,14 @@ def test_arrays_and_frames_give_the_same_scores():
     assert found.patients == 100
 
 
-def test_arrays_of_other_lengths_or_bad_scores_are_refused():
+def test_arrays_of_different_lengths_or_bad_scores_are_refused():
     with pytest.raises(BadInput, match=facts("y", 2, "score", 3, "group")):
         Scores.from_arrays([0, 1], [0.1, 0.2, 0.3], ["a", "b"])
     with pytest.raises(BadInput, match="percentages"):
         Scores.from_arrays([0, 1, 1], [10, 20, 30], ["a", "b", "a"])
 
 
-def test_scores_of_a_cohort_must_be_one_probability_a_row():
+def test_scores_of_a_cohort_must_be_one_probability_per_row():
     cohort = Cohort.from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1], ["a", "a", "b", "b"])
     with pytest.raises(BadInput, match=facts(3, "scores", 4, "rows")):
         Scores.of(cohort, [0.1, 0.2, 0.3])
@@ -34,22 +34,22 @@ def test_scores_of_a_cohort_must_be_one_probability_a_row():
         Scores.of(cohort, [0.1, np.nan, 1.2, 0.4])
 
 
-def test_tensors_are_values_and_not_objects_of_their_own():
+def test_tensors_are_read_as_values_and_not_as_objects():
     rng = np.random.default_rng(0)
     y, score, group, patients = torch.arange(60) % 2, torch.tensor(rng.random(60)), torch.arange(60) % 3 % 2, torch.arange(60) // 3
-    each = [Scores.from_arrays(y, score.requires_grad_(), group, patients=patients)]
-    each += [Scores.from_arrays(list(y), list(score.detach()), list(group), patients=list(patients))]
-    for scores in each:
+    variants = [Scores.from_arrays(y, score.requires_grad_(), group, patients=patients)]
+    variants += [Scores.from_arrays(list(y), list(score.detach()), list(group), patients=list(patients))]
+    for scores in variants:
         assert len(set(scores.patients)) == 20
         assert set(scores.attribute.levels) == {"0", "1"}
         assert scores.y.tolist() == y.tolist()
         assert np.array_equal(scores.score, score.detach().numpy())
     cohort = Cohort.from_arrays(torch.zeros(60, 2), list(y), list(group), patients=list(patients))
     assert len(set(cohort.patients)) == 20
-    assert cohort.groups.tolist() == each[0].groups.tolist()
+    assert cohort.groups.tolist() == variants[0].groups.tolist()
 
 
-def test_a_tensor_that_numpy_does_not_know_is_refused():
+def test_a_tensor_type_that_numpy_lacks_is_refused():
     with pytest.raises(BadInput, match="score"):
         Scores.from_arrays([0, 1], torch.tensor([0.1, 0.9]).bfloat16(), ["F", "M"])
 

@@ -1,4 +1,4 @@
-"""Splits: no patient in two parts, the asked sizes, every stratum's share, one seed one split, nothing learnt from valid or test."""
+"""Splits: no patient in two sets, requested sizes, stratification, reproducibility, encoders fitted to the training set only."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ FRACTIONS = st.sampled_from([(0.6, 0.2, 0.2), (0.5, 0.25, 0.25), (0.8, 0.1, 0.1)
 
 @st.composite
 def cohorts(draw, with_patients: bool = False) -> Cohort:
-    """20 to 150 rows in 2 to 4 groups, some without one; or at least 80 rows, where a patient has one group and a few rows."""
+    """20 to 150 rows in 2 to 4 groups, some without a group; or at least 80 rows of patients with one group and a few rows each."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n, groups = draw(st.integers(80 if with_patients else 20, 150)), draw(st.integers(2, 4))
     patients = np.sort(rng.integers(0, n // 2, n)) if with_patients else np.arange(n)
@@ -33,14 +33,14 @@ def _rows(parts: Parts) -> list[list[object]]:
 
 
 @given(cohorts(), FRACTIONS, st.integers(0, 5))
-def test_every_row_is_in_exactly_one_part_in_its_order(cohort, fractions, seed):
+def test_every_row_is_in_exactly_one_set_in_the_original_order(cohort, fractions, seed):
     rows = _rows(split(cohort, seed=seed, fractions=fractions))
     assert sorted(row for part in rows for row in part) == list(range(len(cohort)))
     assert all(part == sorted(part) for part in rows)
 
 
 @given(cohorts(with_patients=True), st.integers(0, 5))
-def test_no_patient_is_in_two_parts(cohort, seed):
+def test_no_patient_is_in_two_sets(cohort, seed):
     train, valid, test = (set(part.patients) for part in split(cohort, seed=seed))
     assert len(train) + len(valid) + len(test) == len(train | valid | test) == len(set(cohort.patients))
 
@@ -54,7 +54,7 @@ def test_without_patients_the_sizes_are_exact(cohort, fractions):
 
 
 @given(cohorts(with_patients=True))
-def test_with_patients_the_sizes_miss_by_less_than_one_patient(cohort):
+def test_with_patients_the_sizes_are_off_by_less_than_one_patient(cohort):
     largest = max(Counter(cohort.patients).values())
     n, parts = len(cohort), split(cohort)
     assert -1 <= len(parts.train) - 0.6 * n < largest
@@ -62,8 +62,8 @@ def test_with_patients_the_sizes_miss_by_less_than_one_patient(cohort):
 
 
 @given(cohorts(), FRACTIONS, st.integers(0, 5))
-def test_every_part_has_its_share_of_each_stratum(cohort, fractions, seed):
-    """To a row for small strata. All strata share the places of a part, so a large one may give way to each of the others."""
+def test_every_set_has_its_share_of_each_stratum(cohort, fractions, seed):
+    """Within one row for small strata. All strata compete for the places in a set, so a large one may lose a row to each other."""
     strata = Counter(zip(cohort.groups, cohort.y, strict=True))
     parts = split(cohort, seed=seed, fractions=fractions)
     for part, fraction in ((parts.train, fractions[0]), (parts.test, fractions[2])):
@@ -73,12 +73,12 @@ def test_every_part_has_its_share_of_each_stratum(cohort, fractions, seed):
 
 
 @given(cohorts(with_patients=True), st.integers(0, 5))
-def test_one_seed_one_split(cohort, seed):
+def test_the_same_seed_gives_the_same_split(cohort, seed):
     assert _rows(split(cohort, seed=seed)) == _rows(split(cohort, seed=seed))
 
 
 @given(cohorts(), st.integers(0, 5))
-def test_another_seed_another_split(cohort, seed):
+def test_another_seed_gives_another_split(cohort, seed):
     assert _rows(split(cohort, seed=seed)) != _rows(split(cohort, seed=seed + 1))
 
 
@@ -91,7 +91,7 @@ def _from(frame: pd.DataFrame) -> Cohort:
     return Cohort.from_frame(frame, label="sick", group="sex", reference="M", name="ward")
 
 
-def test_scales_are_learnt_from_the_train_part_alone():
+def test_scales_are_learned_from_the_training_set_only():
     frame = _table()
     parts = split(_from(frame))
     spoilt = frame.copy()
@@ -103,7 +103,7 @@ def test_scales_are_learnt_from_the_train_part_alone():
     assert parts.train.encoder is parts.valid.encoder is parts.test.encoder
 
 
-def test_levels_that_train_has_not_seen_are_reported_by_part():
+def test_levels_that_the_training_set_lacks_are_reported_by_set():
     frame = _table()
     parts = split(_from(frame))
     frame.loc[parts.valid.ids.astype(int)[:2], "ward"] = "b"
@@ -114,18 +114,18 @@ def test_levels_that_train_has_not_seen_are_reported_by_part():
     assert again.test.inputs[:3, 1].tolist() == [0, 0, 0]
 
 
-def test_parts_are_named_after_the_cohort_and_can_be_unpacked():
+def test_sets_are_named_after_the_cohort_and_can_be_unpacked():
     train, valid, test = split(_from(_table()))
     assert [part.name for part in (train, valid, test)] == ["ward/train", "ward/valid", "ward/test"]
 
 
 @pytest.mark.parametrize("fractions", [(0.6, 0.4), (0.6, 0.2, 0.3), (1.0, 0.0, 0.0), (0.6, 0.6, -0.2), (float("nan"), 0.5, 0.5)])
-def test_fractions_are_three_positive_shares_of_one(fractions):
+def test_fractions_must_be_three_positive_numbers_that_add_up_to_one(fractions):
     with pytest.raises(BadInput, match=facts("fractions", 1)):
         split(_from(_table()), fractions=fractions)
 
 
-def test_too_few_rows_or_patients_for_three_parts_say_how_many():
+def test_too_few_rows_or_patients_for_three_sets_are_reported_with_their_number():
     with pytest.raises(BadInput, match=facts(2, "ward")):
         split(_from(_table()).take([0, 1]))
     cohort = Cohort.from_arrays(torch.zeros(20, 1), [0, 1] * 10, ["F", "M"] * 10, patients=[1, 2] * 10)
@@ -134,7 +134,7 @@ def test_too_few_rows_or_patients_for_three_parts_say_how_many():
 
 
 @given(cohorts(with_patients=True), st.sampled_from([0.2, 0.3, 0.5]), st.integers(0, 5))
-def test_patients_kept_aside_are_in_no_other_part_and_make_up_the_fraction(cohort, fraction, seed):
+def test_held_out_patients_are_not_in_the_repair_set_and_make_up_the_fraction(cohort, fraction, seed):
     repair, test = hold_out(cohort, fraction, seed=seed)
     assert sorted([*repair.ids, *test.ids]) == list(range(len(cohort)))
     assert not set(repair.patients) & set(test.patients)
@@ -143,13 +143,13 @@ def test_patients_kept_aside_are_in_no_other_part_and_make_up_the_fraction(cohor
 
 
 @given(cohorts())
-def test_each_stratum_is_kept_aside_in_its_share(cohort):
+def test_each_stratum_is_held_out_in_its_share(cohort):
     _, test = hold_out(cohort, 0.5)
     strata, kept = (Counter(zip(part.groups, part.y, strict=True)) for part in (cohort, test))
     assert all(abs(kept[key] - count / 2) <= 1.5 for key, count in strata.items())
 
 
-def test_a_table_keeps_the_encoding_that_it_has():
+def test_hold_out_keeps_the_encoding_of_a_table():
     frame = pd.DataFrame({"ward": ["a", "b", "c", "d"] * 5, "age": np.arange(20.0), "sex": ["F", "M"] * 10, "y": [0, 0, 1, 1] * 5})
     cohort = Cohort.from_frame(frame, label="y", group="sex", scale=False)
     for part in hold_out(cohort, 0.3):
@@ -157,15 +157,15 @@ def test_a_table_keeps_the_encoding_that_it_has():
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
-def test_a_fraction_that_keeps_nobody_or_everybody_aside_is_refused(fraction):
+def test_a_fraction_that_holds_out_no_patient_or_every_patient_is_refused(fraction):
     cohort = Cohort.from_arrays(torch.zeros(4, 1), [0, 1, 0, 1], ["F", "F", "M", "M"])
     with pytest.raises(BadInput, match=facts(fraction)):
         hold_out(cohort, fraction)
 
 
-def test_one_patient_is_too_few_to_keep_some_aside():
-    one = Cohort(
+def test_one_patient_is_too_few_to_hold_out():
+    cohort = Cohort(
         torch.zeros(3, 1), np.array([0, 1, 0]), (Attribute("sex", ("M", "F"), np.zeros(3, int)),), np.array(["p"] * 3, dtype=object)
     )
     with pytest.raises(BadInput, match=facts(1, 3, "cohort", "0.3")):
-        hold_out(one, 0.3)
+        hold_out(cohort, 0.3)

@@ -1,4 +1,4 @@
-"""Several labels and classes as they come in frames and arrays."""
+"""Several labels and classes in frames and arrays."""
 
 import numpy as np
 import pandas as pd
@@ -27,26 +27,26 @@ def labels(frame: pd.DataFrame = FRAME, **roles: object) -> Cohort:
     return Cohort.from_frame(frame, label=["Effusion", "Mass"], group="sex", features=["age"], **roles)
 
 
-def test_labels_that_are_not_known_are_minus_one_and_y_is_any_of_them():
+def test_unknown_labels_are_minus_one_and_y_is_positive_if_any_label_is():
     cohort = labels()
     assert cohort.targets.tolist() == [[1, 0], [0, -1], [-1, 1], [0, 0], [1, 0], [0, 1]]
     assert cohort.y.tolist() == [1, 0, 1, 0, 1, 1]
     assert (cohort.labels, cohort.kind) == (("Effusion", "Mass"), "labels")
 
 
-def test_one_label_alone_has_the_rows_where_it_is_known():
-    one = labels().labelled("Effusion")
-    assert one.y.tolist() == [1, 0, 0, 1, 0]
-    assert one.ids.tolist() == [0, 1, 3, 4, 5]
-    assert one.targets is None
+def test_labelled_selects_the_rows_where_one_label_is_known():
+    effusion = labels().labelled("Effusion")
+    assert effusion.y.tolist() == [1, 0, 0, 1, 0]
+    assert effusion.ids.tolist() == [0, 1, 3, 4, 5]
+    assert effusion.targets is None
     with pytest.raises(BadInput, match=suggests("Effusion")):
         labels().labelled("effusions")
     with pytest.raises(BadInput, match="label"):
-        one.labelled("Effusion")
+        effusion.labelled("Effusion")
 
 
 @pytest.mark.parametrize("column", [FRAME["diagnosis"], FRAME["diagnosis"].map({"none": 0, "mass": 1, "effusion": 2})])
-def test_classes_by_name_or_number_in_the_order_that_is_given(column):
+def test_classes_by_name_or_number_keep_the_given_order(column):
     frame = FRAME.assign(diagnosis=column)
     cohort = Cohort.from_frame(frame, label="diagnosis", classes=["none", "mass", "effusion"], group="sex", features=["age"])
     assert cohort.targets.tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 0], [-1, -1, -1], [0, 1, 0], [0, 0, 1]]
@@ -55,7 +55,7 @@ def test_classes_by_name_or_number_in_the_order_that_is_given(column):
     assert cohort.labelled("effusion").y.tolist() == [0, 1, 0, 0, 1]
 
 
-def test_arrays_are_read_as_frames_are():
+def test_arrays_give_the_same_targets_as_frames():
     x, y = torch.zeros(6, 2), labels().targets.astype(float)
     cohort = Cohort.from_arrays(x, np.where(y < 0, np.nan, y), FRAME["sex"], labels=["Effusion", "Mass"])
     assert np.array_equal(cohort.targets, labels().targets)
@@ -69,7 +69,7 @@ def test_arrays_are_read_as_frames_are():
         Cohort.from_arrays(x, y, FRAME["sex"], labels=["a"], classes=["b"])
 
 
-def test_labels_go_along_with_rows_and_encoders():
+def test_targets_are_kept_by_split_hold_out_and_take():
     big = pd.concat([FRAME.assign(pid=np.arange(6) + 6 * k) for k in range(30)], ignore_index=True)
     cohort = labels(big, patient="pid")
     parts = split(cohort, seed=1)
@@ -79,7 +79,7 @@ def test_labels_go_along_with_rows_and_encoders():
     assert np.array_equal(cohort.take([3, 1]).targets, cohort.targets[[3, 1]])
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_problems_of_labels_are_in_one_error():
     bad = FRAME.assign(Effusion=["yes"] * 6, Mass=[np.nan, 0, 0, 0, 0, 0])
     with pytest.raises(BadInput) as caught:
         labels(bad)
@@ -98,7 +98,7 @@ def test_all_that_is_wrong_is_said_at_once():
         Cohort.from_frame(FRAME, label=["Effusion", "Mass"], classes=["a", "b"], group="sex")
 
 
-def test_a_column_of_classes_without_their_names_is_told_how():
+def test_the_error_for_a_column_of_classes_advises_to_name_them():
     with pytest.raises(BadInput, match=facts("argmax", "--class effusion", "classes=['effusion', 'mass', 'none']")):
         Cohort.from_frame(FRAME.dropna(), label="diagnosis", group="sex")
 
@@ -108,14 +108,14 @@ def test_a_positive_value_may_be_named():
     assert labels(frame, positive="yes").targets.tolist() == [[1, 0], [0, 0], [-1, 1], [0, -1], [1, 0], [0, 1]]
 
 
-def test_of_two_values_neither_is_proposed_as_the_positive_one():
+def test_both_of_two_values_are_suggested_as_the_positive_one():
     frame = pd.DataFrame({"Erguss": ["ja", "nein"] * 4, "Geschlecht": ["F", "F", "M", "M"] * 2, "Score": 0.5})
     with pytest.raises(BadInput) as error:
         Scores.from_frame(frame, label="Erguss", score="Score", group="Geschlecht")
     assert "--positive ja or --positive nein" in str(error.value)
 
 
-def test_images_have_several_labels_too(tmp_path):
+def test_images_may_have_several_labels(tmp_path):
     frame = FRAME.assign(image=[f"{k}.png" for k in range(6)])
     for k, name in enumerate(frame["image"]):
         if k != 2:
@@ -128,7 +128,7 @@ def test_images_have_several_labels_too(tmp_path):
     assert by_class.column("effusion").tolist() == [0, 1, -1, 0, 1]
 
 
-def test_train_says_that_it_trains_one_output():
+def test_train_refuses_several_labels():
     frame = pd.DataFrame({"x": np.arange(80.0), "sex": list("FM") * 40, "a": [0, 1] * 40, "b": [0, 0, 1, 1] * 20})
     parts = split(Cohort.from_frame(frame, label=["a", "b"], group="sex", reference="M"), seed=0)
     with pytest.raises(BadInput, match=facts("a, b", "train")):
@@ -136,12 +136,12 @@ def test_train_says_that_it_trains_one_output():
 
 
 @pytest.mark.parametrize("dtype", ["string", "object", "category", "string[pyarrow]"])
-def test_the_positive_value_in_text_with_gaps(dtype):
+def test_the_positive_value_in_text_with_missing_cells(dtype):
     column = pd.Series(["yes", None, "no"], dtype=dtype)
     assert equals(column, "yes").tolist() == [True, False, False]
 
 
-def test_the_positive_value_in_numbers_with_gaps():
+def test_the_positive_value_in_numbers_with_missing_cells():
     assert equals(pd.Series([1, None, 0], dtype="Int64"), "1").tolist() == [True, False, False]
     assert equals(pd.Series([1.0, None, 0.0]), "yes").tolist() == [False, False, False]
     assert equals(pd.Series([True, False]), "True").tolist() == [True, False]

@@ -1,4 +1,4 @@
-"""Sample weights: read from a column, checked, and carried by cohorts, parts and scores."""
+"""Sample weights: read from a column, validated, and kept by cohorts, sets and scores."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def frame(rows: int = 40) -> pd.DataFrame:
     )
 
 
-def test_scores_hold_the_column() -> None:
+def test_scores_have_the_weights_of_the_column() -> None:
     rows = frame()
     scores = eq.Scores.from_frame(rows, score="p", weight="w", **ROLES)
     assert scores.weight is not None
@@ -38,13 +38,13 @@ def test_scores_hold_the_column() -> None:
     assert arrays.weight.tolist() == rows["w"].tolist()
 
 
-def test_a_cohort_carries_it_into_parts_and_scores_but_not_into_the_inputs() -> None:
+def test_sets_and_scores_of_a_cohort_have_its_weights_but_inputs_do_not() -> None:
     rows = frame()
     cohort = eq.Cohort.from_frame(rows.drop(columns="p"), weight="w", **ROLES)
     assert cohort.inputs.shape == (len(rows), 1)
-    some = cohort.take([3, 5])
-    assert some.weight is not None
-    assert some.weight.tolist() == rows["w"].iloc[[3, 5]].tolist()
+    taken = cohort.take([3, 5])
+    assert taken.weight is not None
+    assert taken.weight.tolist() == rows["w"].iloc[[3, 5]].tolist()
     scores = eq.Scores.of(cohort, rows["p"])
     assert scores.weight is not None
     assert scores.weight.tolist() == rows["w"].tolist()
@@ -54,21 +54,21 @@ def test_a_cohort_carries_it_into_parts_and_scores_but_not_into_the_inputs() -> 
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "heavy"])
-def test_a_weight_that_is_no_positive_number_is_refused_with_its_row(bad: object) -> None:
+def test_a_weight_that_is_not_a_positive_number_is_reported_with_its_row(bad: object) -> None:
     rows = frame().astype({"w": object})
     rows.loc[6, "w"] = bad
     with pytest.raises(BadInput, match=facts("weight", "'w'", "row 7", "1 of 40")):
         eq.Scores.from_frame(rows, score="p", weight="w", **ROLES)
 
 
-def test_a_column_with_another_role_is_refused() -> None:
+def test_a_weight_column_with_another_role_is_refused() -> None:
     with pytest.raises(BadInput, match="'p'"):
         eq.Scores.from_frame(frame(), score="p", weight="p", **ROLES)
     with pytest.raises(BadInput, match="'weigth'"):
         eq.Scores.from_frame(frame(), score="p", weight="weigth", **ROLES)
 
 
-def test_files_are_read_with_it(tmp_path: Path) -> None:
+def test_files_are_read_with_weights(tmp_path: Path) -> None:
     rows = frame()
     rows.to_csv(tmp_path / "rows.csv", index=False)
     reading = Reading(labels=["y"], group=["sex"], reference=["M"], weight="w", features=None)

@@ -1,4 +1,4 @@
-"""The catalogue of data sets, each with a recipe in `sets`. Load one by name, check its files, fetch them from the publisher."""
+"""The catalogue of data sets, each with a recipe in `sets`: load one by name, check its files, download them from the publisher."""
 
 import os
 import shlex
@@ -18,11 +18,11 @@ from equipoise.data.sets import File, Recipe, adult, bank, compas, mimic_cxr, mi
 from equipoise.errors import BadInput, Misuse, pick
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where the server says
+Progress = Callable[[str, int, int | None], None]  # file, bytes so far, total bytes if the server states them
 
 
 class FileStatus(NamedTuple):
-    """A file of a data set, where it is, and 'ok', 'missing' or what is wrong with it."""
+    """A file of a data set, its path, and 'ok', 'missing' or its problem."""
 
     file: str
     path: Path | None
@@ -30,23 +30,23 @@ class FileStatus(NamedTuple):
 
 
 SETS = (adult, bank, compas, synthetic, phantom, nih, mimic_cxr, mimic_iii)
-CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for each in SETS for recipe in each.RECIPES}
+CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for module in SETS for recipe in module.RECIPES}
 
 
 def load(name: str, root: str | Path | None = None, **options: object) -> Cohort:
-    """The cohort of a data set by name, its files checked first.
+    """The cohort of a data set by name, after checking its files.
 
-    `root` holds one folder per data set, or is that folder; without it EQUIPOISE_DATA and then the user's cache are searched.
-    A simulation needs none.
+    `root` holds one folder per data set, or is that folder; the default is EQUIPOISE_DATA and then the user's cache. A simulation needs
+    no files.
 
     >>> len(load("loh", n=50, alpha=2.0))
     50
     """
-    own = "Your own rows are read by eq.Cohort.from_frame(frame, label=..., group=...) or from_images(...)."
+    advice = "Your own rows are read by eq.Cohort.from_frame(frame, label=..., group=...) or from_images(...)."
     if not isinstance(name, str):
-        raise Misuse("eq.load", f"the name of a data set ({', '.join(CATALOGUE)})", name, {"DataFrame": own, "PurePath": own})
+        raise Misuse("eq.load", f"the name of a data set ({', '.join(CATALOGUE)})", name, {"DataFrame": advice, "PurePath": advice})
     if name not in CATALOGUE and Path(name).suffix.lower() in (".csv", ".gz", ".parquet", ".tsv", ".xlsx"):
-        raise BadInput(f"eq.load takes the name of a data set ({', '.join(CATALOGUE)}), not a file; got {name!r}. {own}")
+        raise BadInput(f"eq.load takes the name of a data set ({', '.join(CATALOGUE)}), not a file; got {name!r}. {advice}")
     recipe = _recipe(name)
     unknown = [option for option in options if option not in recipe.options]
     if unknown:
@@ -57,26 +57,27 @@ def load(name: str, root: str | Path | None = None, **options: object) -> Cohort
 
 
 def data_folder(name: str, root: str | Path | None = None) -> Path:
-    """The folder that `load` reads, or an error: what is missing, where it was searched for, and how to get it.
+    """The folder that `load` reads; raises `BadInput` with the missing files, the folders searched and how to get the files.
 
-    Of data that are fetched by hand it is enough that one table is there: which of the others are needed, their loader knows.
+    For data that have to be downloaded by hand, one table is enough here: the loader decides which of the others it needs.
     """
     recipe = _recipe(name)
-    folder, states = _best(recipe, root)
+    folder, states = _best_folder(recipe, root)
     problems = [f"{state.path or state.file} {state.status}" for state in states if state.status != "ok"]
     if problems and not (recipe.by_hand and len(problems) < len(states)):
-        looked = ", ".join(map(str, _folders(recipe, root)))
+        searched = ", ".join(map(str, _folders(recipe, root)))
         what = f"none of {', '.join(file.name for file in recipe.files)} is there" if recipe.by_hand else "; ".join(problems)
-        raise BadInput(f"data set {name!r}: {what}. Looked in {looked}. {recipe.by_hand or 'To get the files: ' + _command(name, root)}")
+        command = f"equipoise data fetch {name}" + (f" --root {shlex.quote(str(root))}" if root is not None else "")
+        raise BadInput(f"data set {name!r}: {what}. Looked in {searched}. {recipe.by_hand or f'To get the files: {command}'}")
     return folder
 
 
 def check_files(name: str, root: str | Path | None = None) -> list[FileStatus]:
-    """The state of each file of a data set, where `load` would read it; empty for a simulation.
+    """The state of each file of a data set in the folder that `load` would read; empty for a simulation.
 
-    Where no checksum is known, a file that is there is 'ok'.
+    A file without a known checksum is 'ok' if it exists.
     """
-    return _best(_recipe(name), root)[1]
+    return _best_folder(_recipe(name), root)[1]
 
 
 def file_states(name: str, folder: str | Path) -> list[FileStatus]:
@@ -85,9 +86,9 @@ def file_states(name: str, folder: str | Path) -> list[FileStatus]:
 
 
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None, open_url: OpenUrl | None = None) -> Path:
-    """The folder that now holds a data set's files, downloaded from its publisher into `root`/name, by default in the user's cache.
+    """Downloads the files of a data set from its publisher into `root`/name, by default in the user's cache. Returns the folder.
 
-    Every file is checked before any is written. Files that are there and right are not downloaded again.
+    Every file is checked before any is written. Existing files with the right checksum are not downloaded again.
     """
     recipe = _recipe(name)
     if not recipe.files:
@@ -95,8 +96,8 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     if recipe.by_hand:
         raise BadInput(f"data set {name!r} cannot be fetched. {recipe.by_hand}")
     folder = (user_cache() if root is None else Path(root).expanduser()) / name
-    wanted = [file for file in recipe.files if _state(folder, file).status != "ok"]
-    contents = {file.name: _download(file, folder, progress, open_url or _open_url) for file in wanted}
+    outdated = [file for file in recipe.files if _state(folder, file).status != "ok"]
+    contents = {file.name: _download(file, folder, progress, open_url or _open_url) for file in outdated}
     for file_name, content in contents.items():
         with replacing(folder / file_name) as temporary:
             temporary.write_bytes(content)
@@ -108,39 +109,36 @@ def _recipe(name: str) -> Recipe:
 
 
 def _folders(recipe: Recipe, root: str | Path | None) -> list[Path]:
-    # A fetch without a root writes to the cache, so a data root that lacks the files must not hide it.
+    # `fetch` without a root writes to the cache, so the cache is searched even if EQUIPOISE_DATA is set.
     roots = [os.environ.get("EQUIPOISE_DATA") or None, user_cache()] if root is None else [root]
     bases = [Path(base).expanduser() for base in roots if base is not None]
     names = recipe.folders or (recipe.name,)
     return [folder for base in bases for folder in (*(base / name for name in names), base)]
 
 
-def _best(recipe: Recipe, root: str | Path | None) -> tuple[Path, list[FileStatus]]:
-    """The first of the folders with most files that are right, then with most files, and their states."""
-    found = [(folder, [_state(folder, file) for file in recipe.files]) for folder in _folders(recipe, root)]
-    return max(found, key=lambda one: (sum(s.status == "ok" for s in one[1]), sum(s.path is not None for s in one[1])))
+def _best_folder(recipe: Recipe, root: str | Path | None) -> tuple[Path, list[FileStatus]]:
+    """The folder with the most files that are ok, then with the most files, then the first; and the states of its files."""
+    candidates = [(folder, [_state(folder, file) for file in recipe.files]) for folder in _folders(recipe, root)]
+    return max(candidates, key=lambda c: (sum(s.status == "ok" for s in c[1]), sum(s.path is not None for s in c[1])))
 
 
 def _state(folder: Path, file: File) -> FileStatus:
     names = (file.name, *file.other_names)
-    path = next((there for place in file.places for name in names if (there := locate(folder / place, name))), None)
+    paths = (locate(folder / place, name) for place in file.places for name in names)
+    path = next(filter(None, paths), None)
     if path is None:
         return FileStatus(" or ".join(names), None, "missing")
     if not file.sha256:
         return FileStatus(path.name, path, "ok")
     try:
-        found = sha256(file.canonical(read_bytes(path)))
+        digest = sha256(file.canonical(read_bytes(path)))
     except (OSError, EOFError, zlib.error, BadInput) as error:
         return FileStatus(file.name, path, f"cannot be read ({error})")
-    return FileStatus(file.name, path, "ok" if found == file.sha256 else f"has sha256 {found}, expected {file.sha256}")
-
-
-def _command(name: str, root: str | Path | None) -> str:
-    return f"equipoise data fetch {name}" + (f" --root {shlex.quote(str(root))}" if root is not None else "")
+    return FileStatus(file.name, path, "ok" if digest == file.sha256 else f"has sha256 {digest}, expected {file.sha256}")
 
 
 def _download(file: File, folder: Path, progress: Progress | None, open_url: OpenUrl) -> bytes:
-    """The content of a file as it will be written, once its checksum is right."""
+    """The content of a file in the form that is written; raises `BadInput` unless its checksum is right."""
     content = b""
     try:
         with open_url(file.url) as response:
@@ -156,8 +154,8 @@ def _download(file: File, folder: Path, progress: Progress | None, open_url: Ope
         raise BadInput(f"cannot download {file.url}: {error}. Check the network, or put {file.name} into {folder} by hand.") from error
     except (zipfile.BadZipFile, KeyError, BadInput) as error:
         raise BadInput(f"what {file.url} sent is not {file.name} ({error}); nothing was written. Try again later.") from error
-    if (found := sha256(content)) != file.sha256:
-        raise BadInput(f"{file.url} sent {file.name} with sha256 {found}, expected {file.sha256}; nothing was written. Try again later.")
+    if (digest := sha256(content)) != file.sha256:
+        raise BadInput(f"{file.url} sent {file.name} with sha256 {digest}, expected {file.sha256}; nothing was written. Try again later.")
     return content
 
 

@@ -1,4 +1,4 @@
-"""A cohort: inputs, labels, protected attributes and patients of the same rows. The first thing that every user makes."""
+"""A cohort: inputs, labels, protected attributes and patients of the same rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import Roles, check_frame, described, frame_of, read_columns
+from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, missing_column, read_columns
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.table_files import as_parsed
-from equipoise.data.targets import UNKNOWN, read_array
-from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, pick, raise_all
+from equipoise.data.targets import UNKNOWN, read_target_array
+from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,28 +35,24 @@ class Cohort:
     (4, ['F', 'M', 'M', 'F'], torch.Size([4, 1]))
     """
 
-    source: Tensor | Table | Images  # what the network sees, or will once it is encoded
-    y: IntArray  # (n,) 0 or 1; 1 is what the classifier detects
+    source: Tensor | Table | Images  # the inputs of the network, or the table that they are encoded from
+    y: IntArray  # (n,) 0 or 1; 1 is the condition that the classifier detects
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None = None
     ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "cohort"
     labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
-    targets: IntArray | None = None  # (n, labels) 0 or 1, -1 where it is not known; y then stands for all of them
-    kind: str = "labels"  # or classes: one per row
-    weight: FloatArray | None = None  # (n,) sample weights, positive; None where every row counts once
+    targets: IntArray | None = None  # (n, labels) 0 or 1, -1 if unknown; y then summarises them
+    kind: str = "labels"  # or "classes": one class per row
+    weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
 
     def __post_init__(self) -> None:
         n = len(self.y)
         if not len(self.ids):
             object.__setattr__(self, "ids", np.arange(n).astype(object))
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
-        if self.patients is not None:
-            lengths["patients"] = len(self.patients)
-        if self.targets is not None:
-            lengths["targets"] = len(self.targets)
-        if self.weight is not None:
-            lengths["weight"] = len(self.weight)
+        optional = {"patients": self.patients, "targets": self.targets, "weight": self.weight}
+        lengths |= {name: len(values) for name, values in optional.items() if values is not None}
         raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
 
     @classmethod
@@ -79,16 +75,16 @@ class Cohort:
         scale: bool = True,
         name: str = "frame",
     ) -> Cohort:
-        """The cohort in a pandas frame. The features are all other columns, unless they are listed.
+        """The cohort in a pandas frame. The features default to all other columns.
 
-        Categories become one column per level and numbers z-scores; both are learned from the training set when the cohort is
-        split. `scale=False` passes numbers through, for a network with a preparation of its own.
+        Categories are encoded as one column per level and numbers as z-scores; both are learned from the training set when the cohort is
+        split. `scale=False` leaves numbers unchanged, for a network with its own preprocessing.
 
         For a network with several outputs, `label` may be a list of columns of 0 and 1 (NaN or -1: not known); or one column, with
         `classes` in the order of the outputs.
 
-        Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
-        turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
+        Groups, patients and ids are used unchanged; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
+        turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Each row has its own group: `conflicts`
         sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
 
         `weight` names a column of sample weights, used by audits and post-processing and never as an input.
@@ -97,13 +93,13 @@ class Cohort:
         roles = Roles(
             label, group, reference, patient, id, weight=weight, positive=positive, classes=classes, bins=bins, conflicts=conflicts
         )
-        kept = {*roles.labels, patient, id, weight} | (set() if attribute_as_input else set(roles.groups))
-        chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
-        problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
-        known = {**dict.fromkeys(roles.labels, "label"), **({} if weight is None else {weight: "weight"})}
-        problems += [f"feature column {c!r} is the {known[c]}, which no network may see. Leave it out." for c in chosen if c in known]
-        twice = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
-        problems += [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in twice]
+        not_inputs = {*roles.labels, patient, id, weight} | (set() if attribute_as_input else set(roles.groups))
+        chosen = [c for c in frame.columns if c not in not_inputs] if features is None else list(features)
+        problems = feature_problems(frame, chosen)
+        forbidden = {**dict.fromkeys(roles.labels, "label"), **({} if weight is None else {weight: "weight"})}
+        problems += [
+            f"feature column {c!r} is the {forbidden[c]}, which no network may see. Leave it out." for c in chosen if c in forbidden
+        ]
         if not chosen:
             problems.append(
                 f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...]."
@@ -133,23 +129,23 @@ class Cohort:
         weights: object = None,
         name: str = "arrays",
     ) -> Cohort:
-        """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order.
+        """The cohort of an input tensor (n, ...), labels, group names and patient ids of the same rows.
 
         `labels` names the columns of y (n, labels), `classes` the values of y in the order of the network's outputs. `bins` cuts groups
-        that are numbers, as an age, at these edges; `conflicts` as in `from_frame`.
+        that are numbers, such as an age, at these edges; `conflicts` as in `from_frame`.
         """
         import torch  # only here: a table or a file of scores needs no tensor
 
         _check_arrays(inputs, y, groups)
-        targets = None if labels is None and classes is None else read_array(y, labels, classes)
-        # What stands for several labels may be all positive, which is no problem of theirs.
-        one = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
-        if one.ndim > 1:
-            raise BadInput(f"y has shape {one.shape}; one label per row is needed, or labels=[...], which names the columns")
-        frame = frame_of({"y": one, attribute: groups, "patient": patients, "weight": weights})
-        named: dict[str, Any] = {name: name for name in ("patient", "weight") if name in frame}
+        targets = None if labels is None and classes is None else read_target_array(y, labels, classes)
+        # The summary of several labels may be constant, so a placeholder takes its place in the check of the label.
+        label = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
+        if label.ndim > 1:
+            raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
+        frame = frame_from_arrays({"y": label, attribute: groups, "patient": patients, "weight": weights})
+        optional: dict[str, Any] = {column: column for column in ("patient", "weight") if column in frame}
         edges = None if bins is None else {attribute: bins}
-        read = read_columns(frame, Roles("y", attribute, reference, bins=edges, conflicts=conflicts, **named))
+        read = read_columns(frame, Roles("y", attribute, reference, bins=edges, conflicts=conflicts, **optional))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -177,13 +173,13 @@ class Cohort:
         name: str = "images",
         **decoding: Unpack[Decoding],
     ) -> Cohort:
-        """The cohort of a frame whose column `image` names files in a folder: paths in it, or bare names anywhere below.
+        """The cohort of a frame whose column `image` names files in a folder: relative paths, or bare names anywhere below it.
 
-        A bare name may lack the suffix of an image (.png, .dcm, ...) and must be unique below the folder; a path is exactly that path. A
+        A bare name may lack the suffix of an image (.png, .dcm, ...) and must be unique below the folder; a path must match exactly. A
         file outside the folder is refused unless `allow_outside`.
 
-        With a column `view`, rows stay whose view is frontal (PA, AP). See `Images.open` for the options of decoding; what
-        `skip_broken` leaves out is listed in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
+        With a column `view`, only rows with a frontal view (PA, AP) are used. See `Images.open` for the options of decoding; images left
+        out by `skip_broken` are listed in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
         as in `from_frame`.
         """
         check_frame("Cohort.from_images", frame)
@@ -192,9 +188,9 @@ class Cohort:
         )
         rows = np.arange(len(frame)) if view is None else _frontal(frame, view, name)
         chosen = frame.iloc[rows].reset_index(drop=True)
-        # A frame that lost rows since it was read still has their numbers.
-        told = frame.index if pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing else range(len(frame))
-        numbers = [int(told[row]) + 1 for row in rows]
+        # The index still has the row numbers of the file if rows were removed from the frame.
+        is_row_number = pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing
+        numbers = [int(frame.index[row] if is_row_number else row) + 1 for row in rows]
         problems: list[str] = []
         with collecting(problems):
             read = read_columns(chosen, roles)
@@ -203,7 +199,7 @@ class Cohort:
         raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
         images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
         whole = cls(Table(chosen[[]]), name=name, **read.rows)
-        return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
+        return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
 
     @classmethod
     def from_dataset(
@@ -224,28 +220,28 @@ class Cohort:
         name: str = "dataset",
         **columns: Any,
     ) -> Cohort:
-        """The cohort of a PyTorch Dataset or DataLoader that yields what the network takes, and a frame of its rows in the same order.
+        """The cohort of a PyTorch Dataset or DataLoader that yields the network's inputs, and a frame of its rows in the same order.
 
         `label`, `group`, `patient`, `id` and the other columns are those of the frame, as in `from_frame`. Without a frame, `groups`,
-        `patients` and `y` are arrays; `y` may be left out where the data set yields the labels.
+        `patients` and `y` are arrays; `y` may be omitted if the data set yields the labels.
 
-        An item is a tensor, (tensor, label, ...) or a mapping. The order is compared by the ids, if the data set yields some and `id` names
-        a column, otherwise by the labels. A loader that shuffles or drops rows is refused, and so is a random transform. The rows are read
-        once; above 256 MiB they are kept in a file (see `cache`).
+        An item is a tensor, (tensor, label, ...) or a mapping. The order of the rows is verified by the ids, if the data set yields them
+        and `id` names a column, otherwise by the labels. A loader that shuffles or drops rows is refused, and so is a random transform.
+        The rows are read once; above 256 MiB they are kept in a file (see `cache`).
         """
         from equipoise.data.torch_datasets import check_order, load_rows
 
         if frame is None:
             if groups is None:
                 raise BadInput("a data set needs the group of each row: groups=, or a frame with the column group=")
-            told = np.asarray(groups, dtype=object)
-            loaded = load_rows(dataset, len(told), cache=cache, progress=progress)
+            group_array = np.asarray(groups, dtype=object)
+            loaded = load_rows(dataset, len(group_array), cache=cache, progress=progress)
             if y is None and loaded.labels is None:
                 raise BadInput("the data set yields no labels; give them as y=, or a frame with the column label=")
             whole = cls.from_arrays(
-                np.zeros((len(told), 1), np.float32),
+                np.zeros((len(group_array), 1), np.float32),
                 loaded.labels if y is None else y,
-                told,
+                group_array,
                 reference=cast("str | None", reference),
                 patients=patients,
                 name=name,
@@ -267,18 +263,14 @@ class Cohort:
         return len(self.y)
 
     def __repr__(self) -> str:
-        """How many rows, patients and positives there are, by group; no value of any row, which may be a patient's."""
         what = "images" if isinstance(self.source, Images) else "columns" if isinstance(self.source, Table) else "inputs"
         shape = f"{self.source.frame.shape[1]:,}" if isinstance(self.source, Table) else str(tuple(self.source.shape[1:]))
-        return f"Cohort({self.name!r}, {described(self.y, self.attributes, self.patients)}, {what}: {shape})"
+        return f"Cohort({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)}, {what}: {shape})"
 
     @property
     def inputs(self) -> Tensor:
-        """What the network sees (n, ...): a tensor, or a source of images that gives one for every index."""
-        if isinstance(self.source, Table):
-            return self.source.tensor()
-        # An image source answers all that is asked of inputs here: length, shape, type, and a tensor for every index.
-        return cast("Tensor", self.source)
+        """The inputs of the network (n, ...): a tensor, or images, which behave like one (length, shape, dtype, indexing)."""
+        return self.source.tensor() if isinstance(self.source, Table) else cast("Tensor", self.source)
 
     @property
     def attribute(self) -> Attribute:
@@ -292,83 +284,72 @@ class Cohort:
 
     @property
     def encoder(self) -> Encoder | None:
-        """How the raw columns became inputs; None for cohorts that were never a table."""
+        """The encoder of the raw columns; None for a cohort that is not a table."""
         return self.source.fitted() if isinstance(self.source, Table) else None
 
     def take(self, index: object, name: str | None = None) -> Cohort:
-        """Some of the rows, by position or mask."""
+        """The selected rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
-        source = self.source.take(rows) if isinstance(self.source, (Table, Images)) else _rows_of(self.source, rows)
-
-        def some(values: Any) -> Any:
-            return None if values is None else values[rows]
-
         return replace(
             self,
-            source=source,
+            source=self.source.take(rows) if isinstance(self.source, (Table, Images)) else self.source[rows],
             y=self.y[rows],
             attributes=tuple(a.take(rows) for a in self.attributes),
-            patients=some(self.patients),
+            patients=None if self.patients is None else self.patients[rows],
             ids=self.ids[rows],
             name=name or self.name,
-            targets=some(self.targets),
-            weight=some(self.weight),
+            targets=None if self.targets is None else self.targets[rows],
+            weight=None if self.weight is None else self.weight[rows],
         )
 
     def labelled(self, label: str) -> Cohort:
-        """The rows in which one of several labels is known, with that label only; of a class, whether a row belongs to it."""
+        """The rows in which one of several labels is known, with that label only. A class becomes a label: this class or another."""
         column = self.column(label)
         rows = np.flatnonzero(column != UNKNOWN)
         return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=(), targets=None, kind="labels")
 
     def encoded_by(self, encoder: Encoder) -> Cohort:
-        """The same rows seen through another set's encoder, as new data must be before a trained network sees it."""
+        """These rows with the encoder of another set, usually the training set of the network that will use them."""
         if not isinstance(self.source, Table):
-            kind = "images" if isinstance(self.source, Images) else "a tensor"
-            raise BadInput(f"cohort {self.name!r} holds {kind} already; only a table can be encoded")
+            held = "images" if isinstance(self.source, Images) else "a tensor"
+            raise BadInput(f"cohort {self.name!r} holds {held} already; only a table can be encoded")
         return replace(self, source=self.source.encoded_by(encoder))
 
     def column(self, label: str) -> IntArray:
-        """One of several labels in every row (n,): 0, 1, or -1 where it is not known."""
+        """One of several labels in every row (n,): 0, 1, or -1 if unknown."""
         if self.targets is None:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
-        found: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
-        return found
+        column: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
+        return column
 
 
 def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Cohort:
-    """The cohort in a frame whose columns `text` were read as text; where one of them is an input as well, as numbers."""
+    """The cohort in a frame whose columns `text` were read as text. If one of them is also an input, the input is parsed as numbers."""
     cohort = Cohort.from_frame(frame, **columns)
     assert isinstance(cohort.source, Table)
     inputs = cohort.source.frame
-    both = {name: as_parsed(inputs[name]) for name in inputs.columns if name in text}
-    return replace(cohort, source=replace(cohort.source, frame=inputs.assign(**both))) if both else cohort
+    parsed = {name: as_parsed(inputs[name]) for name in inputs.columns if name in text}
+    return replace(cohort, source=replace(cohort.source, frame=inputs.assign(**parsed))) if parsed else cohort
 
 
 def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
-    """The rows whose view is frontal, or an error where there is no such column or row."""
+    """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
     if view not in frame.columns:
-        raise BadInput(f"no column {view!r}.{did_you_mean(view, map(str, frame.columns), 0.6)}", source=name)
+        raise BadInput(missing_column(view, list(map(str, frame.columns))), source=name)
     rows = np.flatnonzero(of_view(frame[view]))
     if len(frame) and not len(rows):
-        held = ", ".join(map(str, frame[view].unique()[:6]))
+        values = ", ".join(map(str, frame[view].unique()[:6]))
         raise BadInput(
-            f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {held}", source=name
+            f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {values}", source=name
         )
     return rows
 
 
-def _rows_of(inputs: Tensor, rows: IntArray) -> Tensor:
-    import torch
-
-    return inputs[torch.from_numpy(rows)]
-
-
 def _check_arrays(inputs: object, y: object, groups: object) -> None:
-    """Raises where a data set, a loader or a frame is given in place of arrays, with what to do."""
-    stacked = "Its rows are read by eq.Cohort.from_dataset(dataset, frame, label=..., group=...)."
-    framed = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
-    advice = {"Dataset": stacked, "DataLoader": stacked, "DataFrame": framed}
+    """Raises `Misuse` if a data set, a loader or a frame is passed instead of arrays, and names the call to use."""
+    dataset = "Its rows are read by eq.Cohort.from_dataset(dataset, frame, label=..., group=...)."
+    frame = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
+    advice = {"Dataset": dataset, "DataLoader": dataset, "DataFrame": frame}
     advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
     if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
         raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)

@@ -1,4 +1,4 @@
-"""Files on disk: find one plain or gzipped, check it, write it whole or not at all."""
+"""Files on disk: find a plain or gzipped file, read it within a size limit, hash it, write it atomically."""
 
 import glob
 import gzip
@@ -14,66 +14,61 @@ from pathlib import Path
 
 from equipoise.errors import BadInput, did_you_mean
 
-MAX_TABLE_BYTES = 2**28  # of a table once it is unzipped: 256 MiB; reading a CSV takes up to ten times that in memory
+MAX_TABLE_BYTES = 2**28  # 256 MiB once unzipped; reading a CSV takes up to ten times that in memory
 LIMIT_VARIABLE = "EQUIPOISE_MAX_TABLE_BYTES"
 
 
 def max_table_bytes() -> int:
-    """The largest size of a table once it is unzipped: EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB."""
-    told = os.environ.get(LIMIT_VARIABLE, "").strip()
-    if not told:
+    """The largest size of a table once unzipped: EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB."""
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not text:
         return MAX_TABLE_BYTES
-    if not told.isascii() or not told.isdigit() or int(told) < 1:
-        raise BadInput(f"{LIMIT_VARIABLE} must be a positive number of bytes, such as {4 * 2**30}; got {told!r}")
-    return int(told)
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadInput(f"{LIMIT_VARIABLE} must be a positive number of bytes, such as {4 * 2**30}; got {text!r}")
+    return int(text)
 
 
 def too_large(path: Path, size: int | None, limit: int) -> BadInput:
-    is_size = f"needs {size:,} bytes" if size is not None else f"needs more than {limit:,} bytes"
+    """The error for a table above the limit; `size` is None if it is not known exactly."""
+    needed = f"more than {limit:,}" if size is None else f"{size:,}"
     return BadInput(
-        f"{path} {is_size} once it is unzipped; the limit is {limit:,}. If the file is right, raise the limit: "
+        f"{path} needs {needed} bytes once it is unzipped; the limit is {limit:,}. If the file is right, raise the limit: "
         f"--max-table-bytes, or the environment variable {LIMIT_VARIABLE}."
     )
 
 
 def no_such_file(path: Path) -> BadInput:
-    """The error where there is no file of this name."""
-    return BadInput(f"no such file: {path}.{_neighbour(path)} Check the name and the folder, {path.absolute().parent}.")
-
-
-def _neighbour(path: Path) -> str:
+    """The error for a missing file, with the closest name in the folder."""
     folder = path.absolute().parent
-    return did_you_mean(path.name, [p.name for p in folder.iterdir()], cutoff=0.75) if folder.is_dir() else ""
+    hint = did_you_mean(path.name, [p.name for p in folder.iterdir()], cutoff=0.75) if folder.is_dir() else ""
+    return BadInput(f"no such file: {path}.{hint} Check the name and the folder, {folder}.")
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
-    """The content of a file, unzipped if it is gzipped (by its first bytes, not its name); an error where it is larger than the limit."""
-    most = max_table_bytes() if limit is None else limit
+    """The content of a file, unzipped if its first bytes are those of gzip; raises `BadInput` if it is larger than the limit."""
+    max_bytes = max_table_bytes() if limit is None else limit
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
-            if size > most:
-                raise too_large(path, size, most)
+            if size > max_bytes:
+                raise too_large(path, size, max_bytes)
             file.seek(0)
             return file.read()
         file.seek(-4, os.SEEK_END)
-        told = int.from_bytes(file.read(4), "little")  # what the file itself says of its length, which spares unzipping to see it
-        if most < told < 1032 * size:  # no honest file is packed more tightly, so a damaged length is not believed
-            raise too_large(path, None, most)
+        stated = int.from_bytes(file.read(4), "little")  # the unzipped size according to the file: avoids unzipping a large one
+        if max_bytes < stated < 1032 * size:  # gzip compresses by at most 1032 to 1; a larger size is a damaged number
+            raise too_large(path, None, max_bytes)
         file.seek(0)
         with gzip.GzipFile(fileobj=file) as unzipped:
-            content = unzipped.read(most + 1)
-    if len(content) > most:
-        raise too_large(path, None, most)
+            content = unzipped.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise too_large(path, None, max_bytes)
     return content
 
 
 def locate(folder: Path, name: str) -> Path | None:
-    """The file of that name in the folder, plain or with .gz behind it; None if neither is there."""
-    for candidate in (folder / name, folder / f"{name}.gz"):
-        if candidate.is_file():
-            return candidate
-    return None
+    """The file of that name in the folder, plain or with the suffix .gz; None if neither exists."""
+    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
 def sha256(content: bytes) -> str:
@@ -82,13 +77,13 @@ def sha256(content: bytes) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
+    """The SHA-256 digest of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def without_folders(argument: str) -> str:
-    """A command-line argument; of a path only its last part, since folders may contain a person's name.
+    """A command-line argument with paths shortened to their last part, since folders may contain a person's name.
 
     >>> without_folders("/home/ada/nets/my_model.py:build"), without_folders("--images=../scans/local/"), without_folders("0.5/0.25")
     ('my_model.py:build', '--images=local', '0.5/0.25')
@@ -101,25 +96,25 @@ def without_folders(argument: str) -> str:
 
 @contextmanager
 def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
-    """A temporary path next to `path` that takes its place when the block ends well, and vanishes when it does not.
+    """A temporary path next to `path` that replaces it if the block succeeds, and is removed if it fails.
 
-    `follow` says that a link stays one and the file behind it is replaced, as fits a path that the user has named; a link that lies in a
-    folder from elsewhere could lead to any file of the user's and is itself replaced.
-    One that a killed process left behind for the same path is removed; that of a running process, which has a lock on it, is not.
+    With `follow`, a symbolic link is kept and the file behind it is replaced, as expected of a path that the user has named. Without it,
+    the link itself is replaced: a link in a folder from elsewhere could lead to any file of the user.
+    Temporary files that a killed process left behind for the same path are removed; those of running processes are locked and stay.
     """
     target = _target(path) if follow else Path(path).absolute()
-    start = f".equipoise.{target.name[:100]}."
+    prefix = f".equipoise.{target.name[:100]}."
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in list(target.parent.glob(f"{glob.escape(start)}????????.tmp")):
+        for leftover in list(target.parent.glob(f"{glob.escape(prefix)}????????.tmp")):
             with suppress(OSError):  # another run may have removed it
                 if (lock := take_lock(leftover)) is not None:
                     leftover.unlink(missing_ok=True)
                     os.close(lock)
-        handle, name = tempfile.mkstemp(prefix=start, suffix=".tmp", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=target.parent)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}. Choose another place.") from error
-    temporary, held = Path(name), take_lock(Path(name))
+    temporary, lock = Path(name), take_lock(Path(name))
     os.close(handle)
     try:
         with naming(target):
@@ -132,14 +127,14 @@ def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-        if held is not None:
-            os.close(held)
+        if lock is not None:
+            os.close(lock)
 
 
 def take_lock(path: Path, *, wait: bool = False) -> int | None:
-    """A handle that locks a file or folder until it is closed or the process ends; None where another has it or there are no locks.
+    """A handle that locks a file or folder until it is closed; None if another process holds the lock or the system has no locks.
 
-    `wait` is for a lock that another process may hold briefly.
+    With `wait`, waits until the lock is free.
     """
     if sys.platform == "win32":
         return None
@@ -156,7 +151,7 @@ def take_lock(path: Path, *, wait: bool = False) -> int | None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds the file to an error of the system that lacks it, as those of writing do: "no space left" names the file."""
+    """Adds the path to an `OSError` that lacks it, such as "no space left on device"."""
     try:
         yield
     except OSError as error:
@@ -166,7 +161,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises before a long run what `replacing` would raise after it. Makes nothing."""
+    """Raises `BadInput` if `replacing` could not write this path, to be called before a long run. Creates nothing."""
     target = _target(path)
     folder = next(parent for parent in target.parents if parent.exists())
     if not folder.is_dir():
@@ -176,7 +171,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def _target(path: str | Path) -> Path:
-    """Where the content goes: behind a link, and never in place of a folder or a device such as /dev/null."""
+    """The path behind symbolic links; raises `BadInput` if it is a folder or a device such as /dev/null."""
     target = Path(path).resolve()
     if target.exists() and not target.is_file():
         what = "a folder" if target.is_dir() else "no ordinary file"
@@ -185,14 +180,14 @@ def _target(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str, *, follow: bool = True) -> Path:
-    """Writes a text file whole or not at all; `follow` as in `replacing`."""
+    """Writes a text file atomically; `follow` as in `replacing`."""
     with replacing(path, follow=follow) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 
 
 def user_cache() -> Path:
-    """Where downloaded data sets are kept: EQUIPOISE_CACHE, or the user's cache folder."""
+    """The folder of downloaded data sets: EQUIPOISE_CACHE, or `equipoise` in the user's cache folder."""
     override = os.environ.get("EQUIPOISE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(override) if override else Path(base) / "equipoise"
@@ -200,7 +195,7 @@ def user_cache() -> Path:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Without Ctrl-C for a moment: while a folder is renamed, or a process starts, which then never hears it."""
+    """Ignores Ctrl-C during the block, while a folder is renamed or a process is started that must ignore it as well."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,11 +1,11 @@
-"""Patient-safe, stratified train, validation and test sets; and those of the paper's chest X-ray experiments.
+"""Patient-safe, stratified training, validation and test sets, and the protocols of the paper's chest X-ray experiments.
 
-Appendix "Implementation Details" of the paper: 50 % train, 25 % validation and 25 % test by patient; in every set positives and negatives
-are balanced; the reference group makes up 75 % of train and 50 % of validation and of test. Here both hold at once in every set, so the
-label and the group are independent in it. With more than two groups, all but the reference count as one.
+`balanced_parts` follows appendix "Implementation Details" of the paper: 50 % training, 25 % validation and 25 % test by patient; in every
+set positives and negatives are balanced; the reference group makes up 75 % of the training set and 50 % of the others. Here both hold at
+once in every set, so that label and group are independent. With more than two groups, all but the reference count as one.
 
-`fold_parts` is a second protocol for small data, with more power: five folds by patient, each of them the whole test set once. The folds
-of one assignment are pooled, so that every patient is in a test set once, for a network trained on others.
+`fold_parts` is a second protocol for small data, with more power: five folds by patient, each of which is the test set once. The folds of
+one assignment are pooled, so that every patient is in a test set once, for a network trained on others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,16 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, Attribute, FloatArray, IntArray, ObjectArray, main_group
+from equipoise.data.attribute import MISSING, Attribute, FloatArray, IntArray, ObjectArray, main_group, patient_codes
 from equipoise.data.cohort import Cohort
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, collecting, raise_all
 
+FOLDS = 5  # of `fold_parts`
+
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """The random generator of one purpose: the same for the same seed and name, independent of all others.
+    """The random generator for one purpose: the same for the same seed and name, independent of those with other names.
 
     >>> int(generator(0, "split").integers(100)) == int(generator(0, "split").integers(100))
     True
@@ -32,15 +34,12 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 
 def child_seed(seed: int, name: str) -> int:
-    """A whole number below 2**31 for libraries that take one."""
+    """An integer seed below 2**31, for libraries that need one."""
     return int(generator(seed, name).integers(2**31))
 
 
-FOLDS = 5  # of `fold_parts`
-
-
 class Grouped(Protocol):
-    """Rows with labels, groups and patients: a cohort, or scores."""
+    """The fields that a cohort and scores have in common."""
 
     @property
     def y(self) -> IntArray: ...
@@ -56,7 +55,7 @@ class Grouped(Protocol):
     def name(self) -> str: ...
 
 
-Same = TypeVar("Same", bound=Grouped)
+RowsT = TypeVar("RowsT", bound=Grouped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +72,9 @@ class Parts:
 
 
 def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
-    """Train, validation and test sets of a cohort, by patient where there are patient ids, stratified by label and group.
+    """Training, validation and test sets of a cohort, by patient if there are patient ids, stratified by label and group.
 
-    For tables, levels and scales are learned from the training set; levels that only the other sets hold are listed in `unseen`.
+    For tables, levels and scales are learned from the training set; levels that occur only in the other sets are listed in `unseen`.
     """
     check_cohort("eq.split", cohort)
     shares = np.asarray(fractions, dtype=float)
@@ -85,12 +84,12 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     part = assign_units(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
     if len(np.unique(part)) < 3:
         raise _too_few(cohort, unit, f"for sets of {tuple(fractions)}")
-    return parted(cohort, part)
+    return _make_parts(cohort, part)
 
 
-def check_cohort(call: str, given: object) -> None:
-    """Raises where something else than a cohort is given, with the call that takes it."""
-    if isinstance(given, Cohort):
+def check_cohort(call: str, value: object) -> None:
+    """Raises `Misuse` unless the argument is a cohort, and names the call to use instead."""
+    if isinstance(value, Cohort):
         return
     advice = {
         "Scores": "Scores are audited as they are: eq.audit(scores).",
@@ -101,31 +100,30 @@ def check_cohort(call: str, given: object) -> None:
         "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
         "str": "A data set of the catalogue is loaded by its name: eq.load(name).",
     }
-    raise Misuse(call, "a Cohort", given, advice)
+    raise Misuse(call, "a Cohort", value, advice)
 
 
-def parted(cohort: Cohort, part: IntArray) -> Parts:
-    """The three sets by the number (n,) of each row's: 0, 1 or 2. Tables are encoded by the first of them."""
+def _make_parts(cohort: Cohort, part: IntArray) -> Parts:
+    """The sets of a cohort from the number (n,) of each row's set: 0, 1 or 2. Tables are encoded by the training set."""
     names = ("train", "valid", "test")
     train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
     _check_disjoint(train, valid, test)
-    if not isinstance(cohort.source, Table):
+    if not isinstance(train.source, Table):
         return Parts(train, valid, test)
-    assert isinstance(train.source, Table)
     encoder = Encoder.fit(train.source.frame, scale=train.source.scale)
     unseen = {}
-    for name, piece in (("valid", valid), ("test", test)):
-        assert isinstance(piece.source, Table)
-        if new := encoder.unseen(piece.source.frame):
-            unseen[name] = new
+    for name, held_out in (("valid", valid), ("test", test)):
+        assert isinstance(held_out.source, Table)
+        if levels := encoder.unseen(held_out.source.frame):
+            unseen[name] = levels
     return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
 
 
 def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[Cohort, Cohort]:
-    """The repair set of a cohort, and this fraction of its patients held out as the test set.
+    """The repair set of a cohort, and the test set with this fraction of its patients.
 
-    By patient and stratified, as `split`; where patients have different numbers of rows, the fraction is one of patients. Nothing is
-    learned from either set: a table keeps the encoding that it has, because the network was trained elsewhere.
+    Split by patient and stratified, like `split`, except that the fraction is one of patients and not of rows. No encoder is fitted to
+    either set: a table keeps its encoding, because the network was trained elsewhere.
     """
     if not 0 < fraction < 1:
         raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
@@ -141,74 +139,73 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
     return repair, test
 
 
-def same_groups(repair: Same, test: Same) -> Same:
-    """The test set with its groups numbered as those of the repair set; an error where groups are new or patients are in both."""
+def same_groups(repair: RowsT, test: RowsT) -> RowsT:
+    """The test set with the group codes of the repair set; raises `BadInput` if it has new groups or patients of the repair set."""
     problems = []
-    mine, theirs = (set(() if part.patients is None else part.patients) for part in (repair, test))
-    if both := len(mine & theirs):
+    repair_patients, test_patients = (set(() if rows.patients is None else rows.patients) for rows in (repair, test))
+    if both := len(repair_patients & test_patients):
         problems.append(
-            f"{both:,} of {len(theirs):,} patients of {test.name!r} are also in {repair.name!r}; a test set is of other patients. "
+            f"{both:,} of {len(test_patients):,} patients of {test.name!r} are also in {repair.name!r}; a test set is of other patients. "
             "Remove their rows from one of the files, or omit --test, which holds out patients of the first file"
         )
     attributes = []
-    for own, other in zip(repair.attributes, test.attributes, strict=True):
-        if new := [level for level in other.levels if level not in own.levels]:
-            known = ", ".join(map(repr, own.levels))
+    for expected, attribute in zip(repair.attributes, test.attributes, strict=True):
+        if new := [level for level in attribute.levels if level not in expected.levels]:
             problems.append(
-                f"{test.name!r} has groups of {own.name!r} that {repair.name!r} lacks: {', '.join(map(repr, new))}; known: {known}"
+                f"{test.name!r} has groups of {expected.name!r} that {repair.name!r} lacks: {', '.join(map(repr, new))}; "
+                f"known: {', '.join(map(repr, expected.levels))}"
             )
             continue
-        codes = np.array([*(own.levels.index(level) for level in other.levels), MISSING])
-        attributes.append(replace(other, levels=own.levels, codes=codes[other.codes]))
+        new_codes = np.array([*(expected.levels.index(level) for level in attribute.levels), MISSING])
+        attributes.append(replace(attribute, levels=expected.levels, codes=new_codes[attribute.codes]))
     raise_all(problems)
-    again: Any = test  # a cohort, or scores: both are dataclasses
-    numbered: Same = replace(again, attributes=tuple(attributes))
-    return numbered
+    rows: Any = test  # a dataclass, whether a cohort or scores
+    recoded: RowsT = replace(rows, attributes=tuple(attributes))
+    return recoded
 
 
 def assign_folds(cohort: Grouped, folds: int, rng: np.random.Generator) -> IntArray:
-    """The fold (n,) of each row. A patient is in one fold, and so is a duplicated row; groups and labels are spread evenly."""
-    unit, distinct = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
-    place = np.empty(len(distinct), np.int64)
-    # In the order of the names, whatever the order of the rows; without leading zeros, as when ids were numbers, so that folds stay.
-    place[sorted(range(len(distinct)), key=lambda k: (str(distinct[k]).lstrip("0"), str(distinct[k])))] = np.arange(len(distinct))
-    unit = place[unit]
-    first = np.unique(unit, return_index=True)[1]
-    stratum = 2 * main_group(cohort.attribute.codes, unit) + cohort.y[first]
-    shuffled = rng.permutation(len(first))
-    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
-    fold = np.empty(len(first), np.int64)
-    fold[order] = np.arange(len(first)) % folds
+    """The fold (n,) of each row. All rows of a patient, and duplicated rows, are in one fold; groups and labels are spread evenly."""
+    unit, names = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
+    # Units are sorted by name, so that folds do not depend on the order of the rows. Leading zeros are ignored, as if ids were numbers.
+    order = sorted(range(len(names)), key=lambda k: (str(names[k]).lstrip("0"), str(names[k])))
+    unit = np.argsort(order)[unit]
+    first_row = np.unique(unit, return_index=True)[1]
+    stratum = 2 * main_group(cohort.attribute.codes, unit) + cohort.y[first_row]
+    shuffled = rng.permutation(len(first_row))
+    by_stratum = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    fold = np.empty(len(first_row), np.int64)
+    fold[by_stratum] = np.arange(len(first_row)) % folds
     rows: IntArray = fold[unit]
     return rows
 
 
-def _too_few(cohort: Cohort, unit: IntArray, what: str) -> BadInput:
-    held = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
-    return BadInput(f"{unit.max() + 1:,} {held} of {cohort.name!r} are too few {what}. Use more data.")
+def _too_few(cohort: Cohort, unit: IntArray, purpose: str) -> BadInput:
+    what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
+    return BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few {purpose}. Use more data.")
 
 
 def _units(cohort: Cohort) -> IntArray:
-    """What is assigned as a whole: a patient, or a row where there are no patient ids."""
-    if cohort.patients is None:
-        return np.arange(len(cohort))
-    return np.asarray(pd.factorize(cohort.patients)[0], dtype=np.int64)
+    """The unit of each row that is assigned as a whole: its patient, or the row itself if there are no patient ids."""
+    return np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
 
 
 def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
-    """The stratum of each unit: the group of most of its rows, and whether any is positive; of classes, the last class among its rows."""
-    classes = cohort.targets is not None and cohort.kind == "classes"
-    level = cohort.targets.argmax(1) if cohort.targets is not None and classes else cohort.y
-    positive = np.zeros(unit.max() + 1, np.int64)
-    np.maximum.at(positive, unit, level)
-    return (main_group(cohort.attribute.codes, unit) + 1) * (len(cohort.labels) if classes else 2) + positive
+    """The stratum of each unit: its most frequent group, combined with its largest label or the last class among its rows."""
+    if cohort.targets is not None and cohort.kind == "classes":
+        label, levels = cohort.targets.argmax(1), len(cohort.labels)
+    else:
+        label, levels = cohort.y, 2
+    largest = np.zeros(unit.max() + 1, np.int64)
+    np.maximum.at(largest, unit, label)
+    return (main_group(cohort.attribute.codes, unit) + 1) * levels + largest
 
 
 def assign_units(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:
     """The set (0, 1, 2) of each unit.
 
-    Each stratum's units are shuffled and spread evenly over (0, 1); cutting that order at the row counts of the sets
-    gives every set its share of each stratum, and the sets exactly the requested sizes where every unit is one row.
+    The units of each stratum are shuffled and spread evenly over (0, 1). Cutting that order at the sizes of the sets gives every set its
+    share of each stratum, and exactly the requested size if every unit is one row.
     """
     order = rng.permutation(len(stratum))
     order = order[np.argsort(stratum[order], kind="stable")]
@@ -229,15 +226,15 @@ def assign_units(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.
 
 
 def _check_disjoint(*parts: Cohort) -> None:
-    """A patient in two sets would leak; this is checked, not trusted."""
+    """Raises `AssertionError` if a patient is in two sets, which would be a leak."""
     seen: set[object] = set()
     for part in parts:
         if part.patients is None:
             return
-        here = set(part.patients)
-        if seen & here:
-            raise AssertionError(f"patients in two sets: {sorted(map(str, seen & here))[:5]}")
-        seen |= here
+        patients = set(part.patients)
+        if seen & patients:
+            raise AssertionError(f"patients in two sets: {sorted(map(str, seen & patients))[:5]}")
+        seen |= patients
 
 
 def balanced_parts(
@@ -247,7 +244,7 @@ def balanced_parts(
     fractions: Sequence[float] = (0.5, 0.25, 0.25),
     privileged: Sequence[float] = (0.75, 0.5, 0.5),
 ) -> Parts:
-    """Train, validation and test sets by patient, each thinned at random to the largest size with the requested balance.
+    """Training, validation and test sets by patient, each subsampled to the largest size with the requested balance.
 
     `privileged` is the share of the reference group in each set. Rows without a group are left out.
     """
@@ -255,46 +252,46 @@ def balanced_parts(
     if shares.shape != (3,) or not ((shares > 0) & (shares < 1)).all():
         raise BadInput(f"privileged must be three shares between 0 and 1, for train, validation and test; got {tuple(privileged)}")
     parts = split(cohort.take(cohort.attribute.codes != MISSING), seed=seed, fractions=fractions)
-    return _thinned(parts, shares.tolist(), seed, cohort.name)
+    return _subsample(parts, shares.tolist(), seed, cohort.name)
 
 
-def _thinned(parts: Parts, shares: Sequence[float | None], seed: int, source: str) -> Parts:
-    """The sets with balanced labels and these shares of the reference group; a set without a share stays as it is."""
-    thin: list[Cohort] = []
+def _subsample(parts: Parts, shares: Sequence[float | None], seed: int, source: str) -> Parts:
+    """The sets with balanced labels and these shares of the reference group; a set whose share is None stays unchanged."""
+    balanced: list[Cohort] = []
     problems: list[str] = []
     for name, part, share in zip(("train", "valid", "test"), parts, shares, strict=True):
         with collecting(problems):
-            thin.append(part if share is None else part.take(_balanced(part, share, name, generator(seed, f"balance {name}"))))
+            balanced.append(part if share is None else part.take(_balanced_rows(part, share, name, generator(seed, f"balance {name}"))))
     raise_all(problems, source)
-    train, valid, test = thin
+    train, valid, test = balanced
     return Parts(train, valid, test, parts.unseen)
 
 
 def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (0.75, 0.5, 0.5)) -> Parts:
-    """One of five folds: seeds 0 to 4 are the folds of the first assignment of patients, 5 to 9 those of the second, and so on.
+    """The sets of one of five folds: seeds 0 to 4 are the folds of the first assignment of patients, 5 to 9 of the second, and so on.
 
-    The fold itself is the test set, as it is; the next one is the validation set and the other three are the training set, both thinned
-    at random to balanced labels and these shares of the reference group (the third is not used). Rows without a group are left out.
+    The fold is the test set, unchanged; the next fold is the validation set and the other three are the training set, both subsampled to
+    balanced labels and these shares of the reference group (the third is not used). Rows without a group are left out.
     """
-    known = cohort.take(cohort.attribute.codes != MISSING)
+    grouped = cohort.take(cohort.attribute.codes != MISSING)
     assignment, fold = divmod(seed, FOLDS)
-    after = (assign_folds(known, FOLDS, generator(assignment, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
-    if (there := len(np.unique(after))) < FOLDS:
-        raise BadInput(f"{there} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
-    parts = parted(known, np.where(after == 0, 2, np.where(after == 1, 1, 0)))
-    return _thinned(parts, (*privileged[:2], None), seed, cohort.name)
+    distance = (assign_folds(grouped, FOLDS, generator(assignment, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
+    if (patients := len(np.unique(distance))) < FOLDS:
+        raise BadInput(f"{patients} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
+    parts = _make_parts(grouped, np.maximum(2 - distance, 0))
+    return _subsample(parts, (*privileged[:2], None), seed, cohort.name)
 
 
-def _balanced(part: Cohort, share: float, name: str, rng: np.random.Generator) -> IntArray:
-    """Positions of a random choice with as many positives as negatives and this share of the reference group in either, in order."""
+def _balanced_rows(part: Cohort, share: float, name: str, rng: np.random.Generator) -> IntArray:
+    """The positions of a random sample, in order, with as many positives as negatives and this share of the reference group in both."""
     other = part.attribute.codes > 0
     cells = {(g, y): np.flatnonzero((other == bool(g)) & (part.y == y)) for g in (0, 1) for y in (0, 1)}
     portion = {0: share, 1: 1 - share}
-    each = int(min(len(rows) / portion[g] for (g, _), rows in cells.items()) + 1e-9)  # positives, and as many negatives
-    size = {0: round(each * share), 1: each - round(each * share)}
+    least = min(len(rows) / portion[g] for (g, _), rows in cells.items())
+    per_label = int(least + 1e-9)  # the number of positives, and of negatives
+    size = {0: round(per_label * share), 1: per_label - round(per_label * share)}
     if min(size.values()) < 1:
         names = {0: repr(part.attribute.reference), 1: " or ".join(map(repr, part.attribute.others))}
-        least = min(len(rows) / portion[g] for (g, _), rows in cells.items())
         raise BadInput(
             *(
                 f"the {name} set has {len(rows)} {'positives' if y else 'negatives'} in {names[g]}, too few for a share of "
@@ -304,7 +301,7 @@ def _balanced(part: Cohort, share: float, name: str, rng: np.random.Generator) -
             )
         )
     chosen = np.sort(np.concatenate([rng.choice(rows, size[g], replace=False) for (g, _), rows in cells.items()]))
-    # The balance is the point of the protocol: checked, not trusted.
-    if part.y[chosen].sum() * 2 != len(chosen) or abs((~other[chosen]).mean() - share) > 0.5 / each + 1e-9:
+    # The protocol depends on this balance, so it is verified.
+    if part.y[chosen].sum() * 2 != len(chosen) or abs((~other[chosen]).mean() - share) > 0.5 / per_label + 1e-9:
         raise AssertionError(f"{name}: {part.y[chosen].mean():.3f} positive, {(~other[chosen]).mean():.3f} {part.attribute.reference}")
     return np.asarray(chosen, dtype=np.int64)

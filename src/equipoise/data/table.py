@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ MISSING_LEVEL = "(missing)"
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """How raw columns become numbers: z-scores for numbers, one column per level for categories.
+    """Encodes raw columns as numbers: z-scores for numbers, one column per level (one-hot) for categories.
 
     >>> encoder = Encoder.fit(pd.DataFrame({"age": [30, 50], "ward": ["a", "b"]}))
     >>> encoder.columns
@@ -33,11 +33,11 @@ class Encoder:
 
     numeric: Mapping[str, tuple[float, float]]  # column: mean, scale
     levels: Mapping[str, tuple[str, ...]]  # column: the levels in the training set
-    order: tuple[str, ...]  # the raw columns in their order
+    order: tuple[str, ...]  # the raw columns
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, *, scale: bool = True) -> Encoder:
-        """The encoder of these rows. `scale=False` passes numbers through as they are."""
+        """The encoder fitted to these rows. `scale=False` leaves numbers unchanged."""
         numeric: dict[str, tuple[float, float]] = {}
         levels: dict[str, tuple[str, ...]] = {}
         problems = []
@@ -53,15 +53,12 @@ class Encoder:
             elif pd.api.types.is_datetime64_any_dtype(column):
                 problems.append(f"column {name!r} holds dates; turn it into a number (an age, a duration) or leave it out")
             else:
-                found = _as_levels(column)
-                distinct = sorted(found.unique())
-                if len(distinct) > 50 and len(distinct) > 0.5 * len(column):
+                levels[name] = tuple(sorted(_as_levels(column).unique()))
+                if len(levels[name]) > 50 and len(levels[name]) > 0.5 * len(column):
                     problems.append(
-                        f"column {name!r} holds {len(distinct):,} different texts in {len(column):,} rows, like an identifier; "
+                        f"column {name!r} holds {len(levels[name]):,} different texts in {len(column):,} rows, like an identifier; "
                         "leave it out with features=[...]"
                     )
-                    continue
-                levels[name] = tuple(distinct)
         raise_all(problems)
         return cls(numeric, levels, tuple(str(c) for c in frame.columns))
 
@@ -83,14 +80,14 @@ class Encoder:
         return torch.from_numpy(self.numbers(frame).astype(np.float32))
 
     def numbers(self, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-        """The same in double precision, without torch."""
+        """The encoded rows in double precision, without torch."""
         lacking = [name for name in self.order if name not in frame.columns]
         raise_all([f"no column {name!r}, which the training set had. Add it first." for name in lacking])
         blocks: list[npt.NDArray[np.float64]] = []
-        at, scaled = self._scaled(frame)
+        scaled = self._scaled(frame)
         for name in self.order:
-            if name in at:
-                blocks.append(scaled[:, at[name], None])
+            if name in scaled:
+                blocks.append(scaled[name][:, None])
             elif name in self.numeric:
                 mean, spread = self.numeric[name]
                 try:
@@ -109,35 +106,34 @@ class Encoder:
                 blocks.append((codes[:, None] == np.arange(len(self.levels[name]))).astype(float))
         return np.concatenate(blocks, axis=1) if blocks else np.empty((len(frame), 0))
 
-    def _scaled(self, frame: pd.DataFrame) -> tuple[dict[str, int], npt.NDArray[np.float64]]:
-        """The z-scores of columns that are finite numbers already, and their places: at once, since hundreds cost much one by one."""
-        plain = {str(name) for name, kind in frame.dtypes.items() if isinstance(kind, np.dtype) and kind.kind in "fiub"}
+    def _scaled(self, frame: pd.DataFrame) -> dict[str, npt.NDArray[np.float64]]:
+        """The z-scores of columns that are finite numbers already, all computed at once: one by one, hundreds of columns are slow."""
+        plain = {str(name) for name, dtype in frame.dtypes.items() if isinstance(dtype, np.dtype) and dtype.kind in "fiub"}
         names = [name for name in self.numeric if name in plain]
         values = frame[names].to_numpy(dtype=np.float64)
-        if len(names) != values.shape[1] or np.isinf(values).any():  # a column twice, or one to report
-            return {}, values[:, :0]
+        if len(names) != values.shape[1] or np.isinf(values).any():  # a repeated column, or one that `numbers` reports
+            return {}
         mean, spread = np.array([self.numeric[name] for name in names]).reshape(-1, 2).T
-        return {name: at for at, name in enumerate(names)}, np.nan_to_num((values - mean) / spread, nan=0.0)
+        return dict(zip(names, np.nan_to_num((values - mean) / spread, nan=0.0).T, strict=True))
 
     def unseen(self, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
-        """Levels that the training set did not have, with how many of these rows hold them."""
-        found: dict[str, dict[str, int]] = {}
-        for name, known in self.levels.items():
+        """Levels that the training set did not have, by column, each with the number of these rows that hold it."""
+        unseen: dict[str, dict[str, int]] = {}
+        for name, known_levels in self.levels.items():
             counts = _as_levels(frame[name]).value_counts()
-            new = {str(level): int(n) for level, n in counts.items() if level not in known}
+            new = {str(level): int(n) for level, n in counts.items() if level not in known_levels}
             if new:
-                found[name] = new
-        return found
+                unseen[name] = new
+        return unseen
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Raw feature columns that wait for an encoder, or have one."""
+    """Raw feature columns, with the encoder that turns them into inputs once there is one."""
 
     frame: pd.DataFrame
     encoder: Encoder | None = None
     scale: bool = True
-    _made: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -145,23 +141,25 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({len(self):,} rows, {self.frame.shape[1]} columns)"
 
+    @cached_property
+    def _encoded(self) -> Tensor:
+        return self.fitted().transform(self.frame)
+
     def tensor(self) -> Tensor:
-        """The encoded rows; without an encoder yet, one fitted on these rows themselves."""
-        if "x" not in self._made:
-            self._made["x"] = self.fitted().transform(self.frame)
-        return self._made["x"]
+        """The encoded rows (n, columns)."""
+        return self._encoded
 
     def fitted(self) -> Encoder:
-        """The encoder in use."""
+        """The encoder in use; without one, an encoder fitted to these rows."""
         return self.encoder or Encoder.fit(self.frame, scale=self.scale)
 
     def take(self, index: IntArray) -> Table:
-        """Some of the rows."""
-        return Table(self.frame.iloc[index].reset_index(drop=True), self.encoder, self.scale)
+        """The selected rows."""
+        return replace(self, frame=self.frame.iloc[index].reset_index(drop=True))
 
     def encoded_by(self, encoder: Encoder) -> Table:
-        """The same rows seen through another set's encoder."""
-        return Table(self.frame, encoder, self.scale)
+        """These rows with the encoder of another set."""
+        return replace(self, encoder=encoder)
 
 
 def _as_levels(column: pd.Series[object]) -> pd.Series[str]:

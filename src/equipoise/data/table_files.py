@@ -1,4 +1,4 @@
-"""Tables on disk: the rows of a CSV or Parquet file of any common kind, identifiers and groups as they stand in it."""
+"""Tables on disk: the rows of a CSV or Parquet file of any common dialect, with identifiers and groups exactly as written in it."""
 
 import codecs
 import csv
@@ -16,14 +16,14 @@ from typing import Any, BinaryIO
 
 import pandas as pd
 
-from equipoise.data.attribute import inexact, level_name
+from equipoise.data.attribute import level_name, precision_problem
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file, read_bytes, too_large
 from equipoise.errors import BadInput, first_line
 
 log = logging.getLogger(__name__)
 
-WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how .xlsx (a zip archive) and .xls files begin
-MISSING_WORDS = frozenset(  # what pandas takes for missing; never in a column of text, where NA is a value like any other
+WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # first bytes of .xlsx files (zip archives) and .xls files
+MISSING_WORDS = frozenset(  # the words that pandas reads as missing; in a text column they are values, since NA may be a name
     {"", " ", "NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"}
     | {"#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 )
@@ -33,37 +33,35 @@ CHUNK = 2**20
 def read_table(path: str | Path, *, text: Collection[str] = (), words: Collection[str] = (), limit: int | None = None) -> pd.DataFrame:
     """The rows of a CSV (comma, semicolon or tab; with or without a byte-order mark; .gz too) or Parquet file.
 
-    Columns in `text` hold identifiers and groups: strings exactly as they stand in the file, where only an empty cell is missing. So are
-    those in `words`, except that NA, null, NaN and the like are missing there. Everything else is read as numbers where it can be.
-    `limit` is the largest size in bytes once unzipped; by default EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB.
+    Columns in `text` hold identifiers and groups: strings exactly as written in the file, where only an empty cell is missing. Columns in
+    `words` are read in the same way, except that NA, null, NaN and the like are missing. All other columns are read as numbers where
+    possible. `limit` is the largest size in bytes once unzipped; the default is EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise BadInput(f"{path} is a folder; a CSV or Parquet file is needed")
-    if not path.is_file():
-        raise no_such_file(path)
+    path = _existing_file(path)
     if path.stat().st_size == 0:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.")
-    most = max_table_bytes() if limit is None else limit
+    max_bytes = max_table_bytes() if limit is None else limit
     try:
-        frame = _read_parquet(path, {*text, *words}, most) if is_parquet(path) else _read_csv(path, set(text), set(words), most)
+        frame = _read_parquet(path, {*text, *words}, max_bytes) if is_parquet(path) else _read_csv(path, set(text), set(words), max_bytes)
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
     except BadInput:
         raise
-    except Exception as error:  # a damaged file makes the libraries that parse it raise almost anything
-        reason = first_line(error)
-        raise BadInput(f"{path} cannot be read as CSV or Parquet: {reason}. Correct it or export it again.") from error
+    except Exception as error:
+        raise unreadable(path, error) from error
     if frame.empty:
         raise BadInput(f"{path} has a header and no rows. Export it again, with rows.")
     return frame
 
 
+def unreadable(file: object, error: Exception) -> BadInput:
+    """The error for a damaged file, which makes the libraries that parse it raise almost anything."""
+    return BadInput(f"{file} cannot be read as CSV or Parquet: {first_line(error)}. Correct it or export it again.")
+
+
 def column_names(path: str | Path) -> list[str]:
-    """The names of the columns of a CSV or Parquet file, from its header; an error where it has none."""
-    path = Path(path)
-    if path.is_dir() or not path.is_file():
-        raise no_such_file(path) if not path.is_dir() else BadInput(f"{path} is a folder; a CSV or Parquet file is needed")
+    """The column names in the header of a CSV or Parquet file."""
+    path = _existing_file(path)
     if not is_parquet(path):
         raw = read_bytes(path)
         check_no_workbook(raw[:8], path)
@@ -74,8 +72,17 @@ def column_names(path: str | Path) -> list[str]:
         return list(file.schema_arrow.names)
 
 
+def _existing_file(path: str | Path) -> Path:
+    path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; a CSV or Parquet file is needed")
+    if not path.is_file():
+        raise no_such_file(path)
+    return path
+
+
 def as_parsed(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """A column of text as `read_table` would have read it otherwise: numbers where they all are. For a group that is an input as well."""
+    """A text column as `read_table` reads other columns: as numbers if all its values are. For a group that is also an input."""
     if pd.api.types.is_numeric_dtype(column):
         return column
     quoted = io.StringIO("x\n" + "\n".join('""' if pd.isna(v) else '"' + str(v).replace('"', '""') + '"' for v in column))
@@ -90,46 +97,10 @@ def is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
-def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
-    """The columns of a Parquet file by their own types: what pandas wrote next to them may be damaged, and is not needed."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        about, schema = file.metadata, file.schema_arrow
-    if (size := _parquet_bytes(about)) > limit:
-        raise too_large(path, size, limit)
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if twice:
-        raise BadInput(f"{path} has the columns {', '.join(map(repr, twice))} more than once. Rename all but one of each.")
-    strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    with pq.ParquetFile(path, read_dictionary=strings) as file:  # a long text that is there a million times is kept once
-        table = file.read()
-    if table.num_rows != about.num_rows:
-        raise BadInput(f"{path} holds {table.num_rows:,} rows, but its metadata state {about.num_rows:,}. Export it again.")
-    columns: dict[str, Any] = {}
-    for name, values in zip(table.column_names, table.columns, strict=True):
-        if re.fullmatch(r"__index_level_\d+__", name):
-            continue
-        kept = name in text
-        columns[name] = arrow_texts(values, name, path) if kept else arrow_values(values)
-    index = {name: [str(k) for k in values] if name in text else values for name, values in _range_index(schema.metadata, table.num_rows)}
-    return pd.DataFrame({**index, **columns}, index=range(table.num_rows))
-
-
-def _parquet_bytes(about: Any) -> int:
-    """The size of a Parquet file in memory. A row takes 8 bytes however well a column of one value is packed in the file.
-
-    Columns are not looked at: of a damaged file, that ends the process in pyarrow instead of raising an error.
-    """
-    stored = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
-    return int(max(stored, 8 * about.num_rows * max(1, about.num_columns)))
-
-
 def is_large(path: str | Path, limit: int | None = None) -> bool:
-    """Whether a table is to be read in batches: a folder, or a file above 256 MiB, unless a limit of its own was set.
+    """Whether a table is to be read in batches: a folder, or a file above 256 MiB unless the user has set a limit.
 
-    A file that is damaged or absent is not large, so that reading it reports why.
+    Returns False for a damaged or missing file, so that reading it reports the reason.
     """
     path = Path(path)
     if not path.is_file():
@@ -145,8 +116,45 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
     return False
 
 
+# Parquet
+
+
+def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
+    """The rows of a Parquet file by the types of its columns, ignoring the metadata of pandas, which may be damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        metadata, schema = file.metadata, file.schema_arrow
+    if (size := _parquet_bytes(metadata)) > limit:
+        raise too_large(path, size, limit)
+    _check_unique(schema.names, path)
+    strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    with pq.ParquetFile(path, read_dictionary=strings) as file:  # stores a repeated text once
+        table = file.read()
+    if table.num_rows != metadata.num_rows:
+        raise BadInput(f"{path} holds {table.num_rows:,} rows, but its metadata state {metadata.num_rows:,}. Export it again.")
+    columns: dict[str, Any] = {
+        name: [str(value) for value in values] if name in text else values
+        for name, values in _range_index(schema.metadata, table.num_rows).items()
+    }
+    for name, values in zip(table.column_names, table.columns, strict=True):
+        if not re.fullmatch(r"__index_level_\d+__", name):
+            columns[name] = arrow_texts(values, name, path) if name in text else arrow_values(values)
+    return pd.DataFrame(columns, index=range(table.num_rows))
+
+
+def _parquet_bytes(metadata: Any) -> int:
+    """The size of a Parquet file in memory: at least 8 bytes per value, however well the file compresses a constant column.
+
+    The metadata of columns are not used: in a damaged file, accessing them ends the process in pyarrow instead of raising an error.
+    """
+    stored = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    return int(max(stored, 8 * metadata.num_rows * max(1, metadata.num_columns)))
+
+
 def arrow_values(values: Any) -> "pd.Series[Any]":
-    """An Arrow column as pandas has it; text as objects, equal ones shared."""
+    """An Arrow column as a pandas column, with text as objects that are shared between equal cells."""
     import pyarrow as pa
 
     if not pa.types.is_dictionary(values.type):
@@ -157,133 +165,147 @@ def arrow_values(values: Any) -> "pd.Series[Any]":
 
 
 def arrow_texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
-    """An Arrow column as names: text as it is, integers exactly (never by way of floating-point numbers, even with gaps)."""
+    """An Arrow column as names: text unchanged, integers exactly (never converted to floating-point numbers, even with gaps)."""
     import pyarrow as pa
 
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_nested(kind):
-        raise BadInput(f"{path}: column {name!r} holds lists or records ({kind}); one value per row is needed. Use another column.")
-    if pa.types.is_dictionary(values.type) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        found = values.to_pandas().astype(object)
-        return found.where(found.notna() & (found != ""), None)
-    listed = values.to_pylist()
-    if pa.types.is_floating(kind) and (wrong := inexact(listed, kind.to_pandas_dtype())):
-        raise BadInput(f"{path}: column {name!r} {wrong}")
+    dtype = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_nested(dtype):
+        raise BadInput(f"{path}: column {name!r} holds lists or records ({dtype}); one value per row is needed. Use another column.")
+    if pa.types.is_dictionary(values.type) and (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
+        texts = values.to_pandas().astype(object)
+        return texts.where(texts.notna() & (texts != ""), None)
+    cells = values.to_pylist()
+    if pa.types.is_floating(dtype) and (problem := precision_problem(cells, dtype.to_pandas_dtype())):
+        raise BadInput(f"{path}: column {name!r} {problem}")
     try:
-        plain = [value.decode("utf-8") if isinstance(value, bytes) else value for value in listed]
+        cells = [cell.decode("utf-8") if isinstance(cell, bytes) else cell for cell in cells]
     except UnicodeDecodeError:
         raise BadInput(f"{path}: column {name!r} holds bytes that are not text. Store it as text.") from None
-    missing = [value is None or value != value or value == "" for value in plain]
-    return pd.Series([None if gap else level_name(value) for value, gap in zip(plain, missing, strict=True)], dtype=object)
+    is_missing = [cell is None or cell != cell or cell == "" for cell in cells]
+    return pd.Series([None if missing else level_name(cell) for cell, missing in zip(cells, is_missing, strict=True)], dtype=object)
 
 
-def _range_index(metadata: Any, rows: int) -> list[tuple[str, list[int]]]:
-    """The named index that pandas keeps as a range next to the columns; nothing where there is none, or it cannot be read."""
+def _range_index(metadata: Any, rows: int) -> dict[str, list[int]]:
+    """The named range index in the metadata of pandas, which is not stored as a column; empty if there is none or it is damaged."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         for entry in json.loads(metadata[b"pandas"])["index_columns"]:
             if isinstance(entry, dict) and entry["kind"] == "range" and isinstance(entry["name"], str):
-                found = range(entry["start"], entry["stop"], entry["step"])
-                return [(entry["name"], list(found))] if len(found) == rows else []
-    return []
+                values = range(entry["start"], entry["stop"], entry["step"])
+                return {entry["name"]: list(values)} if len(values) == rows else {}
+    return {}
+
+
+# CSV
 
 
 def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.DataFrame:
     raw = read_bytes(path, limit)
     check_no_workbook(raw[:8], path)
-    written = csv_format(BytesIO(raw), _encoding(raw, path), path)
-    return written.named(pd.read_csv(BytesIO(raw), low_memory=False, **written.options(text, words)), text | words)
+    dialect = csv_format(BytesIO(raw), _encoding(raw, path), path)
+    return dialect.rename(pd.read_csv(BytesIO(raw), low_memory=False, **dialect.options(text, words)), text | words)
 
 
 def check_no_workbook(head: bytes, path: Path) -> None:
-    """Raises where the first bytes of a file are those of a workbook."""
+    """Raises `BadInput` if the first bytes of a file are those of a workbook."""
     if head.startswith(WORKBOOKS):
         raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is written, as found in its first lines."""
+    """The dialect of a CSV file, detected from its first lines."""
 
     path: Path
     encoding: str
     separator: str
     skip: int  # lines before the header
-    spaced: bool  # whether a blank after the separator is no part of a value
-    called: tuple[str, ...]  # the columns as pandas names them
-    names: tuple[str, ...]  # without blanks around them
+    skip_space: bool  # a space after the separator is not part of the value
+    raw_names: tuple[str, ...]  # the column names that pandas will use
+    names: tuple[str, ...]  # the same without surrounding blanks
 
     def options(self, text: Collection[str], words: Collection[str]) -> dict[str, Any]:
-        """The arguments of `pd.read_csv` with which columns of text and words are read as they stand."""
-        pairs = list(zip(self.called, self.names, strict=True))
+        """The arguments of `pd.read_csv` that read the columns of text and words unchanged."""
+        pairs = list(zip(self.raw_names, self.names, strict=True))
         return {
             "sep": self.separator,
             "encoding": self.encoding,
             "skiprows": self.skip,
-            "skipinitialspace": self.spaced,
-            "dtype": {called: str for called, name in pairs if name in text or name in words},
+            "skipinitialspace": self.skip_space,
+            "dtype": {raw: str for raw, name in pairs if name in text or name in words},
             "keep_default_na": False,
-            "na_values": {called: [""] if name in text else MISSING_WORDS for called, name in pairs},
+            "na_values": {raw: [""] if name in text else MISSING_WORDS for raw, name in pairs},
         }
 
-    def named(self, frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
-        """The rows that pandas read, with the names of the columns as they are used, and decimal commas as points."""
-        if not {str(c) for c in frame.columns} <= set(self.called):  # the columns of text would not be the ones that were named
-            header = ", ".join(map(repr, self.called[:6]))
+    def rename(self, frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
+        """The frame that pandas read, with clean column names and with decimal commas converted."""
+        if not {str(c) for c in frame.columns} <= set(self.raw_names):  # otherwise the wrong columns would be read as text
+            header = ", ".join(map(repr, self.raw_names[:6]))
             raise BadInput(f"{self.path} has a header that cannot be read: {header}. Write one name per column.")
-        used = dict(zip(self.called, self.names, strict=True))
-        frame.columns = [used[str(c)] or str(c) for c in frame.columns]
+        clean = dict(zip(self.raw_names, self.names, strict=True))
+        frame.columns = [clean[str(c)] or str(c) for c in frame.columns]
         return _with_decimal_commas(frame, set(text)) if self.separator != "," else frame
 
 
 def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
-    """How the CSV file in a stream is written, from its first lines; the stream is closed."""
+    """The dialect of the CSV file in a stream, from its first lines. Closes the stream."""
     lines = stream.read(65536).decode(encoding, errors="ignore").splitlines()
     # Excel may write the separator on a line of its own before the header: "sep=;".
-    told = lines[0].strip(' "').lower() if lines else ""
-    skip = int(told.startswith("sep=") and len(told) == 5)
-    header = next(filter(str.strip, lines[skip:]), "")
-    separator = told[-1] if skip else max(",;\t|", key=header.count)
-    spaced = _spaced(lines[skip:], separator)
+    preamble = lines[0].strip(' "').lower() if lines else ""
+    skip = int(preamble.startswith("sep=") and len(preamble) == 5)
+    header_line = next(filter(str.strip, lines[skip:]), "")
+    separator = preamble[-1] if skip else max(",;\t|", key=header_line.count)
+    skip_space = _space_follows_separator(lines[skip:], separator)
     stream.seek(0)
     with io.TextIOWrapper(stream, encoding=encoding, newline="") as whole:
         for _ in range(skip):
             whole.readline()
-        reader = csv.reader(whole, delimiter=separator, skipinitialspace=spaced)
-        rows = (row for row in reader if any(map(str.strip, row)))
-        written = next(rows, [])
-        first = next(filter(None, reader), [])  # even one of separators only, which pandas takes for a row too
-    names = [name.strip() for name in written]
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise BadInput(f"{path} has the columns {', '.join(map(repr, twice))} more than once. Rename all but one of each.")
-    if len(first) > len(names):  # pandas would take the first column for row names and shift the rest
+        reader = csv.reader(whole, delimiter=separator, skipinitialspace=skip_space)
+        header = next((row for row in reader if any(map(str.strip, row))), [])
+        first_row = next(filter(None, reader), [])  # pandas also takes a line of separators for a row
+    names = [name.strip() for name in header]
+    _check_unique([name for name in names if name], path)
+    if len(first_row) > len(names):  # pandas would take the first column for row names and shift the rest
         raise BadInput(
-            f"{path} has {len(names)} names in the header and {len(first)} fields in the first row. "
+            f"{path} has {len(names)} names in the header and {len(first_row)} fields in the first row. "
             "Remove trailing separators, or the row names (row.names = FALSE in R)."
         )
-    called = [name or f"Unnamed: {k}" for k, name in enumerate(written)]  # as pandas does
-    return CsvFormat(path, encoding, separator, skip, spaced, tuple(called), tuple(names))
+    raw_names = [name or f"Unnamed: {k}" for k, name in enumerate(header)]  # as pandas does
+    return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names))
 
 
-def _spaced(lines: list[str], separator: str) -> bool:
-    """Whether a blank after the separator is part of it and not of the value, as in `1, "F, x"`.
+def _check_unique(names: list[str], path: Path) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise BadInput(f"{path} has the columns {', '.join(map(repr, repeated))} more than once. Rename all but one of each.")
 
-    So it is where a blank follows every separator of the header; or of all rows, if a quotation mark follows one of these blanks. A single
-    such field says nothing about the others, in which a leading blank may be part of an identifier.
+
+def _space_follows_separator(lines: list[str], separator: str) -> bool:
+    """Whether a space after the separator belongs to it and not to the value, as in `1, "F, x"`.
+
+    True if a space follows every separator of the header; or every separator of the rows, if one of them has a quotation mark after the
+    space. A single field with a space is not enough, because a leading space may be part of an identifier.
     """
-    bare = [re.sub('"[^"]*"', '""', line) for line in lines[:1000] if separator in line]
-    header, rows = bare[:1], bare[1:]
-    return any(_all_spaced(of, separator) for of in (header, rows if any(f'{separator} "' in row for row in rows) else []))
 
+    def always_spaced(lines: list[str]) -> bool:
+        return bool(lines) and all(field.startswith(" ") for line in lines for field in line.split(separator)[1:])
 
-def _all_spaced(lines: list[str], separator: str) -> bool:
-    return bool(lines) and all(field.startswith(" ") for line in lines for field in line.split(separator)[1:])
+    unquoted = [re.sub('"[^"]*"', '""', line) for line in lines[:1000] if separator in line]
+    header, rows = unquoted[:1], unquoted[1:]
+    return always_spaced(header) or (any(f'{separator} "' in row for row in rows) and always_spaced(rows))
 
 
 def _encoding(raw: bytes, path: Path) -> str:
-    if (found := encoding_of(BytesIO(raw))) is not None:
-        return found
-    _check_windows(raw, path)
+    """The encoding of a file: UTF-8, UTF-16 or, with a warning, Windows-1252. Raises `BadInput` if it is damaged UTF-8."""
+    if (encoding := encoding_of(BytesIO(raw))) is not None:
+        return encoding
+    text = raw.decode("utf-8", errors="replace")
+    bad = text.count("\ufffd")
+    # Mostly valid UTF-8 is damaged, not Windows-1252: reading it as such would change every accented identifier.
+    if len(re.sub("[\x00-\x7f\ufffd]+", "", text)) >= bad:
+        line = text.count("\n", 0, text.index("\ufffd")) + 1
+        raise BadInput(
+            f"{path} is damaged: {bad:,} characters are not UTF-8, as the rest is; the first is in line {line:,}. Export it again."
+        )
     log.warning(
         "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they are "
         "wrong, export it as UTF-8.",
@@ -293,7 +315,7 @@ def _encoding(raw: bytes, path: Path) -> str:
 
 
 def encoding_of(stream: BinaryIO) -> str | None:
-    """The encoding of text, UTF-16 or UTF-8, for which the stream is read to its end; None where it is another one."""
+    """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end."""
     if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
     stream.seek(0)
@@ -307,19 +329,8 @@ def encoding_of(stream: BinaryIO) -> str | None:
     return "utf-8-sig"
 
 
-def _check_windows(raw: bytes, path: Path) -> None:
-    """Raises where a file that is no UTF-8 is no Windows text either but damaged UTF-8, which would change every accented id."""
-    text = raw.decode("utf-8", errors="replace")
-    bad = text.count("\ufffd")
-    if len(re.sub("[\x00-\x7f\ufffd]+", "", text)) >= bad:
-        line = text.count("\n", 0, text.index("\ufffd")) + 1
-        raise BadInput(
-            f"{path} is damaged: {bad:,} characters are not UTF-8, as the rest is; the first is in line {line:,}. Export it again."
-        )
-
-
 def _with_decimal_commas(frame: pd.DataFrame, text: set[str]) -> pd.DataFrame:
-    """Excel writes "0,5" where the list separator is a semicolon, and a tab-separated export of the same machine does too."""
+    """Excel writes "0,5" where the list separator is a semicolon, also in tab-separated files."""
     for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
         values = frame[column].dropna().astype(str)
         if column not in text and len(values) and values.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
