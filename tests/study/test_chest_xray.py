@@ -238,7 +238,7 @@ def test_where_networks_do_not_stay_whole_splits_come_first(keep: bool, tmp_path
     plan = make_plan({"name": "x", "data": data, "methods": ["standard", "random"], "splits": 3, "stack": 1, "keep_networks": keep})
     run = _Run(Folder(tmp_path, plan, "", ""), tasks_of(plan), None, None)
     done: list[tuple[str, int]] = []
-    while task := run._ready():  # as one worker takes them
+    while task := run._next_task():  # as one worker takes them
         done.append((task.data, task.seeds[0]))
     seeds = [seed for _, seed in done]
     assert (seeds == sorted(seeds)) is not keep

@@ -9,7 +9,7 @@ from equipoise.errors import BadInput
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models import backbone
 from equipoise.study import make_plan
-from equipoise.study.networks import Network, checked
+from equipoise.study.networks import Network, check_model
 from support.facts import facts
 
 
@@ -67,7 +67,7 @@ def test_tables_and_images_need_networks_of_their_own() -> None:
 
 
 def test_names() -> None:
-    assert [checked(name) for name in ("mlp", "vgg-16", "net.py:make")] == ["mlp", "vgg-16", "net.py:make"]
+    assert [check_model(name) for name in ("mlp", "vgg-16", "net.py:make")] == ["mlp", "vgg-16", "net.py:make"]
     for bad in ("vgg16", "net.py", ":make", "net.py:"):
         with pytest.raises(BadInput, match=facts("mlp")):
-            checked(bad)
+            check_model(bad)

@@ -64,8 +64,8 @@ def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
         'reference = "M"', 'patient = "pid"\nbins = { age = [50, 60] }\nconflicts = "first"'
     )
     (folder / "mine.toml").write_text(own)
-    columns = read_plan(folder / "mine.toml").data[0].columns
-    assert (columns["bins"], columns["conflicts"]) == ({"age": (50.0, 60.0)}, "first")
+    data = read_plan(folder / "mine.toml").data[0]
+    assert (data.bins, data.conflicts) == ({"age": (50.0, 60.0)}, "first")
     for wrong, said in (("[60, 50]", "ascending"), ("[]", "no edge"), ('["a"]', "number")):
         assert said in " ".join(problems(own.replace("[50, 60]", wrong), folder))
     assert says(problems(own.replace("{ age", "{ ag"), folder), "bins", "'ag'")

@@ -15,7 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import gaps
 from equipoise.study import Event, opened, read_rows, read_timings, read_traces, results, rows, run_study
 from equipoise.study.plan import tasks_of
-from equipoise.study.results import claimed, finished
+from equipoise.study.results import finished, locked_folder
 from support.facts import facts, says
 
 FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}
@@ -252,9 +252,9 @@ def test_leftovers_of_a_killed_run_are_cleared(study: results.Folder) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="no file locks there")
 def test_two_runs_do_not_share_a_folder(study: results.Folder) -> None:
     with (
-        claimed(study.path, study.plan),
+        locked_folder(study.path, study.plan),
         pytest.raises(BadInput, match=facts(study.path)),
-        claimed(study.path, study.plan),
+        locked_folder(study.path, study.plan),
     ):
         pass
 

@@ -116,18 +116,18 @@ def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
 def test_a_gpu_has_as_many_workers_as_its_memory_takes(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny(data=["phantom"], methods=["standard"], model="resnet-18")
     monkeypatch.setattr(run, "cores", lambda: 16)
-    assert run._share_of_gpu(images, None) is None or torch.cuda.is_available()
+    assert run._workers_on_gpu(images, None) is None or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gibibytes, workers in ((8, 1), (24, 2), (140, 14), (400, 16)):
         card = SimpleNamespace(total_memory=gibibytes * 2**30)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
-        assert run._share_of_gpu(images, None) == workers
-    assert run._share_of_gpu(tiny(), None) is None  # tables stay on the cores
-    assert run._share_of_gpu(images, "cpu") is None
+        assert run._workers_on_gpu(images, None) == workers
+    assert run._workers_on_gpu(tiny(), None) is None  # tables stay on the cores
+    assert run._workers_on_gpu(images, "cpu") is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * 2**30))
-    assert run._share_of_gpu(tiny(), "cuda") == 6  # unless they are asked not to
+    assert run._workers_on_gpu(tiny(), "cuda") == 6  # unless they are asked not to
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_runs(tiny, tmp_path: Path) -> None:

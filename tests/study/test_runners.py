@@ -13,7 +13,7 @@ import pytest
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.study import Event, run, run_study
 from equipoise.study.run import TasksFailed
-from equipoise.study.runners import Processes, started
+from equipoise.study.runners import Processes, started_runner
 from support.facts import facts, says, suggests
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -50,7 +50,7 @@ def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, 
     changes = mortal()
     tuned = {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 2}}
     plan = tiny(**changes | {"methods": [*changes["methods"], tuned]})
-    with started("ray", workers=1):
+    with started_runner("ray", workers=1):
         survived = run_study(plan, tmp_path / "killed", runner="ray")
     assert (tmp_path / "died").exists()
     assert not sys.modules["ray"].is_initialized()
@@ -87,7 +87,7 @@ def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_curren
 
 def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), started("ray"):
+    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), started_runner("ray"):
         pass
 
 
@@ -100,5 +100,5 @@ def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
-    with pytest.raises(BadInput, match=said), started(*arguments):
+    with pytest.raises(BadInput, match=said), started_runner(*arguments):
         pass
