@@ -1,4 +1,4 @@
-"""The same rows to the bit from every runner, also when workers die on the way."""
+"""Every runner gives bit-identical rows, also if workers die."""
 
 import importlib
 import importlib.util
@@ -68,7 +68,7 @@ def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path
 
 
 def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_current_folder(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # which Python itself imports as it starts
+    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # a module that Python imports at startup
     monkeypatch.chdir(tmp_path)
     workforce = Processes(1)
     try:
@@ -85,7 +85,7 @@ def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_curren
     assert "PYTHONSAFEPATH" not in os.environ
 
 
-def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), started_runner("ray"):
         pass

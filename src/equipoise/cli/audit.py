@@ -158,7 +158,10 @@ def _run_audit(source: Source, analysis: AnalysisOptions, group_name: list[str] 
         cohort = files[source.file].cohort
         train = data.read_cohort(analysis.train, reading.with_bins_of(cohort), progress=counting).cohort
         with bar("simple model"):
-            with_baselines = {name: _with_baseline(name, audit, scores[name], cohort, train) for name, audit in audits.items()}
+            with_baselines = {}
+            for name, audit in audits.items():
+                test_rows, train_rows = (rows.labelled(name) if rows.targets is not None else rows for rows in (cohort, train))
+                with_baselines[name] = repair.with_baseline(audit, scores[name], test_rows, train_rows)
             audits = replace(audits, audits=with_baselines)
     layers = None
     if analysis.probe and network is not None:
@@ -180,12 +183,6 @@ def _load_model(source: Source) -> tuple[Any, data.Reading, str]:
         return *networks.load_estimator(options, reading), preprocessing_origin
     output_name = networks.parse_output(options.output_name) if len(source.inputs.labels) == 1 else None
     return networks.load_network(options, reading, output_name), reading, preprocessing_origin
-
-
-def _with_baseline(name: str, audit: measures.Audit, scores: data.Scores, cohort: data.Cohort, train: data.Cohort) -> measures.Audit:
-    """The audit of a label with a logistic regression that is fitted to the training set."""
-    test_rows, train_rows = (rows.labelled(name) if rows.targets is not None else rows for rows in (cohort, train))
-    return repair.with_baseline(audit, scores, test_rows, train_rows)
 
 
 def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,18 +71,9 @@ class AnalysisOptions:
     @property
     def keywords(self) -> measures.AuditOptions:
         """The options as the library takes them."""
-        return {
-            "threshold": self.threshold,
-            "measures": self.measure or None,
-            "level": self.level,
-            "seed": self.seed,
-            "min_patients": self.min_patients,
-            "specificity": self.specificity,
-            "sensitivity": self.sensitivity,
-            "thresholds": self.thresholds,
-            "shrink": self.shrink,
-            "no_finding": self.no_finding,
-        }
+        names = ("threshold", "level", "seed", "min_patients", "specificity", "sensitivity", "thresholds", "shrink", "no_finding")
+        options: Any = {name: getattr(self, name) for name in names}
+        return {**options, "measures": self.measure or None}
 
 
 @dataclass(frozen=True)

@@ -153,16 +153,13 @@ def _kind_problems(files: list[Path], kinds: list[str], roles: Mapping[str, Any]
     if kind == AUDIT and len(files) < 2:
         problems.append(f"one audit, {files[0].name}, has nothing to compare with. Name another one.")
     if kind != HISTORY:
-        history_only = {"--since": how.since, "--intersections": how.intersections}
-        problems += [
-            f"{option} is for a history (.parquet, from audit --append). Omit it." for option, value in history_only.items() if value
-        ]
+        used = [option for option, value in (("--since", how.since), ("--intersections", how.intersections)) if value]
+        problems += [f"{option} is for a history (.parquet, from audit --append). Omit it." for option in used]
     if kind != TABLE:
-        table_only = {"--score": score, "--label": roles["labels"], "--group": roles["group"], "--reference": roles["reference"]}
-        table_only |= {"--patient": roles["patient"], "--weight": roles["weight"], "--bins": roles["bins"]}
-        return problems + [
-            f"{option} is for tables of scores; {files[0].name} is an {kind}. Omit it." for option, v in table_only.items() if v
-        ]
+        options = {"--label": roles["labels"]} | {f"--{name}": roles[name] for name in ("group", "reference", "patient", "weight", "bins")}
+        used = [option for option, value in {"--score": score, **options}.items() if value]
+        article = "an" if kind == AUDIT else "a"
+        return problems + [f"{option} is for tables of scores; {files[0].name} is {article} {kind}. Omit it." for option in used]
     for option, field, example in (("--label", "labels", "y"), ("--group", "group", "sex")):
         if not roles[field]:
             problems.append(f"a table of scores needs {option}, as in {option} {example}")

@@ -71,27 +71,27 @@ def debias(
     [bold]Classes:[/bold] --label finding --class none --class pneumonia --class effusion ...: decided by argmax, one folder per class.
     """
     request = parse_request(source_of(file, network, inputs, scores), goal, run, folder)
+    from_scores = request.source.columns or is_estimator(network.model)
+    prepared: _PreparedScores | _PreparedNetwork
     with notes():
-        from_scores = request.source.columns or is_estimator(network.model)
-        repair: _ScoreRepair | _NetworkRepair = _read_scores(request) if from_scores else _read_network(request)
-        provenance = repair.provenance(request, typed(ctx))
+        prepared = _prepare_scores(request, typed(ctx)) if from_scores else _prepare_network(request, typed(ctx))
     if run.dry_run:
         with notes():
-            estimate = repair.estimate(request)
+            estimate = prepared.estimate(request)
         print_plan(estimate, folder, as_json)
         return
     with notes():
-        cases, saved = repair.run(request, provenance)
+        cases, saved = prepared.run(request)
     if as_json:
-        print(result_json(folder, saved, repair.left_out))
+        print(result_json(folder, saved, prepared.left_out))
     else:
-        print_labels(folder, cases, saved, repair.lines, verbose)
+        print_labels(folder, cases, saved, prepared.lines, verbose)
     exit_if_lacking(saved)
     write_pdf(folder, run.pdf, as_json)
 
 
 @dataclass(frozen=True)
-class _NetworkRepair:
+class _PreparedNetwork:
     """A network and its patients, ready for the repair."""
 
     network: nn.Module
@@ -100,38 +100,13 @@ class _NetworkRepair:
     output_name: str | None  # of the only label
     output: str  # logit or probability, if known
     reading: data.Reading
-    read: data.Read
+    cohort: data.Cohort  # all rows of the data file
     train: data.Cohort | None
     repair: data.Cohort
     test: data.Cohort
-    weight_notes: list[str]
-    input_notes: list[str]  # on the preprocessing and the comparison with known scores
-
-    @property
-    def left_out(self) -> Mapping[str, object]:
-        """The rows and images left out, for the JSON."""
-        return self.read.to_dict()
-
-    @property
-    def lines(self) -> list[str]:
-        """Notes on the rows and the network, for the terminal."""
-        return [*reading_notes(self.read, names=True), *self.weight_notes, *self.input_notes]
-
-    def provenance(self, request: RepairRequest, arguments: list[str]) -> Provenance:
-        from equipoise.repair import Provenance
-
-        labels, limits = request.source.inputs.labels, reading_notes(self.read, names=False) + self.weight_notes
-        if len(labels) > 1:
-            kind = request.source.kind
-            limits.append(f"the network was repaired for {len(labels)} {kind} at once: {', '.join(labels)}; each has its own report")
-        return Provenance.now(
-            arguments=arguments,
-            model=request.source.network.model or "",
-            seed=request.run.seed,
-            files=request.files,
-            cohort=self.read.cohort,
-            limits=limits + self.input_notes,
-        )
+    provenance: Provenance
+    left_out: Mapping[str, object]  # rows and images left out, for the JSON
+    lines: list[str]  # notes on the rows and the network, for the terminal
 
     def estimate(self, request: RepairRequest) -> RepairEstimate:
         """The dry run."""
@@ -141,7 +116,7 @@ class _NetworkRepair:
         rows = (self.repair, self.test)
         return estimate(self.network, *rows, request.methods, request.goal, self.train, draws, request.outputs, request.budget)
 
-    def run(self, request: RepairRequest, provenance: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
+    def run(self, request: RepairRequest) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it."""
         from equipoise.repair import ROWS_CHECKED, Request, Serving, findable, inputs_of, save_all, servings, try_methods
 
@@ -150,7 +125,7 @@ class _NetworkRepair:
         columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
         if reading.images is not None:
             columns |= {"image_column": reading.image_column, "view_column": reading.view}
-        inputs = inputs_of(self.read.cohort, **columns)
+        inputs = inputs_of(self.cohort, **columns)
         sample = test.inputs[: min(len(test), ROWS_CHECKED)]
         served = Serving(findable(model), self.output, sample, inputs, self.output_name, self.checkpoint, self.code)
         serving = servings(self.network, repair, labels[0], request.outputs, served)
@@ -160,7 +135,7 @@ class _NetworkRepair:
             test,
             request.methods,
             request.goal,
-            request=Request(labels[0], run.title, provenance, run.draws, run.thumbnails, run.probe),
+            request=Request(labels[0], run.title, self.provenance, run.draws, run.thumbnails, run.probe),
             outputs=request.outputs,
             goals=request.goals,
             seed=run.seed,
@@ -174,10 +149,10 @@ class _NetworkRepair:
         return cases, save_all(cases, request.folder, serving, request.writing_options(), title=title, bars=bar)
 
 
-def _read_network(request: RepairRequest) -> _NetworkRepair:
+def _prepare_network(request: RepairRequest, arguments: list[str]) -> _PreparedNetwork:
     """Loads the network and its patients, and compares its scores with known ones."""
     from equipoise.models import code_of
-    from equipoise.repair import check_methods, original_weights, set_output, settled_output
+    from equipoise.repair import Provenance, check_methods, original_weights, set_output, settled_output
 
     source, run = request.source, request.run
     options, labels = source.network, source.inputs.labels
@@ -207,11 +182,18 @@ def _read_network(request: RepairRequest) -> _NetworkRepair:
         scores = label_scores(network, cohort, labels, output, request.outputs)
         checks = check_known_scores(source, reading, network, cohort, scores)
     input_notes = preprocessing_lines(checks, preprocessing_of(cohort), preprocessing_origin)
-    return _NetworkRepair(network, code, checkpoint, output_name, output, reading, read, train, repair, test, weight_notes, input_notes)
+    lines = reading_notes(read, names=True) + weight_notes + input_notes
+    limits = reading_notes(read, names=False) + weight_notes
+    if len(labels) > 1:
+        limits.append(f"the network was repaired for {len(labels)} {source.kind} at once: {', '.join(labels)}; each has its own report")
+    files, limits = request.files, limits + input_notes
+    provenance = Provenance.now(arguments=arguments, model=options.model or "", seed=run.seed, files=files, cohort=cohort, limits=limits)
+    rows = (reading, cohort, train, repair, test)
+    return _PreparedNetwork(network, code, checkpoint, output_name, output, *rows, provenance, read.to_dict(), lines)
 
 
 @dataclass(frozen=True)
-class _ScoreRepair:
+class _PreparedScores:
     """The scores in a file, or of an estimator, ready for the repair."""
 
     reading: data.Reading
@@ -219,21 +201,9 @@ class _ScoreRepair:
     scores: ByLabel
     repair: ByLabel
     test: ByLabel
-    lines: list[str]  # on patients in several groups and the comparison with known scores
-
-    @property
-    def left_out(self) -> Mapping[str, object]:
-        """No rows of scores are left out."""
-        return {"left_out": []}
-
-    def provenance(self, request: RepairRequest, arguments: list[str]) -> Provenance:
-        from equipoise.repair import Provenance
-
-        name, limits = request.source.network.model, self.lines
-        if name is None:
-            name = f"scores in {request.source.file.name}"
-            limits = [*limits, "the rule decides from scores; the classifier that makes them was not examined"]
-        return Provenance.now(arguments=arguments, model=name, seed=request.run.seed, files=request.files, limits=limits)
+    provenance: Provenance
+    left_out: Mapping[str, object]  # none of the rows, for the JSON
+    lines: list[str]  # notes on patients in several groups and the comparison with known scores, for the terminal
 
     def estimate(self, request: RepairRequest) -> RepairEstimate:
         """The dry run."""
@@ -241,7 +211,7 @@ class _ScoreRepair:
 
         return estimate_rules(self.repair, self.test, request.methods, request.goal, request.budget)
 
-    def run(self, request: RepairRequest, provenance: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
+    def run(self, request: RepairRequest) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it."""
         from equipoise.repair import SCORE, Request, rule_serving, save_all, try_rules, with_predictor
 
@@ -255,7 +225,7 @@ class _ScoreRepair:
             self.test,
             request.methods,
             request.goal,
-            request=Request(labels[0], run.title, provenance),
+            request=Request(labels[0], run.title, self.provenance),
             goals=request.goals,
             seed=run.seed,
             budget=request.budget,
@@ -268,9 +238,9 @@ class _ScoreRepair:
         return cases, save_all(cases, request.folder, serving, request.writing_options(), title=title, bars=bar)
 
 
-def _read_scores(request: RepairRequest) -> _ScoreRepair:
+def _prepare_scores(request: RepairRequest, arguments: list[str]) -> _PreparedScores:
     """Reads the scores in a file, or computes those of an estimator and compares them with known ones."""
-    from equipoise.repair import check_rules
+    from equipoise.repair import Provenance, check_rules
 
     source, run = request.source, request.run
     reading, estimator = source.inputs.reading, None
@@ -287,7 +257,12 @@ def _read_scores(request: RepairRequest) -> _ScoreRepair:
         test_scores, _ = _scores_in(run.test_file, reading.as_for(first), request, estimator)
         repair, test = scores, {label: data.same_groups(scores[label], test_scores[label]) for label in scores}
     lines = [*map(report.varying_words, data.varying_in(first.attributes, first.patients)), *map(str, checks)]
-    return _ScoreRepair(reading, estimator, scores, repair, test, lines)
+    model, limits = source.network.model, lines
+    if model is None:
+        model = f"scores in {source.file.name}"
+        limits = [*lines, "the rule decides from scores; the classifier that makes them was not examined"]
+    provenance = Provenance.now(arguments=arguments, model=model, seed=run.seed, files=request.files, limits=limits)
+    return _PreparedScores(reading, estimator, scores, repair, test, provenance, {"left_out": []}, lines)
 
 
 def _scores_in(

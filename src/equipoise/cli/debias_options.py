@@ -280,16 +280,9 @@ def _leave_out_group_rules(methods: dict[str, dict[str, Any]]) -> list[str]:
 def _parse_goal(options: GoalOptions) -> Goal:
     from equipoise.methods import Goal
 
-    return Goal(
-        options.measure,
-        options.performance,
-        options.min_performance,
-        options.max_gap,
-        parse_kept_rates(options.no_group_worse, options.min_rate or []),
-        options.selection,
-        options.max_loss,
-        options.threshold,
-    )
+    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "threshold")
+    keep = parse_kept_rates(options.no_group_worse, options.min_rate or [])
+    return Goal(**{name: getattr(options, name) for name in names}, keep=keep)
 
 
 def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:

@@ -118,10 +118,7 @@ class Option:
         return Annotated[self.kind, typer.Option(*flags, help=self.help, show_default=shown, rich_help_panel=self.panel, min=self.least)]
 
 
-def _image(kind: Any, default: Any, help: str, flag: str = "", shown: str | bool = True) -> Option:
-    return Option(kind, default, help, flag, shown, "Images")
-
-
+_image = partial(Option, panel="Images")
 OPTIONS = {  # by field of data.Reading
     "labels": Option(
         list[str] | None,

@@ -40,14 +40,8 @@ def study_list(as_json: JsonOption = False) -> None:
     plans = [read_plan(name) for name in PRESETS]
     if as_json:
         listed = [
-            {
-                "name": plan.name,
-                "about": plan.about,
-                "splits": plan.splits,
-                "measures": plan.measures,
-                "data": [entry.name for entry in plan.data],
-                "methods": [arm.name for arm in plan.methods],
-            }
+            {key: getattr(plan, key) for key in ("name", "about", "splits", "measures")}
+            | {"data": [entry.name for entry in plan.data], "methods": [arm.name for arm in plan.methods]}
             for plan in plans
         ]
         print(to_json(listed))

@@ -177,7 +177,10 @@ class _Run:
         """Stores the result of a task, or handles its failure. Returns a note about a failure."""
         if outcome.content is not None:
             self.folder.store(task, outcome.content)
-            self._drop_unneeded(task)
+            if task.method:
+                self.uses_left[task.training.key] -= 1  # not after a failure: the method still needs its networks
+                if not self.uses_left[task.training.key] and not self.folder.plan.keep_networks:
+                    self.folder.drop(task.training)
             return ""
         if not outcome.died:
             if outcome.details:
@@ -193,12 +196,6 @@ class _Run:
             )
         self.pending.insert(0, task)
         return note
-
-    def _drop_unneeded(self, task: Task) -> None:
-        """Deletes the networks of a task that no other method needs, unless the study keeps them. A method that failed still needs them."""
-        self.uses_left[task.training.key] -= bool(task.method)
-        if task.method and not self.uses_left[task.training.key] and not self.folder.plan.keep_networks:
-            self.folder.drop(task.training)
 
     def _fail(self, task: Task, problem: str, others: list[Task]) -> None:
         """Records a failed task; `others` cannot run without it."""

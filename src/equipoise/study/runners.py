@@ -41,19 +41,15 @@ class Runner(Protocol):
     @property
     def local(self) -> bool:
         """Whether workers can read the files of this machine."""
-        ...
 
     def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
         """Starts a task."""
-        ...
 
     def next(self) -> tuple[Work, Outcome]:
         """Waits for the next task to end, and returns it with its outcome."""
-        ...
 
     def close(self) -> None:
         """Ends every worker, busy or idle."""
-        ...
 
 
 @contextmanager

@@ -121,18 +121,15 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
-    frame["below_limit"] = _below_limit(frame, rows) if part == "test" and LIMIT in rows else np.nan
+    frame["below_limit"] = np.nan
+    if part == "test" and LIMIT in rows:  # the mean distance below the upper bound (group-aware)
+        below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
+        frame["below_limit"] = below.reindex(pd.MultiIndex.from_frame(frame[CELL])).to_numpy()
     original = frame["method"].map(methods) == ORIGINAL
     for quantity, merit in (("gap", -frame["gap_mean"].abs()), ("performance", frame["performance_mean"])):
         ranks = merit.round(DIGITS).where(~original).groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
         frame[f"{quantity}_rank"] = ranks.where(ranks <= 2, 0).fillna(0).astype(int)
     return frame
-
-
-def _below_limit(frame: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
-    """The mean distance of each method below the upper bound (group-aware)."""
-    below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
-    return [float(below[tuple(row)]) for row in frame[CELL].itertuples(index=False)]
 
 
 def compare(
