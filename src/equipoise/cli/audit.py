@@ -65,8 +65,8 @@ def audit(
         result = _run_audit(source, analysis, files.group_name, history)
     document = _document(result) if as_json or files.save else {}
     if files.save or files.page or files.pdf:
-        read = [path for path in (file, analysis.valid, analysis.train, network.weights, scores.check_scores) if path is not None]
-        origin = report.Origin.now(arguments=typed(ctx), files=read, inputs=result.notes, group_names=result.group_names)
+        paths = [path for path in (file, analysis.valid, analysis.train, network.weights, scores.check_scores) if path is not None]
+        origin = report.Origin.now(arguments=typed(ctx), files=paths, inputs=result.notes, group_names=result.group_names)
         document["provenance"] = origin.to_dict()
         _write(result, files, document, origin)
     if files.figures:

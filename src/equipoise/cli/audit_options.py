@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 import typer
 
@@ -72,8 +72,7 @@ class AnalysisOptions:
     def keywords(self) -> measures.AuditOptions:
         """The options as the library takes them."""
         names = ("threshold", "level", "seed", "min_patients", "specificity", "sensitivity", "thresholds", "shrink", "no_finding")
-        options: Any = {name: getattr(self, name) for name in names}
-        return {**options, "measures": self.measure or None}
+        return cast("measures.AuditOptions", {name: getattr(self, name) for name in names} | {"measures": self.measure or None})
 
 
 @dataclass(frozen=True)
