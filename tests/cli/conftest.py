@@ -1,4 +1,4 @@
-"""One way to run a command: in a folder of its own, with a cache of its own, whatever the machine has set."""
+"""Runs commands in a temporary folder with a temporary cache, independent of the environment of the machine."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def build():
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_baseline() -> Iterator[None]:
-    """The simple model next to the network is fitted 7 times, not 52; tests/repair/test_baseline.py has it as it is."""
+    """Fits the simple model of --train 7 times instead of 52; tests/repair/test_baseline.py tests the default."""
     with pytest.MonkeyPatch.context() as patch:
         for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "FOLDS": 2}.items():
             patch.setattr(baseline, name, fewer)
@@ -38,7 +38,7 @@ def _small_baseline() -> Iterator[None]:
 def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Callable[..., Ran]:
-    """Runs one command in an empty folder; the terminal is as wide as the file's COLUMNS says."""
+    """Runs a command in an empty folder; the width of the terminal is COLUMNS of the test file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(getattr(request.module, "COLUMNS", 100)))
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
@@ -57,7 +57,7 @@ def run(
 
 @pytest.fixture
 def table(run, tmp_path):
-    """The run of a command in a folder with a table and its network."""
+    """Runs a command in a folder with a table and its network."""
     hospital.table(tmp_path)
     return run
 

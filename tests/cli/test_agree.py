@@ -1,4 +1,4 @@
-"""One audit in every output of a repair: each interval in the report, in the cards and on the terminal is that of audit.json."""
+"""All outputs of a repair agree: every interval in the report, the cards and the terminal is that of audit.json."""
 
 import importlib
 import json
@@ -79,7 +79,7 @@ def _found(shown: str) -> tuple[str, ...] | None:
 
 
 def _check_report(page: Any, document: dict[str, Any]) -> int:
-    """Compares every interval in the tables of a report with audit.json, and the sentences of its answer; how many there were."""
+    """Compares the tables and the conclusion of a report with audit.json; returns the number of intervals."""
     seen = 0
     sides = ("before", "after")
     for table in page.xpath("//section[@id='groups']//table[contains(@class, 'forest-table')]"):
@@ -135,7 +135,7 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
 
 
 def _goal(document: dict[str, Any], found: dict[str, Any]) -> Interval:
-    """The goal's gap: the largest by the attribute that the goal compares, the last one of an audit."""
+    """The gap of the goal: the largest one of the attribute that the goal compares, the last of an audit."""
     attribute = found["gaps"][-1]["attribute"]
     rows = [r for r in found["gaps"] if (r["measure"], r["attribute"]) == (document["goal"]["measure"], attribute)]
     known = [r for r in rows if r["value"] is not None]
@@ -143,7 +143,7 @@ def _goal(document: dict[str, Any], found: dict[str, Any]) -> Interval:
 
 
 def _goal_row(document: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The row of the gap that `_goal` is of."""
+    """The row of the gap of `_goal`."""
     attribute = found["gaps"][-1]["attribute"]
     rows = [r for r in found["gaps"] if (r["measure"], r["attribute"]) == (document["goal"]["measure"], attribute)]
     return max(rows, key=lambda r: abs(r["value"] or 0.0))
@@ -157,7 +157,7 @@ def _tables(markdown: str) -> Iterator[tuple[list[str], list[list[str]]]]:
 
 
 def _check_card(markdown: str, document: dict[str, Any]) -> int:
-    """Compares every interval of card.md with audit.json; how many there were."""
+    """Compares every interval of card.md with audit.json; returns their number."""
     seen, checked = 0, set()
     performance = {"balanced accuracy": "balanced_accuracy", "average precision": "average_precision"}
     for header, rows in _tables(markdown):
@@ -236,7 +236,7 @@ def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
 
 
 def _check_terminal(printed: str, document: dict[str, Any]) -> int:
-    """Compares each line of the table of methods with audit.json; how many intervals there were."""
+    """Compares the table of methods with audit.json; returns the number of intervals."""
     audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
     lines, seen = printed.splitlines(), 0
     for name, found in audits.items():
@@ -274,7 +274,7 @@ def _check(folder: Path, printed: str) -> int:
 
 @pytest.fixture
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is audited while a command runs, to see that nothing is audited twice."""
+    """Records the audits of a command, to check that nothing is audited twice."""
     audit_module = importlib.import_module("equipoise.measures.auditing")
     done, real = [], audit_module.measured
 
@@ -323,7 +323,7 @@ def test_every_output_of_several_labels_holds_the_numbers_of_one_audit(place, ca
 
 
 def test_the_json_of_the_command_is_audit_json_and_the_decisions_have_its_rates(place, capsys):
-    """The third way out of a run is the folder itself: what it decides on the held-out rows must give the rates that were reported."""
+    """The decisions of the saved folder on the held-out rows must give the reported rates."""
     network = [
         "--model",
         "net.py:build",

@@ -67,7 +67,7 @@ def _check_terminal(screen: str, verbose: str, document: dict[str, Any], gaps: R
     assert shown
     for line in shown:
         named = [(f"({m})", f" {g} vs {r['reference'].split()[0]} ", r) for (m, _, g), r in gaps.items() if r["value"] is not None]
-        [row] = [r for measure, between, r in named if measure in line and between in line]  # a long reference goes on in the next line
+        [row] = [r for measure, between, r in named if measure in line and between in line]  # a long reference may be wrapped
         assert is_shown(SHOWN.findall(line)[0], ends_of(row), 100), line
         assert ("*" in line) == row["clear"], line
     known = list(all_ends(document))

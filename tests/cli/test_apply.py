@@ -1,4 +1,4 @@
-"""`equipoise apply`: the repaired network's scores and its rule's decisions for new patients, with the group only where it must be."""
+"""`equipoise apply`: scores and decisions for new patients, with the group only if the rule needs it."""
 
 import hashlib
 import io
@@ -36,7 +36,7 @@ def _made(folder: Path, *arguments: object) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """Hospitals with a repaired folder each, by method."""
+    """One hospital with a repaired folder per method."""
     made = {}
     settings = {
         "bias-gda": ["--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=2", "--set", "bias-gda.learning_rate=0.01"],
@@ -109,7 +109,7 @@ def run(folders, capsys, monkeypatch, tmp_path) -> Callable[..., Ran]:
 
 
 def _scores(frame: pd.DataFrame) -> np.ndarray:
-    """What the repaired weights give, with nothing but torch."""
+    """The scores of the repaired weights, computed with plain torch."""
     model = hospital.network("build")
     model.load_state_dict(load_file("repaired/repaired.safetensors"))
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_decisions_go_to_a_file_and_json_holds_the_same(run):
     assert (document["rows"], document["positive"]) == (len(saved), saved["decision"].sum())
 
 
-def test_a_rule_by_group_gives_each_its_own_threshold(run):
+def test_a_rule_by_group_has_one_threshold_per_group(run):
     code, out, _ = run("reject-option", "repaired", "new.csv")
     assert code == 0
     found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
@@ -149,7 +149,7 @@ def test_a_rule_by_group_gives_each_its_own_threshold(run):
     assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
 
 
-def test_a_bias_score_is_that_of_python(run):
+def test_a_bias_score_equals_that_of_python(run):
     code, out, err = run("bias-score", "repaired", "new.csv")
     assert (code, err) == (0, "")
     found, new = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv")
@@ -171,7 +171,7 @@ def test_a_bias_score_is_that_of_python(run):
     assert np.abs(found["score"] - _scores(new)).max() > 0.01
 
 
-def test_a_threshold_a_group(run):
+def test_one_threshold_per_group(run):
     code, out, _ = run("group-thresholds", "repaired", "new.csv")
     assert code == 0
     found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
@@ -180,7 +180,7 @@ def test_a_threshold_a_group(run):
     assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
 
 
-def test_one_group_alone_and_rows_without_one_are_decided(run):
+def test_rows_of_one_group_and_rows_without_a_group_are_decided(run):
     run("reject-option", "repaired", "new.csv")
     new = pd.read_csv("new.csv").query("sex == 'F'")
     new.to_csv("women.csv", index=False)
@@ -236,7 +236,7 @@ def test_broken_images_are_left_out_only_when_allowed(run, tmp_path):
     assert "3.png" not in set(found["image"])
 
 
-def test_a_network_repaired_on_frontal_views_decides_on_no_other(run, tmp_path):
+def test_a_network_repaired_on_frontal_views_refuses_other_views(run, tmp_path):
     run("images", "repaired", "images.csv", "--images", "xrays")
     frame = pd.read_csv("images.csv").assign(view="PA")
     frame.to_csv("views.csv", index=False)
@@ -257,7 +257,7 @@ def test_a_network_repaired_on_frontal_views_decides_on_no_other(run, tmp_path):
     assert "'view'" in err  # could not be checked
 
 
-def test_an_image_that_two_patients_have_is_refused(run, tmp_path):
+def test_an_image_of_two_patients_is_refused(run, tmp_path):
     run("images", "repaired", "images.csv", "--images", "xrays")
     frame = pd.read_csv(tmp_path / "images" / "images.csv")
     image = frame["image"][0]
@@ -286,7 +286,7 @@ def test_apply_takes_exactly_the_image_that_a_row_names(run, tmp_path):
     assert (code, len(pd.read_csv(io.StringIO(out)))) == (0, hospital.ROWS)
 
 
-# what is wrong
+# bad input
 
 
 def _edit(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[], None]:
@@ -366,7 +366,7 @@ def test_bad_input_is_one_message_and_writes_nothing(run, case):
     assert not Path("decisions.csv").exists()
 
 
-def test_code_is_run_only_when_asked_for_and_is_shown_before(run, folders):
+def test_code_is_shown_and_runs_only_if_trusted(run, folders):
     run("bias-gda", "--help")
     code = folders["bias-gda"] / "net.py"
     digest = hashlib.sha256(code.read_bytes()).hexdigest()
@@ -398,7 +398,7 @@ def test_code_that_moved_or_changed_must_be_named(run, folders):
         code.write_text(content)
 
 
-def test_a_module_that_run_json_names_is_not_looked_for_in_the_current_folder(run):
+def test_a_module_named_in_run_json_is_not_imported_from_the_current_folder(run):
     run("bias-gda", "--help")
     Path("planted.py").write_text("open('was-run', 'w').close()\n" + hospital.CODE)
     document = json.loads(Path("repaired/run.json").read_text())
@@ -410,11 +410,11 @@ def test_a_module_that_run_json_names_is_not_looked_for_in_the_current_folder(ru
         assert ran.code == 2
         assert says(ran.err, "'planted'")
     assert not Path("was-run").exists()
-    assert run("bias-gda", "repaired", "new.csv", "--model", "planted:build").code == 0  # typed, so it may lie here
+    assert run("bias-gda", "repaired", "new.csv", "--model", "planted:build").code == 0  # named by the user, so it may be here
     assert Path("was-run").exists()
 
 
-def test_python_asks_for_the_same(run, folders):
+def test_python_has_the_same_requirements(run, folders):
     run("bias-gda", "--help")
     with pytest.raises(Untrusted, match=r"net\.py"):
         Bundle.load(Path("repaired"))

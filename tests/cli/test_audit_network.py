@@ -40,7 +40,7 @@ def network(run, tmp_path) -> torch.nn.Linear:
 
 
 @pytest.mark.parametrize("weights", ["w.safetensors", "w.pt"])
-def test_a_network_is_audited_on_its_inputs_as_they_are(run, network, weights):
+def test_a_network_is_audited_on_unscaled_inputs(run, network, weights):
     code, out, err = run("audit", "data.csv", *WITH_MODEL, "--weights", weights, "--json")
     assert (code, err) == (0, "")
     frame = pd.read_csv("data.csv")
@@ -49,7 +49,7 @@ def test_a_network_is_audited_on_its_inputs_as_they_are(run, network, weights):
     assert json.loads(out)["accuracy"]["value"] == pytest.approx((decided == frame["y"]).mean())
 
 
-def test_what_a_network_prints_while_it_runs_is_no_part_of_the_result(run, network):
+def test_output_of_the_network_itself_is_not_part_of_the_result(run, network):
     Path("net.py").write_text(
         NETWORK.replace("return nn.Linear(2, 1)", "return Loud(2, 1)")
         + "\n\nclass Loud(nn.Linear):\n    def forward(self, x):\n        print('rows:', len(x))\n        return super().forward(x)\n"
@@ -70,7 +70,7 @@ def test_inputs_may_be_listed_in_the_networks_order(run, network):
     assert plain["auroc"]["value"] != listed["auroc"]["value"]
 
 
-def test_what_the_network_gives_may_be_said(run, network):
+def test_the_output_type_may_be_given(run, network):
     logit, probability = (
         run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--output-type", kind, "--json") for kind in ("logit", "probability")
     )
@@ -79,7 +79,7 @@ def test_what_the_network_gives_may_be_said(run, network):
     assert says(probability.err, "[0, 1]")
 
 
-def test_an_exported_program_is_a_network_too(run, network):
+def test_an_exported_program_is_audited(run, network):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of its export
         program = torch.export.export(network, (torch.randn(4, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a table that is audited: one clear message with exit code 2, and nothing is written."""
+"""Bad tables: an audit ends in one clear message and exit code 2, and writes nothing."""
 
 import pandas as pd
 import pytest
@@ -129,7 +129,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, tmp_path
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_a_name_in_a_file_cannot_steer_the_terminal(run):
+def test_control_characters_in_a_file_do_not_reach_the_terminal(run):
     write_csv("scores.csv", scores_frame().rename(columns={"sex": "\x1b[31msex", "race": "[red]race[/red]"}))
     code, _, err = run("audit", "scores.csv", *SHORT)
     assert code == 2

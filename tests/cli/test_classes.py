@@ -1,4 +1,4 @@
-"""The classes of one label on the command line: audited and repaired by argmax, and bundles that tell the class of new patients."""
+"""Classes of one label on the command line: audited and repaired by argmax, with bundles that decide new patients."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def repaired(place: Path) -> Path:
     return place / "repaired"
 
 
-def test_the_audit_of_each_class_is_that_of_python(place: Path) -> None:
+def test_the_audit_of_each_class_equals_that_of_python(place: Path) -> None:
     told = json.loads(ran("audit", *_options(place), "--json").out)
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
@@ -79,7 +79,7 @@ def test_the_audit_of_each_class_is_that_of_python(place: Path) -> None:
     assert told["labels"] == json.loads(json.dumps(expected.to_dict()["labels"]))
 
 
-def test_a_bundle_of_a_class_tells_the_argmax_of_the_repaired_network(repaired: Path, place: Path) -> None:
+def test_a_bundle_of_a_class_decides_by_argmax_of_the_repaired_network(repaired: Path, place: Path) -> None:
     tables = {name: json.loads(ran("apply", repaired / name, place / "new.csv", "--trust", "--json").out)["decisions"] for name in CLASSES}
     net = network(6, 3)
     net.load_state_dict(load_file(repaired / CLASSES[0] / "repaired.safetensors"))
@@ -106,7 +106,7 @@ def test_apply_on_the_folder_above_the_classes_names_their_folders(repaired: Pat
     assert all(f"{repaired.name}/{name}" in words for name in CLASSES)
 
 
-def test_the_repair_is_that_of_python(repaired: Path, place: Path) -> None:
+def test_the_repair_equals_that_of_python(repaired: Path, place: Path) -> None:
     overview = json.loads((repaired / "audit.json").read_text())
     assert (list(overview["labels"]), overview["kind"]) == (CLASSES, "classes")
     assert all(json.loads((repaired / name / "run.json").read_text())["failures"] == {} for name in CLASSES)
@@ -132,7 +132,7 @@ def test_the_repair_is_that_of_python(repaired: Path, place: Path) -> None:
         (["--class", "none"], ["--class", "none", "twice"]),
     ],
 )
-def test_what_does_not_go_with_classes_is_one_message(place: Path, tmp_path: Path, more: list[str], facts: list[str]) -> None:
+def test_options_that_exclude_classes_are_listed_in_one_message(place: Path, tmp_path: Path, more: list[str], facts: list[str]) -> None:
     found = ran("debias", *_options(place), *more, "--out", tmp_path / "out")
     assert found.code == 2
     assert all(fact in found.err for fact in facts)

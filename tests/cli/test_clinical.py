@@ -1,4 +1,4 @@
-"""What a clinical audit adds on the command line: weights, operating points, decision curves, underdiagnosis."""
+"""Clinical options of an audit: weights, operating points, decision curves, underdiagnosis."""
 
 import json
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame
 
 
 @pytest.mark.parametrize(("roles", "name"), [(BOTH, "c"), (ROLES, "derived")])
-def test_a_label_that_is_not_there_is_refused(run: Run, table: pd.DataFrame, roles: tuple[str, ...], name: str) -> None:
+def test_a_missing_label_is_refused(run: Run, table: pd.DataFrame, roles: tuple[str, ...], name: str) -> None:
     ran = run("audit", "rows.csv", *roles, "--no-finding", name)
     assert ran.code == 2
     assert says(ran.err, "--no-finding", name)
@@ -92,7 +92,7 @@ def test_figures_and_page_have_the_curves(run: Run, table: pd.DataFrame) -> None
     assert says(page, "Brier score", "Calibration slope")
 
 
-def test_shrunken_gaps_are_shown_next_to_the_plain_ones_where_there_are_groups_enough(run: Run, table: pd.DataFrame) -> None:
+def test_shrunken_gaps_are_shown_next_to_the_plain_ones_for_enough_groups(run: Run, table: pd.DataFrame) -> None:
     table.assign(age=np.arange(len(table)) % 3).to_csv("rows.csv", index=False)
     both = ("--group", "age", "--reference", "0")
     told = json.loads(run("audit", "rows.csv", *ROLES, *both, "--shrink", "--json").out)

@@ -1,4 +1,4 @@
-"""The command line as users type it: what it prints, what it writes, and one clear message with exit code 2 for everything wrong."""
+"""The command line: what it prints and writes, and one clear message with exit code 2 for bad input."""
 
 import gzip
 import hashlib
@@ -65,7 +65,7 @@ def test_out_holds_what_json_prints_and_where_it_comes_from(run, tmp_path):
     assert origin["files"] == {"scores.csv": hashlib.sha256((tmp_path / "scores.csv").read_bytes()).hexdigest()}
 
 
-def test_one_seed_one_result(run):
+def test_the_seed_determines_the_result(run):
     write_csv("scores.csv")
     one, two, other = (run("audit", "scores.csv", *AUDIT, "--json", "--seed", seed).out for seed in (1, 1, 2))
     assert one == two != other
@@ -126,7 +126,7 @@ def test_the_threshold_is_given_or_chosen_on_validation_rows_or_the_default(run)
     assert says(json.loads(run("audit", "scores.csv", *SHORT, "--json").out)["decision"], 0.5, "default")
 
 
-def test_rows_without_a_group_are_counted_and_said(run):
+def test_rows_without_a_group_are_counted_and_reported(run):
     frame = scores_frame()
     frame.loc[:7, "sex"] = None
     write_csv("scores.csv", frame)
@@ -175,7 +175,7 @@ def test_a_wrong_command_or_option_is_bad_input(run, arguments):
 
 def _process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "equipoise.cli", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}  # this very package, from any folder
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}  # the package under test, from any folder
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 

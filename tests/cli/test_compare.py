@@ -96,6 +96,12 @@ def test_a_history_is_followed_and_reported(run: Run, history, tmp_path):
     assert (found["periods"], found["comparisons"]) == (["2026-04", "2026-05"], 1)
 
 
+def test_options_for_tables_are_refused_for_a_history(run: Run, history):
+    ran = run("compare", history, "--label", "y")
+    assert ran.code == 2
+    assert says(ran.err, "--label", "is a history")
+
+
 def test_the_pdf_of_a_comparison_and_of_a_history(run: Run, folder, history, monkeypatch, tmp_path):
     monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
     for files, fact in (((folder / "a.json", folder / "b.json"), "Simultaneous interval"), ((history,), "2026-04")):
@@ -139,7 +145,7 @@ def test_options_for_pipelines(run: Run, folder, options, code, expected):
     assert says(ran.err, *expected)
 
 
-def test_what_cannot_be_checked_fails(run: Run, tmp_path):
+def test_a_condition_that_cannot_be_checked_fails(run: Run, tmp_path):
     rows(1, count=12).to_csv(tmp_path / "few.csv", index=False)
     ran = run("audit", "few.csv", *ROLES, "--score", "old", *QUICK, "--fail-if", "eod > 0.1")
     assert ran.code == 1

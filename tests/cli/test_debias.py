@@ -1,4 +1,4 @@
-"""`equipoise debias` as an engineer types it: what is written, what is printed."""
+"""`equipoise debias`: what is written and printed."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
     assert "train" in err
 
 
-def test_run_json_says_how_to_do_it_again(table, tmp_path):
+def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
     assert table(*TABLE, *FAST, "--weights", "nested.pt", "--seed", 3).code == 0
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
@@ -76,12 +76,12 @@ def test_run_json_says_how_to_do_it_again(table, tmp_path):
     assert run["settings"]["epochs"] == 3
     parts, patients = run["sets"], pd.read_csv("local.csv")["pid"].nunique()
     assert parts["repair"]["rows"] + parts["test"]["rows"] == hospital.ROWS
-    assert parts["repair"]["patients"] + parts["test"]["patients"] == patients  # nobody is in both
+    assert parts["repair"]["patients"] + parts["test"]["patients"] == patients  # no patient is in both
     assert parts["test"]["rows"] == pytest.approx(0.3 * hospital.ROWS, abs=2)
     assert torch.load("repaired/repaired.pt", weights_only=True)["epoch"] == 7
 
 
-def test_json_is_one_document_and_the_same_again(table, tmp_path):
+def test_json_is_one_document_and_reproducible(table, tmp_path):
     code, out, err = table(*TABLE, *FAST, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -96,7 +96,7 @@ def test_json_is_one_document_and_the_same_again(table, tmp_path):
     assert again == found
 
 
-def test_a_goal_that_is_not_met_is_said_and_is_no_error(table):
+def test_an_unmet_goal_is_reported_and_is_not_an_error(table):
     limits = ["--min-performance", 0.999, "--max-gap", 0.05]
     code, _, _ = table(
         *TABLE,
@@ -130,7 +130,7 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     assert any(key.endswith(".unit_mask") for key in load_file("repaired/repaired.safetensors"))
 
 
-def test_whole_channels_leave_the_keys_as_they_were(run, tmp_path):
+def test_pruning_whole_channels_keeps_the_keys_of_the_weights(run, tmp_path):
     hospital.images(tmp_path)
     settings = ["--set", "pruning.granularity=channel", "--set", "pruning.units=1", "--set", "pruning.stop_below=0"]
     assert (
@@ -139,7 +139,7 @@ def test_whole_channels_leave_the_keys_as_they_were(run, tmp_path):
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("cnn.safetensors"))
 
 
-def test_an_exported_program_comes_back_as_one(table, tmp_path):
+def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
     import warnings
 
     model = hospital.network("build")
@@ -175,7 +175,7 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
 # a dry run
 
 
-def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
+def test_a_dry_run_lists_patients_and_methods_and_writes_nothing(table, tmp_path):
     before = sorted(tmp_path.iterdir())
     code, out, err = table(*TABLE, "--method", "bias-gda", "--method", "reject-option", "--dry-run")
     assert (code, err) == (0, "")
@@ -184,13 +184,13 @@ def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_plan_counts_the_probes(table):
+def test_a_dry_run_counts_the_probes(table):
     code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--probe", "--draws", 5)
     assert code == 0
     assert says(out, "probes")
 
 
-def test_the_plan_as_json(table):
+def test_a_dry_run_as_json(table):
     found = json.loads(table(*TABLE, "--dry-run", "--json").out)
     assert sum(row["rows"] for row in found["sets"]) == hospital.ROWS
     assert found["seconds"] > 0

@@ -1,4 +1,4 @@
-"""`equipoise debias` with what is wrong: one clear message, nothing half written, and what is there when a part fails."""
+"""`equipoise debias` with bad input: one clear message, nothing half written, and complete files if a part fails."""
 
 import json
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
     assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
 
-def test_an_operator_that_onnx_lacks_is_named_and_all_else_is_there(table, tmp_path):
+def test_an_operator_missing_in_onnx_is_named_and_other_files_are_written(table, tmp_path):
     pytest.importorskip("onnxscript")
     torch.save(hospital.network("Odd").state_dict(), "odd.pt")
     code, out, err = table(*TABLE, *QUICK, "--min-performance", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
@@ -100,7 +100,7 @@ def test_an_operator_that_onnx_lacks_is_named_and_all_else_is_there(table, tmp_p
     assert {"repaired.pt", "report.html", "run.json"} <= names
 
 
-def test_a_report_that_fails_is_no_success_but_the_network_is_there(table, tmp_path, monkeypatch):
+def test_a_failed_report_is_not_a_success_but_the_network_is_saved(table, tmp_path, monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise ValueError("no template")
 
@@ -111,7 +111,7 @@ def test_a_report_that_fails_is_no_success_but_the_network_is_there(table, tmp_p
     assert (tmp_path / "repaired" / "repaired.safetensors").exists()
 
 
-def test_no_weights_means_those_of_the_factory(table, tmp_path):
+def test_the_weights_of_the_factory_are_the_default(table, tmp_path):
     (tmp_path / "ready.py").write_text(
         "import torch\nfrom net import build as plain\nfrom safetensors.torch import load_file\n"
         "def build():\n    model = plain()\n    model.load_state_dict(load_file('net.safetensors'))\n    return model\n"

@@ -1,4 +1,4 @@
-"""`equipoise debias` by its goal: auto, honest selection, what no group may lose, the rule in use, and the rows that it is judged on."""
+"""Goals of `equipoise debias`: auto, honest selection, kept rates, the threshold in use, and the test set."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from support.hospital import FAST, TABLE
 
 
 @pytest.mark.parametrize("chosen", ["bias-score", "group-thresholds", "bias-gda"])
-def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, chosen):
+def test_auto_writes_the_folder_of_the_chosen_method(table, tmp_path, chosen):
     options = [
         "--set",
         "auto.methods=standard",
@@ -65,7 +65,7 @@ def test_a_sum_of_rates_and_a_quotient_are_named_in_words(table, measure, name, 
     assert words in Path("repaired/report.html").read_text()
 
 
-def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
+def test_notes_about_the_rows_are_printed_once(table, tmp_path):
     frame = pd.read_csv("local.csv")
     frame.loc[:9, "sex"] = None
     frame = frame[(frame["sex"] != "F") | (frame["sick"] == 0) | (frame["pid"] < 22)]
@@ -85,7 +85,7 @@ def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
     assert len(ways) == 2  # how either rule decides a row without a group
 
 
-def test_no_name_of_a_method_is_cut_within_a_word_in_80_columns(table, monkeypatch):
+def test_names_of_methods_are_not_broken_within_a_word_in_80_columns(table, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     methods = [part for name in ("bias-gda", "equalised-odds", "group-thresholds") for part in ("--method", name)]
     code, out, _ = table(*TABLE, *FAST, *methods)
@@ -100,7 +100,7 @@ def test_no_name_of_a_method_is_cut_within_a_word_in_80_columns(table, monkeypat
 
 
 @pytest.mark.parametrize("method", ["group-thresholds", "reject-option", "equalised-odds"])
-def test_a_rule_that_was_declined_is_not_said_to_need_the_group(table, method):
+def test_a_declined_rule_is_not_reported_to_need_the_group(table, method):
     code, out, err = table(*TABLE, "--method", method, "--selection", "honest", "--no-onnx")
     assert (code, err) == (0, "")
     assert out.startswith("Unchanged")
@@ -110,14 +110,14 @@ def test_a_rule_that_was_declined_is_not_said_to_need_the_group(table, method):
     assert f"{method}: needs each patient's group" not in out
 
 
-def test_what_may_be_lost_is_the_floor_of_the_run(table):
+def test_max_loss_sets_the_minimum_performance(table):
     quick = ["--draws", 20, "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--no-onnx"]
     assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0
     goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
     assert goal["min_performance"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
 
 
-def test_honest_selection_says_what_rows_held_out_have_corrected(table):
+def test_honest_selection_reports_the_cross_fitted_correction(table):
     assert table(*TABLE, *FAST, "--selection", "honest").code == 0
     assert json.loads(Path("repaired/run.json").read_text())["goal"]["selection"] == "honest"
     trace = pd.read_csv("repaired/trace.csv").query("method == 'bias-gda'")
@@ -125,7 +125,7 @@ def test_honest_selection_says_what_rows_held_out_have_corrected(table):
 
 
 @pytest.mark.parametrize(("option", "least"), [(["--no-group-worse"], None), (["--min-rate", "tpr=0.8"], 0.8)])
-def test_no_group_falls_below_what_is_kept(table, option, least):
+def test_no_group_falls_below_the_kept_rate(table, option, least):
     assert table(*TABLE, "--method", "group-thresholds", "--no-onnx", "--draws", 20, *option).code == 0
     run, rule = json.loads(Path("repaired/run.json").read_text()), read_rule(Path("repaired/rule.json"))
     assert run["met"] is None  # the goal has no maximum gap
@@ -146,7 +146,7 @@ def test_no_group_falls_below_what_is_kept(table, option, least):
 FEW = ["--method", "group-thresholds", "--no-onnx"]
 
 
-def test_the_original_decides_by_the_threshold_in_use(table):
+def test_the_original_is_evaluated_at_the_threshold_in_use(table):
     code, out, _ = table(*TABLE, *FEW, "--threshold", 0.3)
     assert (code, "0.3" in next(line for line in out.splitlines() if "original decides" in line)) == (0, True)
     found, trace = json.loads(Path("repaired/audit.json").read_text()), pd.read_csv("repaired/trace.csv")
@@ -156,7 +156,7 @@ def test_the_original_decides_by_the_threshold_in_use(table):
     assert table(*TABLE, *FEW, "--threshold", 1.3, "--overwrite").code == 2
 
 
-def test_an_official_test_set_is_used_as_it_is(table, tmp_path):
+def test_an_official_test_set_is_used_unchanged(table, tmp_path):
     frame = pd.read_csv("local.csv")
     test = frame["pid"] >= frame["pid"].max() - 40
     frame[test].to_csv("official.csv", index=False)
@@ -181,7 +181,7 @@ def test_an_official_test_set_is_used_as_it_is(table, tmp_path):
     assert (code, says(err, "'X'", "sex")) == (2, True)
 
 
-def test_too_few_patients_stop_it_with_counts_unless_forced(table):
+def test_too_few_patients_stop_the_repair_unless_forced(table):
     frame = pd.read_csv("local.csv")
     kept = (
         (frame["sex"] != "F")
@@ -200,7 +200,7 @@ def test_too_few_patients_stop_it_with_counts_unless_forced(table):
     assert found["outcome"] in ("unclear", "harm", "unchanged")
 
 
-def test_the_default_is_honest_and_tells_what_was_tried(table):
+def test_the_default_is_honest_and_lists_the_methods_tried(table):
     code, out, _ = table(*TABLE, "--selection", "honest", "--no-onnx", "--no-group-rules", "--budget", 0.04, "--json")
     assert code == 0
     found = json.loads(out)

@@ -1,4 +1,4 @@
-"""`equipoise demo` in small: the folder that it leaves, and the commands that it prints, which must run as they are printed."""
+"""A small `equipoise demo`: its folder, and the commands that it prints, which must run."""
 
 import json
 import shlex
@@ -16,7 +16,7 @@ SMALL = ["--rows", "240", "--epochs", "1", "--draws", "20", "--no-onnx"]
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """One small demo, in a folder with a space; the tests of this file start beside it."""
+    """One small demo in a folder with a space in its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("demo"))
         patch.setenv("COLUMNS", "100")
@@ -25,11 +25,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
 
 
 def _commands(shown: Ran) -> list[list[str]]:
-    """What it ran, and what it tells to try next."""
+    """The commands that the demo ran, and those that it suggests."""
     return [shlex.split(line.strip().removeprefix("$ ")) for line in shown.out.splitlines() if "equipoise " in line[:14]]
 
 
-def test_the_demo_tells_the_whole_story(shown):
+def test_the_demo_prints_every_stage(shown):
     assert (shown.code, shown.err) == (0, "")
     for part in ("Centre 1 trains", "audits it", "repairs it", "original", "(chosen)", "New patients", "simulated"):
         assert part in shown.out
@@ -50,21 +50,21 @@ def test_the_folder_holds_a_hospitals_files_and_the_repaired_network(shown):
     assert len(pd.read_csv("my demo/decisions.csv")) == len(pd.read_csv("my demo/new.csv")) == 40
 
 
-def test_no_patient_is_both_repaired_on_and_judged(shown):
+def test_no_patient_is_in_both_the_repair_set_and_the_test_set(shown):
     parts = json.loads(Path("my demo/repaired/run.json").read_text())["sets"]
     patients = pd.read_csv("my demo/local.csv")["patient_id"].nunique()
     assert parts["repair"]["patients"] + parts["test"]["patients"] == patients
     assert parts["repair"]["rows"] + parts["test"]["rows"] == 240
 
 
-def test_images_and_scores_audit_to_the_same(shown):
+def test_images_and_scores_give_the_same_audit(shown):
     commands = _commands(shown)
     of_images, of_scores = (json.loads(ran(*command[1:], "--json").out) for command in (commands[0], commands[3]))
     assert of_images["eod"]["value"] == pytest.approx(of_scores["eod"]["value"])
     assert of_images["auroc"]["value"] == pytest.approx(of_scores["auroc"]["value"], abs=1e-6)
 
 
-def test_what_to_try_next_runs_as_it_is_printed(shown):
+def test_the_suggested_commands_run(shown):
     plan, repair, decide = _commands(shown)[4:]
     planned = ran(*plan[1:])
     assert (planned.code, planned.err) == (0, "")
@@ -88,7 +88,7 @@ def test_a_folder_in_use_is_refused_and_an_earlier_demo_replaced_if_asked(tmp_pa
     assert [path.name for path in Path("mine").iterdir()] == ["notes.txt"]
 
 
-def test_too_few_rows_stop_it_before_anything_is_written(tmp_path, monkeypatch):
+def test_too_few_rows_stop_the_demo_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = ran("demo", "--rows", "3", "--epochs", "0")
     assert code == 2

@@ -35,7 +35,7 @@ def _dicom(path: Path, value: int, **tags) -> None:
 
 @pytest.fixture
 def scans(run, xrays, tmp_path) -> pd.DataFrame:
-    """DICOM files that alone know sex, age and view; labels and patients in a file."""
+    """DICOM files with sex, age and view, and a table with labels and patients."""
     pytest.importorskip("pydicom", reason="DICOM needs pip install 'equipoise[dicom]'")
     frame = xrays.assign(image=lambda d: d["image"].str.replace("png", "dcm"))
     (tmp_path / "scans").mkdir()
@@ -58,7 +58,7 @@ def test_sex_and_view_come_from_the_headers(run, scans):
     assert says(run("audit", "scans.csv", *SCANS).err, "'sex'")
 
 
-def test_a_column_of_the_file_goes_before_the_header(run, scans):
+def test_a_column_of_the_file_overrides_the_header(run, scans):
     scans.assign(sex=lambda d: d["sex"].map({"F": "woman", "M": "man"}))[["image", "sick", "pid", "sex"]].to_csv("scans.csv", index=False)
     found = json.loads(run("audit", "scans.csv", *SCANS, "--reference", "man", "--from-headers", "--json").out or "{}")
     assert not found  # two references were given
@@ -68,7 +68,7 @@ def test_a_column_of_the_file_goes_before_the_header(run, scans):
 
 
 def _make_old(path: Path) -> None:
-    """An age that is none, which pydicom would not write."""
+    """Writes an invalid age, which pydicom would refuse."""
     assert path.read_bytes().count(b"045Y") == 1
     path.write_bytes(path.read_bytes().replace(b"045Y", b"old "))
 
@@ -97,7 +97,7 @@ def test_bad_headers_and_bad_pixels_come_in_one_message_and_can_be_skipped(run, 
     assert (found["left_out_count"], found["not_frontal"], found["rows"]) == (5, 4, ROWS - 9)
 
 
-def test_bad_headers_alone_are_told_with_the_remedy(run, scans, tmp_path):
+def test_bad_headers_are_reported_with_the_remedy(run, scans, tmp_path):
     _make_old(tmp_path / "scans" / "01.dcm")
     ran = run("audit", "scans.csv", *SCANS, "--from-headers")
     assert ran.code == 2

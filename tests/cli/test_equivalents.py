@@ -38,12 +38,12 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
 COMMANDS = dict(_commands(typer.main.get_command(command_line())))
 
 
-def test_every_command_has_a_call():
+def test_every_command_has_a_python_equivalent():
     assert set(COMMANDS) == set(CALLS) | SCRIPTS
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_call_is_documented(name):
+def test_the_python_equivalent_is_documented(name):
     assert callable(CALLS[name])
     assert CALLS[name].__doc__
 

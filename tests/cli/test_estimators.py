@@ -1,4 +1,4 @@
-"""`equipoise audit`, `debias` and `apply` with a model that is no torch network: an estimator's file, and an ONNX file."""
+"""`equipoise audit`, `debias` and `apply` with a model other than a torch network: an estimator in a file, and an ONNX file."""
 
 import json
 
@@ -74,7 +74,7 @@ def test_an_estimator_is_repaired_saved_and_applied(run, local):
     assert set(found["decision"]) == {0, 1}
 
 
-def test_a_dry_run_and_a_blind_rule(run, local):
+def test_a_dry_run_and_a_rule_without_the_group(run, local):
     given = ("debias", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle")
     ran = run(*given, "--out", "repaired", "--dry-run", "--json")
     assert ran.code == 0, ran.err

@@ -60,7 +60,7 @@ def command(hospital, monkeypatch):
     return ran
 
 
-def test_the_preprocessing_of_the_folder_is_adopted_and_said_in_one_line(command):
+def test_the_preprocessing_of_the_folder_is_adopted_and_reported(command):
     done = command("audit", "local.csv", *ROLES, "--model", "net", "--check-scores", "known.csv", "--score", "p")
     assert done.code == 0, done.err
     line = next(line for line in done.out.splitlines() if line.startswith("images: "))
@@ -78,7 +78,7 @@ def test_the_preprocessing_of_the_folder_is_adopted_and_said_in_one_line(command
         (["--preset", "torchvision"], {"resize": 256, "crop": 224, "interpolation": "bilinear"}),
     ],
 )
-def test_options_next_to_it_win_and_are_named(command, options, wanted):
+def test_options_override_the_folder_and_are_named(command, options, wanted):
     done = command("audit", "local.csv", *ROLES, "--model", "net", "--out", "audit.json", *options)
     assert done.code == 0, done.err
     found = json.loads(Path("audit.json").read_text())["preprocessing"]
@@ -102,7 +102,7 @@ def test_other_channels_and_unknown_steps_are_refused(command, hospital):
     assert says(refused.err, "do_pad", "--transform")
 
 
-def test_it_is_repaired_saved_and_applied(command, hospital):
+def test_a_network_of_transformers_is_repaired_saved_and_applied(command, hospital):
     repair = ["debias", "local.csv", *ROLES, "--model", "net", "--method", "bias-gda", "--set", "bias-gda.epochs=2", "--no-onnx"]
     repair += ["--set", "bias-gda.schedule=paper", "--no-recalibrate"]
     done = command(*repair, "--selection", "paper", "--min-performance", "0", "--threshold", "0.5", "--force", "--out", "repaired")

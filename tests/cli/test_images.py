@@ -20,7 +20,7 @@ from support.facts import says
 COLUMNS = 120  # of the terminal
 
 
-def test_images_and_a_network_are_audited_by_the_names_of_the_rows(run, xrays):
+def test_images_are_joined_to_rows_by_name(run, xrays):
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -31,7 +31,7 @@ def test_images_and_a_network_are_audited_by_the_names_of_the_rows(run, xrays):
     assert (found["patients"], found["left_out"], found["left_out_count"], found["not_frontal"]) == (24, [], 0, 0)
 
 
-def test_only_frontal_views_and_it_is_said(run, xrays):
+def test_only_frontal_views_are_used_and_the_others_reported(run, xrays):
     code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--view-column", "view")
     assert code == 0
     assert says(out, "local.csv", f"{ROWS - 4} rows", "4 rows", "frontal")
@@ -51,7 +51,7 @@ def test_the_image_column_is_found_or_named(run, xrays, name):
 
 
 def _break(folder: Path) -> dict[str, str]:
-    """Makes images bad in every way; row and reason of each."""
+    """Damages images in every way; returns the reason by row."""
     good = (folder / "00.png").read_bytes()
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
     noise.save(folder / "06.png")
@@ -96,8 +96,8 @@ def test_skipped_images_are_counted_and_listed(run, broken):
     assert (found["rows"], found["left_out_count"]) == (ROWS - 5, 5)
     assert found["left_out_kinds"] == {"missing": 1, "empty": 1, "not an image": 1, "several frames": 1, "damaged": 1}
     assert [reason.split(": ")[0] for reason in found.pop("left_out")] == [place.split(",")[0] for place in broken]
-    assert ".png" not in out  # the rows tell whose they are, in the user's own table
-    assert json.loads(Path("result.json").read_text()) == found  # which is passed on, and has the counts alone
+    assert ".png" not in out  # names of images are in the table of the user
+    assert json.loads(Path("result.json").read_text()) == found  # may be shared, and has only the counts
     out = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
     assert says(out, "local.csv", 5, "row 13", "xrays/12.png")
 
@@ -114,7 +114,7 @@ def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_pa
     assert says(run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err, "--allow-outside", "--images")
 
 
-def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
+def test_at_most_a_hundred_reasons_are_listed(run, xrays):
     more = pd.concat(
         [
             rows_frame(),
@@ -129,7 +129,7 @@ def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
     assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out, 99)
 
 
-def test_images_of_every_kind_and_size_go_through(run, xrays, tmp_path):
+def test_images_of_every_kind_and_size_are_read(run, xrays, tmp_path):
     ramp = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))
     kinds = [Image.fromarray(ramp).convert(mode) for mode in ("RGB", "RGBA", "P", "LA", "1")]
     kinds.append(Image.fromarray(ramp.astype(np.uint16) * 200))
@@ -147,7 +147,7 @@ def test_a_threshold_is_chosen_on_other_images(run, xrays):
     assert (found["left_out_count"], found["valid_left_out_count"]) == (0, 1)
 
 
-def test_the_cache_is_used_when_it_is_named(run, xrays, tmp_path):
+def test_a_named_cache_is_used(run, xrays, tmp_path):
     assert run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept").code == 0
     [pixels] = (tmp_path / "kept").glob("*.npy")
     assert np.load(pixels).shape == (ROWS, 8, 8)
@@ -201,7 +201,7 @@ def test_a_norm_reaches_the_network(run, xrays, norm, least):
     assert found["accuracy"]["value"] == pytest.approx((decided == xrays["sick"]).mean())
 
 
-def test_a_network_of_torchxrayvision_must_be_told_its_range(run, xrays):
+def test_a_network_of_torchxrayvision_needs_its_pixel_range(run, xrays):
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:foreign")
     assert ran.code == 2
     assert says(ran.err, -1024, 1024, "--normalise xray")
@@ -214,7 +214,7 @@ def test_a_network_of_torchxrayvision_must_be_told_its_range(run, xrays):
         ("colour", ["shape (1, 8, 8)", "--channels 3"]),
     ],
 )
-def test_a_network_for_other_images_says_which(run, xrays, factory, parts):
+def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, factory, parts):
     ran = run("audit", "local.csv", *AUDIT, "--model", f"net.py:{factory}")
     assert ran.code == 2
     for part in parts:
@@ -244,7 +244,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_options_that_do_not_go_together_get_one_message(run, xrays, case):
+def test_options_that_cannot_be_combined_get_one_message(run, xrays, case):
     arguments, expected = BAD[case]
     code, out, err = run("audit", "local.csv", "--label", "sick", "--group", "sex", *arguments)
     assert (code, out) == (2, "")
@@ -279,7 +279,7 @@ def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch)
     assert len(json.loads(run("data", "cache", "--json").out)["caches"]) == 1
     assert run("data", "cache", "--clear").code == 0
     assert not list(small.parent.iterdir())
-    assert run("audit", "local.csv", *AUDIT, *MODEL).code == 0  # and it is made anew
+    assert run("audit", "local.csv", *AUDIT, *MODEL).code == 0  # and it is made again
 
 
 def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
@@ -290,7 +290,7 @@ def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
     assert (ran.code, "--older-than" in ran.err and "got -1" in ran.err) == (2, True)
 
 
-def test_a_large_cache_is_said_on_stderr_and_stdout_stays_json(run, xrays, monkeypatch):
+def test_a_large_cache_is_reported_on_stderr_and_stdout_stays_json(run, xrays, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_cache.LARGE_CACHE", 10)
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
     assert code == 0

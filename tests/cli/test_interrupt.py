@@ -1,4 +1,4 @@
-"""Ctrl-C at awkward moments: one line, exit code 130, no traceback; and where it is ignored, everything goes on."""
+"""Ctrl-C at any moment: one line, exit code 130, no traceback. If it is ignored, the command continues."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 
 from equipoise import cli
 
-# A command that hears Ctrl-C at the n-th import of a module: the handler runs as it would, in the middle of that import.
+# A command that is interrupted at the n-th import of a module: the handler runs in the middle of that import.
 SCRIPT = """
 import builtins, os, signal, sys
 
@@ -32,7 +32,7 @@ main()
 
 
 def _start(*command: str, ignored: bool = False) -> "subprocess.Popen[str]":
-    """A process that hears SIGINT whatever the shell that runs these tests does with it, or that ignores it."""
+    """A process that handles SIGINT independently of the shell that runs the tests, or ignores it."""
     how = signal.SIG_IGN if ignored else signal.SIG_DFL
     return subprocess.Popen(
         command,
@@ -53,17 +53,17 @@ def test_an_interruption_during_an_import_is_one_line(tmp_path: Path, at: int):
 
 
 def test_the_entry_point_imports_nothing_heavy():
-    """Before the entry point is called, Ctrl-C is Python's own affair: that moment must be short."""
+    """Until the entry point is called, Python handles Ctrl-C with a traceback, so that time must be short."""
     code = "import sys, equipoise.cli; print(sorted({'torch', 'numpy', 'pandas', 'typer', 'rich', 'pydantic'} & set(sys.modules)))"
     with _start(sys.executable, "-c", code) as process:
         assert process.communicate(timeout=60) == ("[]\n", "")
 
 
 @pytest.mark.parametrize("error", [ImportError("half a module"), SystemError("returned a result with an exception set")])
-def test_a_library_that_makes_another_error_of_it_changes_nothing(monkeypatch, capsys, error):
+def test_an_interruption_that_a_library_turns_into_another_error_still_stops(monkeypatch, capsys, error):
     def interrupted(_: object) -> int:
         try:
-            os.kill(os.getpid(), signal.SIGINT)  # which Python hears before the call returns
+            os.kill(os.getpid(), signal.SIGINT)  # handled before the call returns
         except KeyboardInterrupt:
             raise error from None
         return 0
@@ -78,7 +78,7 @@ def test_a_library_that_makes_another_error_of_it_changes_nothing(monkeypatch, c
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_error_without_an_interruption_stays_one(monkeypatch):
+def test_an_error_without_an_interruption_is_raised(monkeypatch):
     def broken(_: object) -> int:
         raise SystemError("a defect")
 
@@ -87,7 +87,7 @@ def test_an_error_without_an_interruption_stays_one(monkeypatch):
         cli.run(["--help"])
 
 
-def test_where_it_is_ignored_the_command_goes_on():
+def test_ignored_interrupts_stay_ignored():
     code = "import os, signal, sys; from equipoise.cli import main; os.kill(os.getpid(), signal.SIGINT); "
     code += "sys.argv = ['equipoise', '--version']; main()"
     with _start(sys.executable, "-c", code, ignored=True) as process:
@@ -96,7 +96,7 @@ def test_where_it_is_ignored_the_command_goes_on():
     assert out.strip()
 
 
-def test_a_command_in_another_thread_leaves_signals_alone():
+def test_a_command_in_another_thread_does_not_touch_signals():
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(cli.run(["--help"])))
     thread.start()

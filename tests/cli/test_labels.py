@@ -1,4 +1,4 @@
-"""Several labels of one network on the command line: audited each, repaired in one go, a folder each that serves new patients."""
+"""Several labels of one network on the command line: one audit per label, one repair, one folder per label for new patients."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for label, sign, of_men, of_women in zip(LABELS, SIGNS[1:], (0.55, 0.25), (0.25, 0.5), strict=True):
         sick = rng.random(n) < np.where(women, of_women, of_men)
         frame[sign] = 1.4 * sick + rng.normal(size=n)
-        frame[label] = np.where(rng.random(n) < 0.1, np.nan, sick)  # not known of everybody
+        frame[label] = np.where(rng.random(n) < 0.1, np.nan, sick)  # missing for some patients
     torch.manual_seed(0)
     net = _network()
     x, y = torch.tensor(frame[SIGNS].to_numpy()).float(), torch.tensor(frame[LABELS].to_numpy()).float()
@@ -88,7 +88,7 @@ def _cohort(place: Path) -> eq.Cohort:
     return eq.Cohort.from_frame(frame, label=LABELS, group="sex", reference="M", patient="pid", scale=False, name="local.csv")
 
 
-def test_the_audit_of_each_label_is_that_of_python(place, capsys):
+def test_the_audit_of_each_label_equals_that_of_python(place, capsys):
     assert run(["audit", *_options(place), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["labels"]
     net = _network()
@@ -124,7 +124,7 @@ def test_scores_of_several_labels_from_columns(place, tmp_path, capsys):
     assert says(capsys.readouterr().err, "2 --label", "1 --score")
 
 
-def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(place, tmp_path, capsys):
+def test_one_repair_for_all_labels_equals_that_of_python_and_serves_new_patients(place, tmp_path, capsys):
     out = tmp_path / "out"
     as_published = ["--method", "constrained", "--set", "constrained.schedule=paper", "--selection", "paper"]
     assert run(["debias", *_options(place), *as_published, "--measure", "spd", "--out", str(out)]) == 0
@@ -182,7 +182,7 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     served = Bundle.load(out / "Effusion", trust=True)
     assert served.run["model"]["output_name"] == "3"
     assert says((out / "Effusion" / "README.txt").read_text(), "output", 3)
-    assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # as it came
+    assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # the original weights
     assert run([*asked, "--out", str(tmp_path / "other")]) == 2
     assert says(capsys.readouterr().err, "4 outputs")
 
@@ -227,7 +227,7 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
         (["--output-name", "Efusion=0"], ["--output-name", "'Efusion'", "'Effusion'"]),
     ],
 )
-def test_what_several_labels_cannot_have_is_said_before_anything_runs(place, tmp_path, capsys, more, expected):
+def test_options_that_exclude_several_labels_are_reported_before_anything_runs(place, tmp_path, capsys, more, expected):
     assert run(["debias", *_options(place), *more, "--out", str(tmp_path / "out")]) == 2
     assert says(capsys.readouterr().err, *expected)
     assert not (tmp_path / "out").exists()
@@ -253,21 +253,21 @@ def test_the_outcome_of_each_label_is_on_the_page_and_no_name_is_markup(place, t
     assert (out / "b-Effusion-b" / "report.html").is_file()
 
 
-def test_folders_of_labels_never_meet():
+def test_folders_of_labels_are_unique():
     names = ["a b", "a/b", "A-B", "..", "x"]
     found = folders(Path("out"), names)
     assert len({place.name.lower() for place in found.values()}) == 5
     assert all(place.parent == Path("out") for place in found.values())
 
 
-def test_classes_are_told_how_they_are_repaired(tmp_path, capsys):
+def test_an_error_for_classes_says_how_to_repair_them(tmp_path, capsys):
     path = tmp_path / "scores.csv"
     pd.DataFrame({"kind": list("abca"), "p": [0.3, 0.2, 0.7, 0.7], "sex": list("FMMF")}).to_csv(path, index=False)
     assert run(["audit", str(path), "--label", "kind", "--score", "p", "--group", "sex"]) == 2
     assert "classes=['a', 'b', 'c']" in capsys.readouterr().err
 
 
-def test_a_network_that_cannot_be_told_what_it_gives_is_an_error_and_no_traceback(place, tmp_path, capsys):
+def test_a_network_without_a_settable_output_type_is_an_error_without_a_traceback(place, tmp_path, capsys):
     (tmp_path / "taken.py").write_text(TAKEN)
     asked = [*_options(place)[:-4], "--model", f"{tmp_path / 'taken.py'}:Net", "--output-type", "logit"]
     for command in (["audit", *asked], ["debias", *asked, "--out", str(tmp_path / "out")]):

@@ -1,4 +1,4 @@
-"""`equipoise audit --probe`: the table, the JSON, and what it says of itself."""
+"""`equipoise audit --probe`: the table, its explanation, and the JSON."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
+def test_the_table_names_every_layer_and_explains_probes(run):
     code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--draws", 20)
     assert (code, err) == (0, "")
     words = _words(out)
@@ -54,7 +54,7 @@ def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_json_holds_a_record_a_layer_and_nothing_else_changes(run):
+def test_json_holds_one_record_per_layer_and_nothing_else_changes(run):
     plain = json.loads(run("audit", "data.csv", *AUDIT, "--json").out)
     code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--draws", 20, "--json", "--out", "result.json")
     assert (code, err) == (0, "")
@@ -69,7 +69,7 @@ def test_json_holds_a_record_a_layer_and_nothing_else_changes(run):
         assert 0 <= row["auroc_low"] <= row["auroc"] <= row["auroc_high"] <= 1
 
 
-def test_few_patients_are_said(run):
+def test_few_patients_are_reported(run):
     ran = run("audit", "few.csv", *AUDIT, "--probe", "--draws", 20)
     assert ran.code == 0
     assert says(_words(ran.out), "sex", 5, "positives", "'F'")

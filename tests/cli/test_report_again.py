@@ -1,4 +1,4 @@
-"""`equipoise report`, and the page and PDF of `equipoise audit`: from what is saved, and refused before any work."""
+"""`equipoise report`, and the page and PDF of `equipoise audit`: written from saved files, or refused before any work."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ NAMES = ["--group-name", "F=women", "--group-name", "M=men"]
 
 @pytest.fixture
 def audited(run, monkeypatch, tmp_path):
-    """The run of a command in a folder with scores and a browser that prints."""
+    """Runs a command in a folder with scores and a browser that prints."""
     frame_of(["F", "M"]).to_csv(tmp_path / "s.csv", index=False)
     monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
     return run

@@ -16,7 +16,7 @@ NAMES = ["--group-name", "F=women", "--group-name", "M=men"]
 
 @pytest.fixture
 def table(run, tmp_path):
-    """The run of a command in a folder with a table and its network."""
+    """Runs a command in a folder with a table and its network."""
     hospital.table(tmp_path)
     return run
 
@@ -35,7 +35,7 @@ def test_words_for_groups_are_in_the_report_of_a_repair_and_of_an_audit(table, t
 
 
 @pytest.mark.parametrize(("given", "facts"), [("W=women", ("W", "F", "M")), ("women", ("women", "F=women"))])
-def test_a_group_that_there_is_not_is_said_before_any_work(table, tmp_path, given: str, facts: tuple[str, ...]):
+def test_an_unknown_group_is_reported_before_any_work(table, tmp_path, given: str, facts: tuple[str, ...]):
     for command in (DEBIAS, ["audit", "local.csv", *NETWORK]):
         code, _, err = table(*command, "--group-name", given)
         assert code == 2
@@ -43,7 +43,7 @@ def test_a_group_that_there_is_not_is_said_before_any_work(table, tmp_path, give
     assert not (tmp_path / "repaired").exists()
 
 
-def test_an_audit_with_a_training_set_says_when_the_network_is_the_limit(table, tmp_path):
+def test_an_audit_with_a_training_set_reports_a_better_simple_model(table, tmp_path):
     save_file(hospital.network("build").state_dict(), tmp_path / "untrained.safetensors")
     (tmp_path / "train.csv").write_text((tmp_path / "local.csv").read_text().replace("\nr", "\nt"))
     untrained = ["audit", "local.csv", *ROLES, "--weights", "untrained.safetensors", "--train", "train.csv"]

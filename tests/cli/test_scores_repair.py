@@ -1,4 +1,4 @@
-"""`equipoise debias --score`: scores become a folder with a rule, and new scores are decided by it, by command and in Python."""
+"""`equipoise debias --score`: a rule is fitted to scores, and decides new scores on the command line and in Python."""
 
 import json
 import shutil
@@ -109,7 +109,7 @@ def test_bias_score_on_named_columns_needs_no_group_for_new_rows(files, tmp_path
 
 def test_labels_and_scores_are_paired_by_a_prefix_and_each_label_has_its_folder(files, tmp_path):
     table = _table()
-    table["mass"] = table["mass"].astype(object).where(table.index >= 40, "")  # not known in the first rows
+    table["mass"] = table["mass"].astype(object).where(table.index >= 40, "")  # missing in the first rows
     table.to_csv(tmp_path / "scores.csv", index=False)
     arguments = ("--score-prefix", "score_", "--group", "sex", "--patient", "id", "--threshold", 0.5, "--method", "group-thresholds")
     done = ran("debias", tmp_path / "scores.csv", *arguments, "--out", tmp_path / "rules", "--json")

@@ -1,4 +1,4 @@
-"""The study commands as users type them."""
+"""The commands of `equipoise study`."""
 
 import json
 from collections.abc import Callable
@@ -116,14 +116,14 @@ def test_a_study_of_images(run: Callable[..., Ran], xrays: Path) -> None:
     ran = run(*arguments, "--out", "out", "--skip-broken", "--size", "20", "--max-pixels", "99999", "--allow-outside")
     assert ran.code == 0
     assert Path("out/broken/nih.txt").read_text() == "1 empty\n"
-    assert "10000003_1.png" in ran.err  # named on the terminal alone
+    assert "10000003_1.png" in ran.err  # named only on the terminal
     options = json.loads(Path("out/study.json").read_text())["definition"]["data"][0]["options"]
     assert options == {"size": 20, "skip_broken": True, "max_pixels": 99999, "allow_outside": True}
     assert list(Path("out/models").glob("*.safetensors")) == []
     assert {line["method"] for line in json.loads(run("show", "out", "--json").out)["timings"]} == {"training", "standard"}
 
 
-def test_some_of_a_study(run: Callable[..., Ran]) -> None:
+def test_a_study_is_narrowed_by_options(run: Callable[..., Ran]) -> None:
     arguments = ("--splits", "1", "--data", "strong", "--method", "standard", "--measure", "eod", "--runner", "serial")
     assert run("run", "mine.toml", "--out", "few", *arguments).code == 0
     assert json.loads(run("show", "few", "--json").out)["rows"] == 1

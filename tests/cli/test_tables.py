@@ -1,4 +1,4 @@
-"""Tables on the command line: identifiers come out as they went in, ages are binned, groups vary within patients, limits hold."""
+"""Tables on the command line: unchanged identifiers, binned ages, groups that vary within patients, limits of size."""
 
 import csv
 import gzip
@@ -20,7 +20,7 @@ from support.facts import says
 
 ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
 ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]
-DATA = os.environ.get("EQUIPOISE_DATA")  # before `run` takes it away
+DATA = os.environ.get("EQUIPOISE_DATA")  # before `run` unsets it
 NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
 
 
@@ -74,7 +74,7 @@ def test_a_folder_has_the_figures_that_need_no_row_and_refuses_ids_and_unknown_c
 
 
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
-def test_an_audit_keeps_007_and_7_apart(run, name):
+def test_an_audit_distinguishes_007_and_7(run, name):
     frame = _scores(80).assign(
         pid=np.repeat(["007", "7", "07", "7.0"] + [f"p{k}" for k in range(36)], 2), ward=["1", "01", "1.0", "NA"] * 20
     )
@@ -85,7 +85,7 @@ def test_an_audit_keeps_007_and_7_apart(run, name):
     assert told["missing_attribute_share"] == {"ward": 0}
 
 
-def test_ages_are_binned_and_patients_may_pass_from_one_to_the_next(run):
+def test_ages_are_binned_and_patients_may_change_bins(run):
     frame = _scores()
     arguments = ["audit", _write("s.csv", frame), *AUDIT, "--group", "age", "--bins", "age=40,60,80", "--patient", "pid"]
     told = json.loads(run(*arguments, "--reference", "<40", "--json").out)
@@ -99,7 +99,7 @@ def test_ages_are_binned_and_patients_may_pass_from_one_to_the_next(run):
 
 
 @pytest.mark.parametrize("rule", ["first", "majority", "blank"])
-def test_conflicts_are_settled_by_a_rule(run, rule):
+def test_conflicts_are_resolved_by_a_rule(run, rule):
     frame = _scores(480).assign(band=lambda f: np.select([f["age"] < 60, f["age"] < 80], ["young", "old"], "oldest"))
     by_patient = frame.groupby("pid")["band"]
     settled = by_patient.transform("first") if rule != "blank" else frame["band"].where(by_patient.transform("nunique") == 1)
@@ -151,7 +151,7 @@ def test_an_audit_is_written_as_a_page_and_as_json(run):
     assert all(f'href="both-{label}.html"' in overview and Path(f"both-{label}.html").is_file() for label in ("y", "z"))
 
 
-def test_labels_are_compared_with_the_positive_value_as_they_stand(run):
+def test_labels_are_compared_with_the_positive_value_as_text(run):
     frame = _scores().assign(y=lambda f: np.where(f["y"] == 1, "1.0", "0"))
     _write("s.csv", frame)
     found = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1.0", "--json")
@@ -165,7 +165,7 @@ def test_labels_are_compared_with_the_positive_value_as_they_stand(run):
     assert says(err, "1 of 240", "label")
 
 
-def test_several_labels_with_a_positive_value_leave_out_what_is_not_known(run):
+def test_several_labels_with_a_positive_value_leave_out_unknown_labels(run):
     frame = _scores().assign(
         z=lambda f: np.where(f.index % 5 == 0, "-1", np.where(f["y"] == 1, "yes", "no")), y=lambda f: f["y"].map({1: "yes", 0: "no"})
     )
@@ -258,12 +258,12 @@ def repaired(tmp_path_factory) -> Path:
         patch.chdir(folder)
         roles = ["--label", "sick", "--group", "age", "--bins", "age=60", "--reference", "<60", "--patient", "pid", "--id", "id"]
         inputs = ["--feature", "a", "--feature", "b", "--feature", "c"]
-        by_group = ["--method", "group-thresholds", "--selection", "paper"]  # an honest selection keeps the original of so few rows
+        by_group = ["--method", "group-thresholds", "--selection", "paper"]  # honest selection keeps the original for so few rows
         assert cli.run(["debias", "local.csv", *roles, *inputs, *NETWORK, *by_group, "--out", "repaired"]) == 0
     return folder
 
 
-def test_a_repair_remembers_its_bins_and_says_how_many_patients_vary(repaired):
+def test_a_repair_stores_its_bins_and_reports_varying_patients(repaired):
     told = json.loads((repaired / "repaired" / "run.json").read_text())
     assert told["inputs"]["bins"] == {"age": {"edges": [60.0], "whole": True}}
     assert says((repaired / "repaired" / "report.html").read_text(), "12 patients")
@@ -309,7 +309,7 @@ def test_integers_with_gaps_in_parquet_are_written_exactly(repaired, run, monkey
     assert [line.split(",")[0] for line in found.out.splitlines()] == ["id", "123456789012345678", "", "123456789012345679"]
 
 
-def test_cells_that_a_spreadsheet_would_run_are_escaped_where_that_is_asked_for(repaired, run, monkeypatch, tmp_path):
+def test_cells_that_a_spreadsheet_would_run_are_escaped_on_request(repaired, run, monkeypatch, tmp_path):
     monkeypatch.chdir(repaired)
     new = pd.DataFrame({"id": ODD, "age": 50, "a": -0.3, "b": 0.1, "c": 0.0})
     out = tmp_path / "decisions.csv"
@@ -321,7 +321,7 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped_where_that_is_asked_for(
     assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--json", "--spreadsheet-safe").code == 2
 
 
-def test_ids_in_a_column_that_the_decisions_have_too_are_refused(run, tmp_path):
+def test_an_id_column_with_a_name_of_the_output_is_refused(run, tmp_path):
     hospital.table(tmp_path)
     for name in ("local.csv", "new.csv"):
         pd.read_csv(name).rename(columns={"id": "score"}).to_csv(name, index=False)
@@ -332,7 +332,7 @@ def test_ids_in_a_column_that_the_decisions_have_too_are_refused(run, tmp_path):
     assert "'score'" in err
 
 
-def test_a_group_that_is_an_input_too_is_read_both_ways(run, tmp_path):
+def test_a_group_that_is_also_an_input_is_read_both_ways(run, tmp_path):
     hospital.table(tmp_path)
     frame = pd.read_csv("local.csv").assign(sex=lambda f: np.where(f["sex"] == "M", "1", "0"))
     frame.to_csv("local.csv", index=False)
@@ -367,7 +367,7 @@ def test_ids_with_line_breaks_are_written_as_they_were_read(repaired, run, monke
     assert pd.read_csv(out, dtype={"id": str})["id"].tolist() == ids
 
 
-def test_ids_that_are_not_there_or_there_twice_are_said(repaired, run, monkeypatch, tmp_path):
+def test_missing_and_duplicate_ids_are_reported(repaired, run, monkeypatch, tmp_path):
     monkeypatch.chdir(repaired)
     new = pd.DataFrame({"id": ["01", "1", "01"], "pid": "p", "age": 50, "a": 0.3, "b": 0.1, "c": 0.0})
     apply = ["apply", "repaired", "--model", "net.py:build"]

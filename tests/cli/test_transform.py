@@ -1,4 +1,4 @@
-"""A transform of the user's from the repair to new patients: recorded by its checksum, and refused where it has changed."""
+"""The user's transform in the repair and for new patients: recorded with its checksum, and refused if it has changed."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def _plain(folder: Path) -> np.ndarray:
         return torch.sigmoid(network.eval()(rows)[:, 0].double()).numpy()
 
 
-def test_from_the_repair_to_new_patients_the_transform_is_the_same(run, folder):
+def test_new_patients_get_the_transform_of_the_repair(run, folder):
     frame = pd.read_csv(folder / "images.csv")
     frame[["image"]].assign(p=_plain(folder)).to_csv("known.csv", index=False)
     check = ["--check-scores", "known.csv", "--score", "p"]

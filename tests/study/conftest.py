@@ -1,4 +1,4 @@
-"""Studies that take a second, and ways to look at what came of them."""
+"""Studies that run in a second, and fixtures to read their results."""
 
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
@@ -40,7 +40,7 @@ def tiny() -> Made:
 
 @pytest.fixture(scope="session")
 def everything() -> Callable[[Folder], pd.DataFrame]:
-    """All that a study found, but for its timings: the traces beside their rows."""
+    """All results of a study except timings: the rows with their traces."""
 
     def collect(folder: Folder) -> pd.DataFrame:
         rows = read_rows(folder).drop(columns=list(TIMINGS))
@@ -51,26 +51,26 @@ def everything() -> Callable[[Folder], pd.DataFrame]:
 
 @pytest.fixture(scope="session")
 def calm(tiny: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, list[Event]]:
-    """The tiny study without any other process, and what was reported on the way."""
+    """The tiny study run in this process, and the events it reported."""
     events: list[Event] = []
     return run_study(tiny(), tmp_path_factory.mktemp("serial"), runner="serial", device="cpu", progress=events.append), events
 
 
 @pytest.fixture(scope="session")
 def serial(calm: tuple[Folder, list[Event]], everything: Callable[[Folder], pd.DataFrame]) -> pd.DataFrame:
-    """What the tiny study finds without any other process."""
+    """The results of the tiny study run in this process."""
     return everything(calm[0])
 
 
 @pytest.fixture
 def forked(forks: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of the runner `processes` are started that way. They have the environment of the first test that asked for it."""
+    """Starts workers of the runner `processes` from a fork server, with the environment of the first test that uses it."""
     monkeypatch.setattr(runners, "multiprocessing", SimpleNamespace(get_context=lambda _: forks))
 
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Callable[[], dict[str, Any]]:
-    """A study with a network that kills its process in the middle of the first training, unless it finds that it has done so before."""
+    """A study with a network that kills its process once, in the middle of the first training."""
     code = tmp_path / "mortal.py"
     code.write_text(
         f"""
@@ -105,7 +105,7 @@ class Mortal(nn.Module):
 
 @pytest.fixture(scope="session")
 def xrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data root with tiny NIH and MIMIC-CXR trees, and a tiny network beside them."""
+    """A data root with tiny NIH and MIMIC-CXR trees, and a tiny network next to them."""
     root = tmp_path_factory.mktemp("xrays")
     write_nih(root / "cxr-nih")
     write_mimic_cxr(root / "mimic-cxr")
@@ -115,7 +115,7 @@ def xrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny_xrays(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """A study of those trees, with changes; decoded pixels go to a cache of the test's own."""
+    """A study of those trees, with changes; decoded pixels are cached in the folder of the test."""
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     raw = {
         "name": "xrays",

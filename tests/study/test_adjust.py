@@ -1,4 +1,4 @@
-"""What the command line sets otherwise reaches the data that take it, and is refused where none does."""
+"""Options of the command line are set for the data that have them, and refused if no data do."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from equipoise.study import make_plan, read_plan, with_options, with_weights
 from support.facts import facts
 
 
-def test_options_go_where_they_are_taken() -> None:
+def test_options_are_set_for_the_sources_that_have_them() -> None:
     plan = make_plan({"name": "x", "data": ["loh", "phantom", {"source": "nih", "options": {"finding": "mass"}}], "methods": ["standard"]})
     assert with_options(plan, size=None, skip_broken=None) == plan
     changed = with_options(plan, size=32, skip_broken=True)

@@ -76,7 +76,7 @@ def test_settings_of_the_paper() -> None:
 
 @pytest.fixture(scope="module")
 def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in place of torch's, with random weights under the name of torchvision's ResNet-18."""
+    """A folder instead of TORCH_HOME, with random weights under the file name of torchvision's ResNet-18."""
     home = tmp_path_factory.mktemp("torch")
     torchvision = import_torchvision()
     place = home / "hub" / "checkpoints" / str(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).rpartition("/")[2]
@@ -89,7 +89,7 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(torch_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of those weights, where torchvision looks for them."""
+    """The file of those weights, in the place where torchvision looks for them."""
     monkeypatch.setenv("TORCH_HOME", str(torch_home))
     return next(torch_home.glob("hub/checkpoints/*"))
 
@@ -105,7 +105,7 @@ def test_torchvisions_own_loader_finds_the_weights_in_its_cache(hub: Path) -> No
     network.fetch()
 
 
-def test_weights_that_cannot_be_had_stop_the_study_before_it_starts(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_weights_stop_the_study_before_it_starts(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
 
@@ -119,12 +119,12 @@ def test_weights_that_cannot_be_had_stop_the_study_before_it_starts(xrays: Path,
     assert not list((tmp_path / "out").glob("models/*"))
 
 
-def test_no_pretrained_leaves_every_network_without_weights() -> None:
+def test_no_pretrained_starts_every_network_from_random_weights() -> None:
     plan = without_weights(read_plan("paper-mimic-cxr"))
     assert {plan.network(d.name).pretrained for d in plan.data} == {""}
 
 
-def test_the_papers_study_runs_through_with_its_settings(xrays: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_study_of_the_paper_runs_with_its_settings(xrays: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a tiny tree, from weights in torch's cache. Only epochs, the turns of critic and actor, and the trials of random are fewer."""
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     name = "mimic-cxr-ethnicity-resnet-18"
@@ -147,7 +147,7 @@ def test_the_papers_study_runs_through_with_its_settings(xrays: Path, hub: Path,
     assert settings["adversarial-finetune"]["learning_rate"] == 1e-4
 
 
-def test_the_same_for_nih_without_floors() -> None:
+def test_the_nih_study_has_the_same_settings_without_min_performance() -> None:
     plan = read_plan("nih")
     assert len(plan.data) == 9
     assert {(plan.network(d.name).model, d.options["finding"]) for d in plan.data} == {
@@ -190,7 +190,7 @@ def test_nih(nih: Folder, xrays: Path) -> None:
     parts = balanced_parts(FromSource("nih", options={"finding": "effusion", "size": 16}).load(xrays), seed=1)
     assert len(parts.test) >= 8
     counts = len(parts.test) * rows.loc[rows["seed"] == 1, "test_accuracy"].to_numpy()
-    assert counts == pytest.approx(np.round(counts))  # of a test part of that size
+    assert counts == pytest.approx(np.round(counts))  # of a test set of that size
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_mimic_cxr(tiny_xrays, xrays: Path, tmp_path: Path, finding: str, attrib
     assert rows.loc["pruning", "steps"] <= 3
 
 
-def test_networks_that_do_not_stay_change_no_row(tiny_xrays, nih: Folder, everything, xrays: Path, tmp_path: Path) -> None:
+def test_deleting_networks_changes_no_row(tiny_xrays, nih: Folder, everything, xrays: Path, tmp_path: Path) -> None:
     plan, at_once = tiny_xrays(keep_networks=False), list[int]()
     out = tmp_path / "dropped"
 
@@ -220,25 +220,25 @@ def test_networks_that_do_not_stay_change_no_row(tiny_xrays, nih: Folder, everyt
     assert list(out.glob("models/*.safetensors")) == []
     pd.testing.assert_frame_equal(everything(nih), everything(dropped), check_exact=True)
     assert set(read_timings(dropped)["method"]) == {"training", "standard", "bias-gda"}
-    # A run that is killed after a training: the network is there, and is used; before it: it is trained again.
+    # If a run is killed after a training, the network is used; if it is killed before, the network is trained again.
     methods = [task for task in tasks_of(plan) if task.method == "bias-gda"]
     dropped.file(methods[0]).unlink()
     again = run_study(plan, out, runner="serial", root=xrays)
     pd.testing.assert_frame_equal(everything(nih), everything(again), check_exact=True)
     assert list(out.glob("models/*.safetensors")) == []
-    # One that is killed just before it would have removed a network.
+    # A run that is killed just before it deletes a network.
     dropped.file(methods[0].training).write_bytes(nih.file(methods[0].training).read_bytes())
     run_study(plan, out, runner="serial", root=xrays)
     assert list(out.glob("models/*.safetensors")) == []
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_where_networks_do_not_stay_whole_splits_come_first(keep: bool, tmp_path: Path) -> None:
+def test_splits_are_completed_in_order_if_networks_are_deleted(keep: bool, tmp_path: Path) -> None:
     data = [{"source": "phantom", "name": name, "model": "squeezenet"} for name in ("one", "other")]
     plan = make_plan({"name": "x", "data": data, "methods": ["standard", "random"], "splits": 3, "stack": 1, "keep_networks": keep})
     run = _Run(Folder(tmp_path, plan, "", ""), tasks_of(plan), None, None)
     done: list[tuple[str, int]] = []
-    while task := run._ready():  # as one worker takes them
+    while task := run._next_task():  # as one worker takes them
         done.append((task.data, task.seeds[0]))
     seeds = [seed for _, seed in done]
     assert (seeds == sorted(seeds)) is not keep
@@ -252,7 +252,7 @@ def test_a_method_that_fails_keeps_its_network(tiny_xrays, xrays: Path, tmp_path
     assert len(list((tmp_path / "out" / "models").glob("*.safetensors"))) == 1
 
 
-def test_decoding_is_told(tiny_xrays, xrays: Path, tmp_path: Path) -> None:
+def test_decoding_is_reported(tiny_xrays, xrays: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     run_study(tiny_xrays(splits=1), tmp_path / "out", runner="serial", root=xrays, progress=events.append)
     told = [event.running[0] for event in events if event.running and "decoded" in event.running[0]]
@@ -260,7 +260,7 @@ def test_decoding_is_told(tiny_xrays, xrays: Path, tmp_path: Path) -> None:
     assert [event.done for event in events] == sorted(event.done for event in events)
 
 
-def test_phantoms_are_drawn_in_the_worker(tiny_xrays, tmp_path: Path) -> None:
+def test_phantoms_are_simulated_in_the_worker(tiny_xrays, tmp_path: Path) -> None:
     data = [{"source": "phantom", "options": {"n": 200, "size": 16}, "redraw": True}]
     rows = read_rows(run_study(tiny_xrays(data=data), tmp_path / "out", runner="serial"))
     assert rows["gap"].notna().all()
@@ -282,7 +282,7 @@ def test_images_need_a_network_for_images(tiny_xrays, xrays: Path, tmp_path: Pat
         run_study(tiny_xrays(model="mlp", splits=1), tmp_path / "out", runner="serial", root=xrays)
 
 
-def test_parts_of_the_real_images(data_root: Path) -> None:
+def test_splits_of_the_real_images(data_root: Path) -> None:
     if not (data_root / "cxr-nih" / "metadata.csv").is_file():
         pytest.skip("no cxr-nih in EQUIPOISE_DATA")
     plan = read_plan("nih")

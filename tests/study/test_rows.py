@@ -1,4 +1,4 @@
-"""Rows survive the way to a file and back; what is no file of rows is refused; those without p-values or the limit are read."""
+"""Rows are written to bytes and read back; files from earlier versions are read, and other files refused."""
 
 from io import BytesIO
 
@@ -24,7 +24,7 @@ ROW = {
 }
 
 
-def test_there_and_back() -> None:
+def test_rows_survive_a_round_trip() -> None:
     frame = rows.from_bytes(rows.to_bytes([ROW]), "x")
     assert list(frame.columns) == rows.SCHEMA.names
     assert frame[["data", "seed", "gap", "p_value", "valid_p_value", "limit"]].iloc[0].tolist() == ["d", 1, 0.1, 0.02, 0.03, 0.8]
@@ -53,7 +53,7 @@ def test_columns_of_earlier_studies_that_are_no_longer_used_are_left_out() -> No
     assert list(rows.from_bytes(buffer.getvalue(), "x").columns) == rows.SCHEMA.names
 
 
-def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
+def test_rows_from_before_the_limit_can_be_combined_with_newer_ones() -> None:
     old = rows.from_bytes(without("limit", *rows.POOLED, "pace", *rows.SIZES), "x")
     assert list(old.columns) == rows.SCHEMA.names
     assert old["p_value"].iloc[0] == 0.02
@@ -61,7 +61,7 @@ def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
     assert both["limit"].isna().tolist() == [True, False]
 
 
-def test_rows_from_before_folds_are_read_and_go_with_newer_ones() -> None:
+def test_rows_from_before_folds_can_be_combined_with_newer_ones() -> None:
     old = rows.from_bytes(without(*rows.POOLED, "pace", *rows.SIZES), "x")
     new = rows.from_bytes(rows.to_bytes([{**ROW, "test_cell": [0, 3], "test_decision": [1.0, 0.5], "test_patient": [7, 9]}]), "y")
     both = pd.concat([old, new], ignore_index=True)
@@ -94,7 +94,7 @@ def plain() -> pa.Table:
     return pq.read_table(BytesIO(rows.to_bytes([ROW])))
 
 
-def test_any_column_beside_the_core_may_be_missing() -> None:
+def test_any_column_outside_the_core_may_be_missing() -> None:
     for lost in (name for name in rows.SCHEMA.names if name not in rows.CORE):
         frame = rows.from_bytes(without(lost), "x")
         assert list(frame.columns) == rows.SCHEMA.names

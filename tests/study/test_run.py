@@ -1,4 +1,4 @@
-"""A run can be stopped at any moment, by Ctrl-C or a power cut, and goes on; a bad task does not take the others along."""
+"""A run can be stopped at any moment and resumed; a failed task does not affect the others."""
 
 import json
 import random
@@ -40,11 +40,11 @@ def start(plan: Plan, folder: Path, runner: str, script: Path) -> "subprocess.Po
 
 
 def reported(plan: Plan, folder: Path, done: "Connection[Any, Any]") -> None:
-    """A study in a process of its own, which sends each event before it goes on."""
+    """Runs a study in another process, which sends each event before it continues."""
     run_study(plan, folder, runner="serial", progress=lambda event: done.send(event.done))
 
 
-def test_killed_in_the_middle_of_a_task_it_ends_with_the_same_rows(tiny, everything, serial, forks, tmp_path: Path) -> None:
+def test_a_run_killed_during_a_task_resumes_to_the_same_rows(tiny, everything, serial, forks, tmp_path: Path) -> None:
     plan, rng = tiny(), random.Random(0)
     stopped_at = []
     for _ in range(2):
@@ -52,19 +52,19 @@ def test_killed_in_the_middle_of_a_task_it_ends_with_the_same_rows(tiny, everyth
         process = forks.Process(target=reported, args=(plan, tmp_path / "cut", theirs))
         process.start()
         theirs.close()
-        for _ in range(rng.randint(1, 3)):  # so many tasks are done, and it is at work on the next
+        for _ in range(rng.randint(1, 3)):  # tasks finished before the process is killed during the next
             ours.recv()
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
         stopped_at.append(len(list((tmp_path / "cut").rglob("*.*"))))
-    assert sorted(stopped_at) == stopped_at  # what is done stays done
+    assert sorted(stopped_at) == stopped_at  # finished tasks stay finished
     last = run_study(plan, tmp_path / "cut", runner="serial")
     pd.testing.assert_frame_equal(serial, everything(last), check_exact=True)
 
 
 def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
-    endless = {"method": "bias-gda", "settings": {"epochs": 100_000, "stop_below": 0.0, "schedule": "paper"}}  # nobody waits for that
+    endless = {"method": "bias-gda", "settings": {"epochs": 100_000, "stop_below": 0.0, "schedule": "paper"}}  # longer than the test
     plan = tiny(methods=[endless], data=[{"source": "loh", "options": {"n": 400}}], splits=2, stack=1)
     with start(plan, tmp_path / "out", "processes", tmp_path / "script.py") as process:
         assert process.stdout is not None
@@ -76,7 +76,7 @@ def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
         try:
             process.wait(timeout=60)
         finally:
-            process.kill()  # or a run that does not hear it is waited for without end
+            process.kill()  # otherwise the test would wait forever for a run that ignores it
         said = process.stderr.read()
     assert len(workers) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
@@ -92,7 +92,7 @@ def _workers(pid: int) -> list[int]:
     return [int(child) for child in listing.read_text().split() if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def test_bad_tasks_are_named_at_the_end_and_the_others_kept(tiny, tmp_path: Path) -> None:
+def test_failed_tasks_are_named_at_the_end_and_other_results_kept(tiny, tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text("x,sex,y\n" + "".join(f"{k},{'FM'[k % 2]},{int(k % 2 and k % 3 == 0)}\n" for k in range(60)))  # no woman is positive
     data = [{"source": "loh", "options": {"n": 300}}, {"file": str(bad), "label": "y", "group": "sex", "reference": "M"}]
@@ -105,7 +105,7 @@ def test_bad_tasks_are_named_at_the_end_and_the_others_kept(tiny, tmp_path: Path
     assert (events[-1].done, events[-1].total) == (5, 6)
 
 
-def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
+def test_unreadable_data_do_not_stop_the_other_data(tiny, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("x,sex,y\n1,F,2\n2,M,3\n")
     data = [{"file": str(tmp_path / "bad.csv"), "label": "y", "group": "sex"}, {"source": "loh", "options": {"n": 300}}]
     with pytest.raises(TasksFailed, match=facts("bad", "0-1", "training", 2)):
@@ -113,34 +113,34 @@ def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
     assert set(read_rows(opened(tmp_path / "out"))["data"]) == {"loh"}
 
 
-def test_a_gpu_has_as_many_workers_as_its_memory_takes(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_fits_the_memory_of_the_gpu(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny(data=["phantom"], methods=["standard"], model="resnet-18")
     monkeypatch.setattr(run, "cores", lambda: 16)
-    assert run._share_of_gpu(images, None) is None or torch.cuda.is_available()
+    assert run._workers_on_gpu(images, None) is None or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gibibytes, workers in ((8, 1), (24, 2), (140, 14), (400, 16)):
         card = SimpleNamespace(total_memory=gibibytes * 2**30)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
-        assert run._share_of_gpu(images, None) == workers
-    assert run._share_of_gpu(tiny(), None) is None  # tables stay on the cores
-    assert run._share_of_gpu(images, "cpu") is None
+        assert run._workers_on_gpu(images, None) == workers
+    assert run._workers_on_gpu(tiny(), None) is None  # tables stay on the cores
+    assert run._workers_on_gpu(images, "cpu") is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * 2**30))
-    assert run._share_of_gpu(tiny(), "cuda") == 6  # unless they are asked not to
+    assert run._workers_on_gpu(tiny(), "cuda") == 6  # unless a GPU is requested
 
 
-def test_a_device_that_is_not_there_is_refused_before_anything_runs(tiny, tmp_path: Path) -> None:
+def test_a_missing_device_is_refused_before_anything_runs(tiny, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cuda:99"):
         run_study(tiny(), tmp_path / "out", runner="serial", device="cuda:99")
     assert not (tmp_path / "out").exists()
 
 
-def test_rows_name_the_device_that_was_asked_for(calm) -> None:
+def test_rows_name_the_requested_device(calm) -> None:
     assert set(read_rows(calm[0])["device"]) == {"cpu"}
 
 
-def test_progress_tells_how_far_it_is(tiny, calm) -> None:
+def test_progress_reports_the_share_of_work_done(tiny, calm) -> None:
     folder, events = calm
     shares = [event.share for event in events]
     assert shares == sorted(shares)

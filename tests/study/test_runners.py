@@ -1,4 +1,4 @@
-"""The same rows to the bit from every runner, also when workers die on the way."""
+"""Every runner gives bit-identical rows, also if workers die."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ import pytest
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.study import Event, run, run_study
 from equipoise.study.run import TasksFailed
-from equipoise.study.runners import Processes, started
+from equipoise.study.runners import Processes, started_runner
 from support.facts import facts, says, suggests
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -50,7 +50,7 @@ def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, 
     changes = mortal()
     tuned = {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 2}}
     plan = tiny(**changes | {"methods": [*changes["methods"], tuned]})
-    with started("ray", workers=1):
+    with started_runner("ray", workers=1):
         survived = run_study(plan, tmp_path / "killed", runner="ray")
     assert (tmp_path / "died").exists()
     assert not sys.modules["ray"].is_initialized()
@@ -68,7 +68,7 @@ def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path
 
 
 def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_current_folder(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # which Python itself imports as it starts
+    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # a module that Python imports at startup
     monkeypatch.chdir(tmp_path)
     workforce = Processes(1)
     try:
@@ -85,9 +85,9 @@ def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_curren
     assert "PYTHONSAFEPATH" not in os.environ
 
 
-def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), started("ray"):
+    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), started_runner("ray"):
         pass
 
 
@@ -100,5 +100,5 @@ def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
-    with pytest.raises(BadInput, match=said), started(*arguments):
+    with pytest.raises(BadInput, match=said), started_runner(*arguments):
         pass

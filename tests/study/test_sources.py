@@ -1,4 +1,4 @@
-"""What a study loads: pixels that travel as a file name, options without the run's own business, and a signature of the tables."""
+"""Data of a study: pixels are sent as a file name, options exclude what the run sets, and tables have checksums."""
 
 import gzip
 import pickle
@@ -15,7 +15,7 @@ from support.facts import facts
 
 
 @pytest.mark.parametrize("source", ["nih", "mimic-cxr"])
-def test_pixels_travel_as_a_file_name(source: str, xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_are_sent_as_a_file_name(source: str, xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     counts: list[int] = []
     cohort = FromSource(source, options={"size": 200}).load(xrays, counts.append)
@@ -28,7 +28,7 @@ def test_pixels_travel_as_a_file_name(source: str, xrays: Path, tmp_path: Path, 
     assert (again.inputs[:5] == cohort.inputs[:5]).all()
 
 
-def test_options_leave_the_runs_own_business_out() -> None:
+def test_options_exclude_arguments_that_the_run_sets() -> None:
     assert set(SOURCES) > {"nih", "mimic-cxr", "mimic-iii", "phantom"}
     assert set(option_types("nih")) >= {"finding", "attribute", "views", "size", "channels", "skip_broken"}
     assert "mimic_iv" in option_types("mimic-cxr")
@@ -36,11 +36,11 @@ def test_options_leave_the_runs_own_business_out() -> None:
     assert "seed" in option_types("phantom")
 
 
-def test_another_table_has_another_signature(xrays: Path, tmp_path: Path) -> None:
+def test_another_table_has_another_checksum(xrays: Path, tmp_path: Path) -> None:
     shutil.copytree(xrays, tmp_path / "copy")
     for source, table in (("nih", "cxr-nih/metadata.csv"), ("mimic-cxr", "mimic-cxr/hosp/patients.csv")):
         before = FromSource(source).checksum(xrays)
-        assert FromSource(source).checksum(tmp_path / "copy") == before  # wherever it lies
+        assert FromSource(source).checksum(tmp_path / "copy") == before  # in any folder
         path = tmp_path / "copy" / table
         path.write_text(path.read_text().replace(",M", ",F", 1))  # of the same length
         assert FromSource(source).checksum(tmp_path / "copy") != before
@@ -51,14 +51,14 @@ def test_another_table_has_another_signature(xrays: Path, tmp_path: Path) -> Non
     assert FromSource("mimic-cxr", options={"mimic_iv": str(tmp_path / "mimic-iv")}).checksum(tmp_path / "copy") != moved
 
 
-def test_tables_of_mimic_iii_are_known_by_name_and_content(tmp_path: Path) -> None:
+def test_tables_of_mimic_iii_are_identified_by_name_and_content(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=facts("ADMISSIONS.csv", "PATIENTS.csv")):
         FromSource("mimic-iii").checksum(tmp_path)
     (tmp_path / "admissions.csv.gz").write_bytes(gzip.compress(b"a"))
     assert FromSource("mimic-iii").checksum(tmp_path)
 
 
-def test_a_file_has_its_ids_as_text_its_ages_in_bins_and_its_conflicts_settled(tmp_path: Path) -> None:
+def test_a_file_has_ids_as_text_ages_in_bins_and_resolved_conflicts(tmp_path: Path) -> None:
     rows = [f"{'007' if k % 4 < 2 else '7'},{k:03d},{35 + 10 * (k % 4)},{'01' if k % 2 else '1'},{k % 3 % 2}" for k in range(24)]
     (tmp_path / "a.csv").write_text("pid,id,age,ward,died\n" + "\n".join(rows) + "\n")
     columns = {"label": "died", "patient": "pid", "id": "id", "features": ("age", "ward")}

@@ -29,7 +29,7 @@ def cell(rows: pd.DataFrame, method: str) -> pd.DataFrame:
     return chosen.sort_values("seed")
 
 
-def test_means_and_spreads() -> None:
+def test_means_and_standard_deviations() -> None:
     rows = frame()
     line = cell(summarise(rows).assign(seed=0), "pruning").iloc[0]
     gaps = cell(rows, "pruning")["gap"].to_numpy()

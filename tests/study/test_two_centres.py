@@ -1,4 +1,4 @@
-"""The two centres of the demo: who comes there, what the network of the first does at the second, and what is written."""
+"""The two centres of the demo: their patients, the errors of the network at the second centre, and the files."""
 
 import sys
 
@@ -15,21 +15,21 @@ from equipoise.study import small_cnn
 from equipoise.study import two_centres as centres
 
 
-def test_the_sick_are_as_many_as_the_centre_says_and_the_same_seed_gives_the_same_patients():
-    cohort = centres.admit(centres.CENTRE_1, 2_000, "one", 3)
+def test_prevalence_is_that_of_the_centre_and_the_seed_determines_the_patients():
+    cohort = centres.simulate_xrays(centres.CENTRE_1, 2_000, "one", 3)
     women = cohort.groups == "F"
     assert women.sum() == 500
     assert cohort.y[~women].mean() == pytest.approx(0.5, abs=0.05)
     assert cohort.y[women].mean() == pytest.approx(0.15, abs=0.06)
     assert cohort.patients is not None
     assert 1.2 < 2_000 / len(set(cohort.patients)) < 1.6
-    again, other = (centres.admit(centres.CENTRE_1, 2_000, "one", seed) for seed in (3, 4))
+    again, other = (centres.simulate_xrays(centres.CENTRE_1, 2_000, "one", seed) for seed in (3, 4))
     assert torch.equal(cohort.inputs, again.inputs)
     assert not torch.equal(cohort.inputs, other.inputs)
 
 
-def test_a_patient_has_one_label_and_one_sex_and_neighbours_in_the_table_are_strangers():
-    cohort = centres.admit(centres.CENTRE_2, 400, "two", 0)
+def test_patients_have_one_label_and_one_sex_and_are_shuffled():
+    cohort = centres.simulate_xrays(centres.CENTRE_2, 400, "two", 0)
     frame = pd.DataFrame({"patient": cohort.patients, "sex": cohort.groups, "y": cohort.y})
     assert frame.groupby("patient")[["sex", "y"]].nunique().to_numpy().max() == 1
     assert (frame["patient"] == frame["patient"].shift()).mean() < 0.05
@@ -38,7 +38,7 @@ def test_a_patient_has_one_label_and_one_sex_and_neighbours_in_the_table_are_str
 
 def test_the_network_of_centre_1_misses_more_women_at_centre_2():
     network = centres.train_at_one(1_000, epochs=4)
-    scores = predict(network, centres.admit(centres.CENTRE_2, 1_000, "two", 0))
+    scores = predict(network, centres.simulate_xrays(centres.CENTRE_2, 1_000, "two", 0))
     found = scores.score >= network.threshold
     sick, women = scores.y == 1, scores.groups == "F"
     assert found[sick & women].mean() < found[sick & ~women].mean() - 0.1
@@ -47,7 +47,7 @@ def test_the_network_of_centre_1_misses_more_women_at_centre_2():
 
 @pytest.fixture(scope="module")
 def hospital(tmp_path_factory):
-    """The files of centre 2, with a network that was never trained."""
+    """The files of centre 2, with an untrained network."""
     folder = tmp_path_factory.mktemp("hospital")
     torch.manual_seed(0)
     network = small_cnn.build().eval()
@@ -76,7 +76,7 @@ def test_the_scores_are_those_of_the_images_in_the_files(hospital):
     assert scores["score"].to_numpy() == pytest.approx(expected.numpy(), abs=1e-6)
 
 
-def test_code_and_weights_need_nothing_of_equipoise(hospital, monkeypatch):
+def test_code_and_weights_do_not_need_equipoise(hospital, monkeypatch):
     folder, network = hospital
     for name in [name for name in sys.modules if name.partition(".")[0] == "equipoise"]:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it would fail

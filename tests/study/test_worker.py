@@ -1,4 +1,4 @@
-"""A task gives what the public functions give for the same split, and depends on nothing but what it is handed."""
+"""A task gives the same results as the public functions, and depends only on its arguments."""
 
 import json
 import pickle
@@ -24,7 +24,7 @@ STUDIES = count()
 
 
 def done(plan: Plan, task: Task, cohort: eq.Cohort | None) -> tuple[bytes, pd.DataFrame]:
-    """The networks and the rows of a method task, as of a study that no process has seen before."""
+    """The networks and the rows of a method task, without cached splits."""
     sent, fingerprint = None if cohort is None else pickle.dumps(cohort), f"study {next(STUDIES)}"
     trained = perform(Work(plan, fingerprint, "0", task.training), sent, None)
     return trained, rows.from_bytes(perform(Work(plan, fingerprint, "0", task), sent, trained), "rows")
@@ -70,8 +70,8 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         assert row["seconds"] == row["task_seconds"] / 2
 
 
-def test_an_arm_may_have_networks_trained_in_another_way(tiny) -> None:
-    """Arms that name a recipe share its networks; the others keep the study's own, and their rows stay as they are without it."""
+def test_an_arm_may_have_its_own_training_recipe(tiny) -> None:
+    """Arms that name a recipe share its networks; the rows of the other arms do not change."""
     last = {"restore": "last", "epochs": 3}
     named = [{"method": m, "name": f"{m}-last", "training": "last"} for m in ("standard", "equalised-odds")]
     plan = tiny(methods=["standard", *named], trainings={"last": last})
@@ -115,7 +115,7 @@ def test_f1_as_the_performance(tiny) -> None:
 
 def test_a_file_with_patients_and_a_network_of_the_users_own(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    patient = rng.integers(0, 150, 400)  # parts of unequal size
+    patient = rng.integers(0, 150, 400)  # splits of unequal size
     frame = pd.DataFrame({"patient": patient, "a": rng.normal(size=400), "b": rng.normal(size=400), "sex": np.where(patient % 2, "F", "M")})
     frame.assign(sick=(frame["a"] + rng.normal(size=400) > 0).astype(int)).to_csv(tmp_path / "d.csv", index=False)
     (tmp_path / "net.py").write_text("from torch import nn\ndef make(): return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))")
@@ -145,14 +145,14 @@ def test_a_problem_is_an_outcome(tiny) -> None:
     assert "Traceback" in outcome.details
 
 
-def test_one_thread_puts_things_back() -> None:
+def test_one_thread_restores_the_number_of_threads() -> None:
     before = torch.get_num_threads()
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
 
 
-def test_damaged_networks_are_noticed() -> None:
+def test_damaged_networks_are_refused() -> None:
     content = networks.to_bytes([torch.nn.Linear(2, 1)], [0], {"fingerprint": "x"})
     assert set(networks.from_bytes(content, "w")[0][0]) == {"weight", "bias"}
     flipped = content[:-1] + bytes([content[-1] ^ 1])

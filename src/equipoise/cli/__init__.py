@@ -1,6 +1,6 @@
 """The command line: reads arguments, calls the library and prints. One file per command.
 
-Nothing heavy is imported here: Ctrl-C ends in one line from the first moment on, also while torch and pandas are being imported.
+Nothing heavy is imported here, so that Ctrl-C prints one line from the start, also while torch and pandas are being imported.
 """
 
 import signal
@@ -18,7 +18,7 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interruption during Python's shutdown has no handler
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback from an interruption during Python's shutdown
     except KeyboardInterrupt:
         code = STOPPED
     sys.exit(code)
@@ -26,44 +26,39 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input, 130 after Ctrl-C."""
-    if arguments == ["--version"]:  # needs no parser, which takes ten times as long to import as this takes
+    if arguments == ["--version"]:  # without the parser, whose import takes ten times as long
         from equipoise import __version__
 
         print(__version__)
         return 0
-    with _heard() as heard:
+    with _recorded_interrupts() as interrupts:
         try:
             from equipoise.cli.app import run as run_command
 
             code = run_command(arguments)
-        except KeyboardInterrupt:
-            code = _stopped()
-        except BaseException:
-            if not heard:
+        except BaseException as error:
+            # Some libraries turn an interruption of their import into another error.
+            if not (interrupts or isinstance(error, KeyboardInterrupt)):
                 raise
-            code = _stopped()  # some libraries turn an interruption of their import into another error
-    return STOPPED if heard and code else code
-
-
-def _stopped() -> int:
-    print("Stopped.", file=sys.stderr)
-    return STOPPED
+            print("Stopped.", file=sys.stderr)
+            code = STOPPED
+    return STOPPED if interrupts and code else code
 
 
 @contextmanager
-def _heard() -> Iterator[list[int]]:
-    """A list that is not empty once Ctrl-C was pressed. Where it is ignored, as in a background shell, it stays ignored."""
-    heard: list[int] = []
+def _recorded_interrupts() -> Iterator[list[int]]:
+    """A list that is not empty once Ctrl-C was pressed. If interrupts are ignored, as in a background shell, they stay ignored."""
+    interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield heard
+        yield interrupts
         return
 
-    def note(number: int, _: object) -> None:
-        heard.append(number)
+    def record(number: int, _: object) -> None:
+        interrupts.append(number)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, record)
     try:
-        yield heard
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,7 @@
-"""The root command and the exit codes: bad input is one message and exit code 2, never a traceback."""
+"""The root command and its exit codes. Bad input ends in one message and exit code 2, never in a traceback.
+
+Not part of `__init__`, which handles Ctrl-C while the imports of this file are still running.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,11 @@ from equipoise import __version__, report
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
 from equipoise.errors import EquipoiseError
 
-COMMANDS = {
+COMMANDS = {  # by file in this room: the name of its function, or of its app of several commands
     **{name: name for name in ("audit", "debias", "apply", "compare", "report", "demo")},
     "data": "data_app",
     "study": "study_app",
 }
-"""Each command's file in this room, and what it is called there: a function, or an app of several commands."""
 ABOUT = """Audit a trained classifier for group bias and repair it after training.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex
@@ -33,7 +35,7 @@ ABOUT = """Audit a trained classifier for group bias and repair it after trainin
 
 
 def command_line(*names: str) -> typer.Typer:
-    """The command line with these commands, or with all. Reading the options of one takes as long as its file does to import."""
+    """The app with these commands, or with all of them. Only their files are imported."""
     app = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -42,18 +44,18 @@ def command_line(*names: str) -> typer.Typer:
         help=ABOUT,
     )
     for name in names or COMMANDS:
-        found = getattr(importlib.import_module(f"equipoise.cli.{name}"), COMMANDS[name])
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
+        command = getattr(importlib.import_module(f"equipoise.cli.{name}"), COMMANDS[name])
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
         else:
-            app.command()(found)
+            app.command()(command)
     app.callback(invoke_without_command=True)(_version)
     return app
 
 
 @cache
 def _parser(*names: str) -> Callable[..., None]:
-    """The same, ready to be called, and made once: reading every option of a command takes 30 ms."""
+    """The command-line parser, built once per set of commands, since building one takes 30 ms."""
     return get_command(command_line(*names))
 
 
@@ -61,22 +63,22 @@ def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
     forget_stopped()
     try:
-        named = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs others
-        _parser(*named)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
+        names = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs other commands
+        _parser(*names)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
         if stop.code == 128 + signal.SIGINT:
             say_stopped()
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except EquipoiseError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 2
     except OSError as error:
-        _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+        _print_error(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
         return 2
     return 0
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     err.print(Text.assemble(("error: ", "bold red"), report.printable(message)), soft_wrap=True)
 
 

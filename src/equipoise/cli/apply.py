@@ -1,4 +1,4 @@
-"""`equipoise apply`: scores and decisions for new patients with a repaired network and its rule."""
+"""`equipoise apply`: scores and decisions of a repaired network for new patients."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from equipoise import data, report
-from equipoise.cli.console import JsonOption, counting, notes, out, say_code
+from equipoise import data
+from equipoise.cli.console import JsonOption, counting, notes, say, say_code, to_json
 from equipoise.cli.inputs import Inputs, number_problems
 from equipoise.cli.options import takes_options
 from equipoise.errors import BadInput, raise_all
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from equipoise.repair import Bundle
 
 
-READ = ("images", "image_column", "skip_broken", "allow_outside", "max_pixels", "cache")  # how images are read
-FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
+IMAGE_OPTIONS = ("images", "image_column", "skip_broken", "allow_outside", "max_pixels", "cache")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # the first characters of cells that a spreadsheet runs as formulas
 
 
-@takes_options(*READ, "max_table_bytes")
+@takes_options(*IMAGE_OPTIONS, "max_table_bytes")
 def apply(
     folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
@@ -76,35 +75,29 @@ def apply(
     with notes():
         text = bundle.text_columns | ({image_column} if images is not None and image_column is not None else set())
         frame = data.read_table(file, text=text, limit=options["max_table_bytes"])
-        with counting("reading images", len(frame)) as more:
-            table = bundle.decide(frame, **{name: options[name] for name in READ}, seed=seed, name=file.name, progress=more)
+        with counting("reading images", len(frame)) as advance:
+            table = bundle.decide(frame, **{name: options[name] for name in IMAGE_OPTIONS}, seed=seed, name=file.name, progress=advance)
     content = _csv(table, spreadsheet_safe)
     if save:
         data.write_text(save, content)
     if as_json:
-        print(json.dumps(_document(bundle, table, save, left_out=len(frame) - len(table)), indent=2, allow_nan=False))
+        print(to_json(_document(bundle, table, save, left_out=len(frame) - len(table))))
     elif save:
-        out.print(Text(_summary(bundle, table, save)), soft_wrap=True)
+        say(f"{len(table):,} rows, {int(table['decision'].sum()):,} decided positive ({bundle.rule.describe()}): {save}")
     else:
         print(content, end="")
 
 
-def _summary(bundle: Bundle, table: pd.DataFrame, save: Path) -> str:
-    rule, place = report.printable(bundle.rule.describe()), report.printable(str(save))
-    return f"{len(table):,} rows, {int(table['decision'].sum()):,} decided positive ({rule}): {place}"
-
-
 def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
-    about = table.drop(columns=[c for c in ("score", "probability", "decision") if c in table])
-    # Python writes a carriage return without quotation marks, and a reader would end the row there.
-    broken = any("\r" in str(value) for name in about for value in (name, *about[name]))
-    shown = _spreadsheet_safe(table) if spreadsheet_safe else table
-    return str(shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))
+    texts = table.drop(columns=["score", "probability", "decision"], errors="ignore")
+    # Without quotation marks, which Python omits for a carriage return, a reader would end the row there.
+    broken = any("\r" in str(value) for name in texts for value in (name, *texts[name]))
+    escaped = _spreadsheet_safe(table) if spreadsheet_safe else table
+    return str(escaped.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))
 
 
 def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with a ' before every text, in cells and names of columns, that a spreadsheet would take for a formula."""
-
+    """The table with a ' before every text, in cells and column names, that a spreadsheet would run as a formula."""
     import pandas as pd
 
     def safe(value: object) -> object:
@@ -115,7 +108,6 @@ def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _document(bundle: Bundle, table: pd.DataFrame, save: Path | None, left_out: int) -> dict[str, object]:
-    rows = json.loads(table.to_json(orient="records", double_precision=15))
     return {
         "schema": "equipoise.decisions",
         "schema_version": 1,
@@ -125,5 +117,5 @@ def _document(bundle: Bundle, table: pd.DataFrame, save: Path | None, left_out: 
         "left_out": left_out,
         "positive": int(table["decision"].sum()),
         "out": save and str(save),
-        "decisions": rows,
+        "decisions": json.loads(table.to_json(orient="records", double_precision=15)),
     }

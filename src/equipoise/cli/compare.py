@@ -1,21 +1,19 @@
-"""`equipoise compare`: models on the same patients, sites or periods with different patients, and audits repeated over time."""
+"""`equipoise compare`: compare models on the same patients, or sites or periods with different patients; follow an audit over time."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from equipoise import data, measures, repair, report
-from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.cli.inputs import Inputs, group_names_of, number_problems, page_problems
+from equipoise.cli.console import JsonOption, bar, notes, out, say_places, to_json
+from equipoise.cli.fail_if import FailIfOption, exit_if, parse_conditions
+from equipoise.cli.inputs import Inputs, check_places, group_names_of, number_problems, page_problems
 from equipoise.cli.options import GroupNameOption, PdfOption, takes_options
-from equipoise.cli.pipeline import FailIfOption, conditions_of, exit_if
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ AUDIT, HISTORY, TABLE = "audit", "history", "table"
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What is compared in tables of scores, and what is followed in a history."""
+    """Options for tables of scores and for histories."""
 
     score: Annotated[list[str] | None, typer.Option(help="Column of scores in a table; the first is compared with each of the others.")] = (
         None
@@ -92,55 +90,49 @@ def compare(
     problems = number_problems(level=how.level, min_patients=how.min_patients)
     for value in how.threshold or []:
         problems += number_problems(threshold=value)
-    conditions = conditions_of(fail_if, problems)
+    conditions = parse_conditions(fail_if, problems)
     raise_all(problems + page_problems({"--report": page, "--pdf": pdf}))
     for path in files:
         if not path.exists():
             raise data.no_such_file(path)
-    for place in (save, page, pdf):
-        if place:
-            data.check_writable(place)
-    if pdf:
-        report.check_printer()
-    names = group_names_of(group_name)
+    check_places(save, page, pdf=pdf)
+    group_names = group_names_of(group_name)
     with notes():
-        found = _compared(files, inputs, how)
-    told = found.to_dict()
+        result = _compare(files, inputs, how)
+    document = to_json(result.to_dict()) if save or as_json else ""
     if save:
-        data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
+        data.write_text(save, document + "\n")
     for place in (page, pdf):
         if place:
-            found.report(place, group_names=names)
+            result.report(place, group_names=group_names)
+    over_time = isinstance(result, measures.Monitoring)
     if as_json:
-        print(json.dumps(told, indent=2, allow_nan=False))
+        print(document)
     else:
-        over_time = isinstance(found, measures.Monitoring)
-        out.print(report.monitoring_view(found, verbose) if over_time else report.contrast_view(found, verbose))  # type: ignore[arg-type]
-        for what, place in (("result", save), ("report", page), ("PDF", pdf)):
-            if place:
-                out.print(Text(f"{what}: {place}"), soft_wrap=True)
+        out.print(report.monitoring_view(result, verbose) if over_time else report.contrast_view(result, verbose))  # type: ignore[arg-type]
+        say_places({"result": save, "report": page, "PDF": pdf})
     if conditions:
-        exit_if(conditions, measures.monitoring_facts(found) if isinstance(found, measures.Monitoring) else repair.contrast_facts(found))
+        exit_if(conditions, measures.monitoring_facts(result) if over_time else repair.contrast_facts(result))  # type: ignore[arg-type]
 
 
-def _compared(files: list[Path], inputs: Inputs, how: CompareOptions) -> Contrast | Monitoring:
-    """The comparison of audits or of tables, or what became of an audit over time."""
+def _compare(files: list[Path], inputs: Inputs, how: CompareOptions) -> Contrast | Monitoring:
+    """The comparison of audits or of tables, or the course of an audit over time."""
     kinds = [_kind(path) for path in files]
     raise_all(_kind_problems(files, kinds, inputs.options, how))
     if kinds == [HISTORY]:
-        wanted: dict[str, Any] = {"measures": how.measure} if how.measure else {}
-        wanted |= {"since": how.since, "intersections": how.intersections}
-        return measures.history(files[0]).monitor(level=how.level, expected_change=how.expected_change, **wanted)
+        options: dict[str, Any] = {"measures": how.measure} if how.measure else {}
+        options |= {"since": how.since, "intersections": how.intersections}
+        return measures.history(files[0]).monitor(level=how.level, expected_change=how.expected_change, **options)
     if kinds[0] == AUDIT:
-        audits: dict[str, Any] = dict(zip(_names(how.name, files), map(measures.read_audit, files), strict=True))
+        audits: dict[str, Any] = dict(zip(_file_names(how.name, files), map(measures.read_audit, files), strict=True))
         return repair.compare(audits, common_groups=how.common_groups)
-    scores, given = _scores(files, inputs.options, how.score or [], how.name), how.threshold or [0.5]
-    if len(given) not in (1, len(scores)):
-        raise BadInput(f"{len(given)} values of --threshold for {len(scores)} sets of scores. Give one for all, or one for each.")
-    each = dict(zip(scores, given * (len(scores) if len(given) == 1 else 1), strict=True))
+    scores, thresholds = _read_scores(files, inputs.options, how.score or [], how.name), how.threshold or [0.5]
+    if len(thresholds) not in (1, len(scores)):
+        raise BadInput(f"{len(thresholds)} values of --threshold for {len(scores)} sets of scores. Give one for all, or one for each.")
+    by_name = dict(zip(scores, thresholds * (len(scores) if len(thresholds) == 1 else 1), strict=True))
     with bar("compare"):
         limits: dict[str, Any] = {"level": how.level, "min_patients": how.min_patients}
-        return repair.compare(scores, paired=how.paired, threshold=each, measures=how.measure or None, **limits)
+        return repair.compare(scores, paired=how.paired, threshold=by_name, measures=how.measure or None, **limits)
 
 
 def _kind(path: Path) -> str:
@@ -150,57 +142,57 @@ def _kind(path: Path) -> str:
 
 
 def _kind_problems(files: list[Path], kinds: list[str], roles: Mapping[str, Any], how: CompareOptions) -> list[str]:
-    """Files that do not go together, and options that are not for them."""
-    score, over_time = how.score, {"--since": how.since, "--intersections": how.intersections}
+    """Files of different kinds, and options that are not for their kind."""
     if len(set(kinds)) > 1:
         listed = ", ".join(f"{path.name} ({kind})" for path, kind in zip(files, kinds, strict=True))
         return [f"expected audits, tables or one history; got {listed}. Compare files of one kind."]
-    problems = []
-    kind = kinds[0]
+    problems: list[str] = []
+    kind, score = kinds[0], how.score or []
     if kind == HISTORY and len(files) > 1:
         problems.append(f"one history is followed at a time; got {len(files)}. Name one of them.")
     if kind == AUDIT and len(files) < 2:
         problems.append(f"one audit, {files[0].name}, has nothing to compare with. Name another one.")
     if kind != HISTORY:
-        problems += [f"{option} is for a history (.parquet, from audit --append). Omit it." for option, value in over_time.items() if value]
+        used = [option for option, value in (("--since", how.since), ("--intersections", how.intersections)) if value]
+        problems += [f"{option} is for a history (.parquet, from audit --append). Omit it." for option in used]
     if kind != TABLE:
-        used = {"--score": score, "--label": roles["labels"], "--group": roles["group"], "--reference": roles["reference"]}
-        used |= {"--patient": roles["patient"], "--weight": roles["weight"], "--bins": roles["bins"]}
-        return problems + [f"{option} is for tables of scores; {files[0].name} is an {kind}. Omit it." for option, v in used.items() if v]
+        options = {"--label": roles["labels"]} | {f"--{name}": roles[name] for name in ("group", "reference", "patient", "weight", "bins")}
+        used = [option for option, value in {"--score": score, **options}.items() if value]
+        article = "an" if kind == AUDIT else "a"
+        return problems + [f"{option} is for tables of scores; {files[0].name} is {article} {kind}. Omit it." for option in used]
     for option, field, example in (("--label", "labels", "y"), ("--group", "group", "sex")):
         if not roles[field]:
             problems.append(f"a table of scores needs {option}, as in {option} {example}")
     if len(roles["labels"] or []) > 1:
         problems.append("tables are compared for one --label at a time. Omit the others, or compare audits, which may have several.")
-    wanted = "two or more --score columns" if len(files) == 1 else "one --score column"
-    if (len(files) == 1) != (len(score or []) > 1) or not score:
-        shown = "1 table" if len(files) == 1 else f"{len(files)} tables"
-        problems.append(f"{shown} of scores: expected {wanted}; got {len(score or [])}. Give the columns with --score.")
+    if (len(files) == 1) != (len(score) > 1) or not score:
+        tables, columns = ("1 table", "two or more --score columns") if len(files) == 1 else (f"{len(files)} tables", "one --score column")
+        problems.append(f"{tables} of scores: expected {columns}; got {len(score)}. Give the columns with --score.")
     return problems
 
 
-def _names(given_names: list[str] | None, found: list[Path]) -> list[str]:
-    stems = [path.stem for path in found]
-    names = given_names or (stems if len(set(stems)) == len(stems) else list(map(str, found)))
-    return _checked(names, len(found))
+def _file_names(names: list[str] | None, files: list[Path]) -> list[str]:
+    """The names of the compared files: those of --name, or the files without folder and extension if these differ."""
+    stems = [path.stem for path in files]
+    return _checked_names(names or (stems if len(set(stems)) == len(stems) else list(map(str, files))), len(files))
 
 
-def _checked(names: list[str], count: int) -> list[str]:
+def _checked_names(names: list[str], count: int) -> list[str]:
     if len(names) != count or len(set(names)) != count:
         raise BadInput(f"{count} are compared and need {count} different names; got {', '.join(names)}. Give one --name for each.")
     return names
 
 
-def _scores(files: list[Path], roles: Mapping[str, Any], score: list[str], names: list[str] | None) -> dict[str, data.Scores]:
-    """The scores by name: columns of one table, or the same column of several; groups are those of the first."""
-    bins = dict(map(data.read_bins, roles["bins"] or []))
-    reading = data.Reading(**{**roles, "bins": bins})
-    pairs = [(files[0], column) for column in score] if len(files) == 1 else [(path, score[0]) for path in files]
-    called = _checked(names or score, len(pairs)) if len(files) == 1 else _names(names, files)
-    found: dict[str, data.Scores] = {}
-    for name, (path, column) in zip(called, pairs, strict=True):
-        (own,) = data.read_scores(path, reading, [column]).values()
-        found[name] = replace(own, name=name)
-        known = {a.name: a.bins for a in own.attributes if a.bins is not None}
-        reading = replace(reading, bins=known, reference=[a.reference for a in own.attributes])
-    return found
+def _read_scores(files: list[Path], roles: Mapping[str, Any], score: list[str], names: list[str] | None) -> dict[str, data.Scores]:
+    """The scores by name: several columns of one table, or the same column of several tables, with the groups of the first."""
+    reading = data.Reading(**{**roles, "bins": dict(map(data.read_bins, roles["bins"] or []))})
+    if len(files) == 1:
+        pairs, names = [(files[0], column) for column in score], _checked_names(names or score, len(score))
+    else:
+        pairs, names = [(path, score[0]) for path in files], _file_names(names, files)
+    by_name: dict[str, data.Scores] = {}
+    for name, (path, column) in zip(names, pairs, strict=True):
+        (scores,) = data.read_scores(path, reading, [column]).values()
+        by_name[name] = replace(scores, name=name)
+        reading = reading.as_for(scores)
+    return by_name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,9 +27,26 @@ RootOption = Annotated[
 ]
 
 
+def say(text: str, style: str = "", console: Console = out) -> None:
+    """Prints text without markup or wrapping, with control characters written out, since it may contain names from files."""
+    console.print(Text(report.printable(text), style=style), soft_wrap=True)
+
+
+def say_places(places: Mapping[str, Path | None]) -> None:
+    """Prints where each result was written."""
+    for what, place in places.items():
+        if place:
+            say(f"{what}: {place}")
+
+
+def to_json(document: object) -> str:
+    """The document as indented JSON; NaN is an error, since JSON has none."""
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
 @contextmanager
 def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr; nothing where stderr is not a terminal."""
+    """A progress bar on stderr, if that is a terminal. Yields a function of the work done and the total."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # not needed for help or for bad input
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -39,29 +57,27 @@ def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """The same bar for work that reports increments."""
+    """A progress bar for work that reports increments."""
     done = 0
     with bar(what, total) as step:
 
-        def more(count: int) -> None:
+        def advance(count: int) -> None:
             nonlocal done
             done += count
             step(done, total)
 
-        yield more
+        yield advance
 
 
 @contextmanager
 def notes(*quiet: str) -> Iterator[None]:
     """Prints the library's warnings on stderr, one line each, except those of the loggers in `quiet`, which the command reports itself.
 
-    What a user's network prints while it runs goes there too: only the result belongs on standard output.
+    Whatever a user's network prints is redirected to stderr too: only the result belongs on standard output.
     """
     handler = logging.Handler(logging.WARNING)
     handler.addFilter(lambda record: record.name not in quiet)
-    handler.emit = lambda record: err.print(  # type: ignore[method-assign]
-        Text(f"note: {report.printable(record.getMessage())}", style="yellow"), soft_wrap=True
-    )
+    handler.emit = lambda record: say(f"note: {record.getMessage()}", "yellow", err)  # type: ignore[method-assign]
     logger = logging.getLogger("equipoise")
     logger.addHandler(handler)
     try:
@@ -72,26 +88,26 @@ def notes(*quiet: str) -> Iterator[None]:
 
 
 def say_code(code: Code | None) -> None:
-    """Shows on stderr which code is about to run, with its checksum; nothing for a backbone, which is part of Equipoise."""
+    """Shows on stderr which code is about to run, with its checksum. A backbone has none, since it is part of Equipoise."""
     if code is not None:
-        err.print(Text(f"running {report.printable(str(code))} (SHA-256 {code.sha256})", style="dim"), soft_wrap=True)
+        say(f"running {code} (SHA-256 {code.sha256})", "dim", err)
 
 
 def typed(ctx: typer.Context) -> list[str]:
-    """The command as it was typed, for the record of a result."""
+    """The command as it was typed, for the provenance of a result."""
     return ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
 
 
-_said: list[str] = []
+_stop_messages: list[str] = []
 
 
 def say_stopped(message: str = "Stopped.") -> None:
-    """One line on stderr after Ctrl-C, printed once."""
-    if not _said:
-        _said.append(message)
-        err.print(Text(report.printable(message)), soft_wrap=True)
+    """Prints one line on stderr after Ctrl-C; repeated calls print nothing."""
+    if not _stop_messages:
+        _stop_messages.append(message)
+        say(message, console=err)
 
 
 def forget_stopped() -> None:
     """Lets the next command report an interruption again."""
-    _said.clear()
+    _stop_messages.clear()

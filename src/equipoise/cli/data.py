@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from rich.text import Text
 
 from equipoise import data
-from equipoise.cli.console import JsonOption, RootOption, bar, out
+from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
 from equipoise.errors import BadInput, pick
 
 data_app = typer.Typer(
@@ -32,16 +31,14 @@ def data_list(as_json: JsonOption = False) -> None:
     recipes = data.CATALOGUE.values()
     if as_json:
         keys = ("name", "description", "attribute", "rows", "features", "paper", "citation", "licence")
-        print(json.dumps([{k: getattr(r, k) for k in keys} | {"options": list(r.options)} for r in recipes], indent=2))
+        print(to_json([{key: getattr(recipe, key) for key in keys} | {"options": list(recipe.options)} for recipe in recipes]))
         return
-    for r in recipes:
-        out.print(
-            Text.assemble((f"{r.name:10}", "bold"), f"{r.rows:>7,} rows x {r.features:>3}  by {r.attribute}: {r.description}"),
-            soft_wrap=True,
-        )
-        if r.paper:
-            out.print(Text(f"        In the paper: {r.paper}.", style="dim"), soft_wrap=True)
-        out.print(Text(f"        {r.citation}. Licence: {r.licence}.", style="dim"), soft_wrap=True)
+    for recipe in recipes:
+        about = f"{recipe.rows:>7,} rows x {recipe.features:>3}  by {recipe.attribute}: {recipe.description}"
+        out.print(Text.assemble((f"{recipe.name:10}", "bold"), about), soft_wrap=True)
+        if recipe.paper:
+            say(f"        In the paper: {recipe.paper}.", "dim")
+        say(f"        {recipe.citation}. Licence: {recipe.licence}.", "dim")
 
 
 @data_app.command("check")
@@ -57,17 +54,13 @@ def data_check(
     names = name or [r.name for r in data.CATALOGUE.values() if r.files and not r.by_hand]
     states = [(n, state) for n in names for state in data.check_files(n, root)]
     if as_json:
-        print(
-            json.dumps(
-                [{"data": n, "file": s.file, "path": str(s.path) if s.path else None, "status": s.status} for n, s in states], indent=2
-            )
-        )
+        print(to_json([{"data": n, "file": s.file, "path": str(s.path) if s.path else None, "status": s.status} for n, s in states]))
     else:
         for n, s in states:
-            out.print(Text(f"{n}: {s.file}: {s.status}" + (f" ({s.path})" if s.path else "")), soft_wrap=True)
+            say(f"{n}: {s.file}: {s.status}" + (f" ({s.path})" if s.path else ""))
         for n in names:
             if not data.CATALOGUE[n].files:
-                out.print(f"{n}: simulated, needs no files")
+                say(f"{n}: simulated, needs no files")
     wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
     if wrong:
         command = ["equipoise", "data", "fetch", *wrong, *(["--root", str(root)] if root else [])]
@@ -88,7 +81,7 @@ def data_fetch(
     for n in name:
         with bar(f"fetching {n}") as step:
             folder = data.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
-        out.print(Text(f"{n}: {folder}"), soft_wrap=True)
+        say(f"{n}: {folder}")
 
 
 @data_app.command("cache")
@@ -108,32 +101,26 @@ def data_cache(
         raise BadInput(f"--older-than must be a non-negative number of days; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
         raise BadInput(f"no such folder: {folder}. Give the folder that was used with --cache.")
-    found = [cache for cache in data.image_caches(folder) if older_than is None or cache.days >= older_than]
+    caches = [cache for cache in data.image_caches(folder) if older_than is None or cache.days >= older_than]
     if remove:
-        data.clear_caches(found)
-    total = sum(cache.bytes for cache in found)
+        data.clear_caches(caches)
+    place, total = data.cache_folder(folder), sum(cache.bytes for cache in caches)
     if as_json:
         rows = [
             {"path": str(c.path), "images": c.images, "size": c.size, "bytes": c.bytes, "last_used": _when(c), "removed": remove}
-            for c in found
+            for c in caches
         ]
-        print(json.dumps({"folder": str(data.cache_folder(folder)), "bytes": total, "caches": rows}, indent=2))
+        print(to_json({"folder": str(place), "bytes": total, "caches": rows}))
         return
-    for c in found:
-        holds = f"{c.images:,} images at {c.size} px" if c.images else "unfinished or damaged"
-        out.print(Text(f"{c.path}: {holds}, {_mebibytes(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)"), soft_wrap=True)
-    what = f"{len(found):,} caches, {_mebibytes(total)}, in {data.cache_folder(folder)}"
-    out.print(Text(f"removed {what}" if remove else what), soft_wrap=True)
+    for c in caches:
+        content = f"{c.images:,} images at {c.size} px" if c.images else "unfinished or damaged"
+        say(f"{c.path}: {content}, {_size(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)")
+    say(f"{'removed ' if remove else ''}{len(caches):,} caches, {_size(total)}, in {place}")
 
 
 def _when(cache: data.ImageCache) -> str:
     return datetime.fromtimestamp(cache.used).isoformat(sep=" ", timespec="seconds")
 
 
-def _mebibytes(size: int) -> str:
-    """A size with its unit.
-
-    >>> _mebibytes(3_000), _mebibytes(169_000_000), _mebibytes(60 * 2**30)
-    ('0.0 MiB', '161.2 MiB', '60.0 GiB')
-    """
+def _size(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"

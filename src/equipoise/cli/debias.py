@@ -1,4 +1,4 @@
-"""`equipoise debias`: repair a network, or scores alone, on local patients, evaluate it on held-out ones, and write a folder to serve."""
+"""`equipoise debias`: repair a network or a table of scores on local patients, evaluate it on held-out ones, write a folder to serve."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise import data, report
-from equipoise.cli.console import JsonOption, bar, notes, typed
-from equipoise.cli.inputs import Inputs, Opened, cohort_of, group_names_of, source_of
+from equipoise.cli.console import JsonOption, bar, counting, notes, typed
+from equipoise.cli.debias_options import GoalOptions, RepairRequest, RunOptions, parse_request
+from equipoise.cli.debias_output import exit_if_lacking, print_labels, print_plan, result_json, write_pdf
+from equipoise.cli.inputs import Inputs, group_names_of, preprocessing_of, reading_notes, source_of
 from equipoise.cli.networks import (
-    check_lines,
-    checks_of,
-    estimator_of,
+    check_known_scores,
     is_estimator,
     label_scores,
-    network_of,
-    output_of,
-    prepared_as_saved,
-    scores_of,
+    load_estimator,
+    load_network,
+    parse_output,
+    predicted,
+    preprocessing_lines,
+    with_saved_preprocessing,
 )
 from equipoise.cli.options import FileArgument, NetworkOptions, ScoreOptions, takes_options
-from equipoise.cli.outcome import exit_if_lacking, print_labels, print_plan, result_json, write_pdf
-from equipoise.cli.repairs import GoalOptions, Repair, RunOptions, repair_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.models import Checkpoint, Code, Predictor
-    from equipoise.repair import Comparison, Provenance, RepairEstimate, Saved, ScoreCheck
+    from equipoise.repair import Comparison, Provenance, RepairEstimate, Saved
 
     ByLabel = dict[str, data.Scores]
 
@@ -45,7 +45,7 @@ def debias(
     inputs: Inputs,
     scores: ScoreOptions,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
-    wanted: GoalOptions,
+    goal: GoalOptions,
     run: RunOptions,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also print p-values and the upper bound, and the notes of all methods.")
@@ -70,210 +70,208 @@ def debias(
 
     [bold]Classes:[/bold] --label finding --class none --class pneumonia --class effusion ...: decided by argmax, one folder per class.
     """
-    asked = repair_of(source_of(file, network, inputs, scores), wanted, run, folder)
-    of_scores = asked.source.columns or is_estimator(network.model)
+    request = parse_request(source_of(file, network, inputs, scores), goal, run, folder)
+    from_scores = request.source.columns or is_estimator(network.model)
+    prepared: _PreparedScores | _PreparedNetwork
     with notes():
-        ready: _Network | _Rows = _rows(asked) if of_scores else _network(asked)
-        origin = ready.origin(asked, typed(ctx))
+        prepared = _prepare_scores(request, typed(ctx)) if from_scores else _prepare_network(request, typed(ctx))
     if run.dry_run:
         with notes():
-            found = ready.estimate(asked)
-        print_plan(found, folder, as_json)
+            estimate = prepared.estimate(request)
+        print_plan(estimate, folder, as_json)
         return
     with notes():
-        cases, done = ready.repaired(asked, origin)
+        cases, saved = prepared.run(request)
     if as_json:
-        print(result_json(folder, done, ready.left_out))
+        print(result_json(folder, saved, prepared.left_out))
     else:
-        print_labels(folder, cases, done, ready.lines, verbose)
-    exit_if_lacking(done)
+        print_labels(folder, cases, saved, prepared.lines, verbose)
+    exit_if_lacking(saved)
     write_pdf(folder, run.pdf, as_json)
 
 
 @dataclass(frozen=True)
-class _Network:
+class _PreparedNetwork:
     """A network and its patients, ready for the repair."""
 
     network: nn.Module
     code: Code | None
-    came: Checkpoint | None  # the weights that the network came with
+    checkpoint: Checkpoint | None  # the original weights
     output_name: str | None  # of the only label
-    output: str  # logit or probability, where that is known
+    output: str  # logit or probability, if known
     reading: data.Reading
-    opened: Opened
+    cohort: data.Cohort  # all rows of the data file
     train: data.Cohort | None
     repair: data.Cohort
     test: data.Cohort
-    remarks: list[str]  # about the weights
-    inputs: list[str]  # what was done to images, and whether scores were compared with known ones
+    provenance: Provenance
+    left_out: Mapping[str, object]  # rows and images left out, for the JSON
+    lines: list[str]  # notes on the rows and the network, for the terminal
 
-    @property
-    def left_out(self) -> Mapping[str, object]:
-        """The rows and images that were left out, for the JSON."""
-        return self.opened.to_dict()
-
-    @property
-    def lines(self) -> list[str]:
-        """What to know about the rows and the network, for the terminal."""
-        return [*self.opened.lines(), *self.remarks, *self.inputs]
-
-    def origin(self, asked: Repair, arguments: list[str]) -> Provenance:
-        """Where the repair comes from."""
-        from equipoise.repair import Provenance
-
-        labels, kind = asked.source.inputs.labels, asked.source.kind
-        together = f"the network was repaired for {len(labels)} {kind} at once: {', '.join(labels)}; each has its own report"
-        limits = [*self.opened.summary(), *self.remarks, *([together] if len(labels) > 1 else []), *self.inputs]
-        return Provenance.now(
-            arguments=arguments,
-            model=asked.source.network.model or "",
-            seed=asked.run.seed,
-            files=asked.files,
-            cohort=self.opened.cohort,
-            limits=limits,
-        )
-
-    def estimate(self, asked: Repair) -> RepairEstimate:
-        """What the repair would do."""
+    def estimate(self, request: RepairRequest) -> RepairEstimate:
+        """The dry run."""
         from equipoise.repair import estimate
 
-        draws = asked.run.draws if asked.run.probe else None
+        draws = request.run.draws if request.run.probe else None
         rows = (self.repair, self.test)
-        return estimate(self.network, *rows, asked.methods, asked.goal, self.train, draws, asked.outputs, asked.budget)
+        return estimate(self.network, *rows, request.methods, request.goal, self.train, draws, request.outputs, request.budget)
 
-    def repaired(self, asked: Repair, origin: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
-        """The comparison of each label, and what was written of it."""
+    def run(self, request: RepairRequest) -> tuple[dict[str, Comparison], dict[str, Saved]]:
+        """The comparison of each label, and the files written for it."""
         from equipoise.repair import ROWS_CHECKED, Request, Serving, findable, inputs_of, save_all, servings, try_methods
 
-        run, wanted, labels, model = asked.run, asked.wanted, asked.source.inputs.labels, asked.source.network.model or ""
+        run, labels, model = request.run, request.source.inputs.labels, request.source.network.model or ""
         reading, repair, test = self.reading, self.repair, self.test
-        names = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
+        columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
         if reading.images is not None:
-            names |= {"image_column": reading.image_column, "view_column": reading.view}
-        read = inputs_of(self.opened.cohort, **names)
+            columns |= {"image_column": reading.image_column, "view_column": reading.view}
+        inputs = inputs_of(self.cohort, **columns)
         sample = test.inputs[: min(len(test), ROWS_CHECKED)]
-        served = Serving(findable(model), self.output, sample, read, self.output_name, self.came, self.code)
-        serving = servings(self.network, repair, labels[0], asked.outputs, served)
-        request = Request(labels[0], run.title, origin, run.draws, run.thumbnails, run.probe)
-        limits: dict[str, Any] = {"budget": asked.budget, "recalibrate": wanted.recalibrate, "force": wanted.force}
-        named: dict[str, Any] = {"outputs": asked.outputs, "goals": asked.goals, "seed": run.seed, "train": self.train}
-        cases = try_methods(self.network, repair, test, asked.methods, asked.goal, request=request, **named, **limits, bars=bar)
-        overview = run.title or f"{len(labels)} {asked.source.kind} of {data.without_folders(model)}"
-        return cases, save_all(cases, asked.folder, serving, asked.options(), title=overview, bars=bar)
+        served = Serving(findable(model), self.output, sample, inputs, self.output_name, self.checkpoint, self.code)
+        serving = servings(self.network, repair, labels[0], request.outputs, served)
+        cases = try_methods(
+            self.network,
+            repair,
+            test,
+            request.methods,
+            request.goal,
+            request=Request(labels[0], run.title, self.provenance, run.draws, run.thumbnails, run.probe),
+            outputs=request.outputs,
+            goals=request.goals,
+            seed=run.seed,
+            train=self.train,
+            budget=request.budget,
+            recalibrate=request.goal_options.recalibrate,
+            force=request.goal_options.force,
+            bars=bar,
+        )
+        title = run.title or f"{len(labels)} {request.source.kind} of {data.without_folders(model)}"
+        return cases, save_all(cases, request.folder, serving, request.writing_options(), title=title, bars=bar)
 
 
-def _network(asked: Repair) -> _Network:
-    """The network on the patients that it is repaired on and judged on, after its scores were compared with known ones."""
+def _prepare_network(request: RepairRequest, arguments: list[str]) -> _PreparedNetwork:
+    """Loads the network and its patients, and compares its scores with known ones."""
     from equipoise.models import code_of
-    from equipoise.repair import check_methods, original_weights, set_output, settled_output
+    from equipoise.repair import Provenance, check_methods, original_weights, set_output, settled_output
 
-    named, run, labels = asked.source.network, asked.run, asked.source.inputs.labels
-    reading, whose = prepared_as_saved(named, asked.source.inputs.reading)
-    code = code_of(named.model or "")
-    output_name = output_of(named.output_name) if len(labels) == 1 else None
-    network = network_of(named, reading, output_name, code)
-    came, remarks = original_weights(network, named.weights)
-    check_methods(network, asked.methods, run.train is not None)
-    opened = cohort_of(asked.source.file, reading)
-    group_names_of(run.group_name, opened.cohort)  # an error before any work
-    train = None if run.train is None else cohort_of(run.train, reading.with_bins_of(opened.cohort)).cohort
+    source, run = request.source, request.run
+    options, labels = source.network, source.inputs.labels
+    reading, preprocessing_origin = with_saved_preprocessing(options.model, source.inputs.reading)
+    code = code_of(options.model or "")
+    output_name = parse_output(options.output_name) if len(labels) == 1 else None
+    network = load_network(options, reading, output_name, code)
+    checkpoint, weight_notes = original_weights(network, options.weights)
+    check_methods(network, request.methods, run.train is not None)
+    read = data.read_cohort(source.file, reading, progress=counting)
+    cohort = read.cohort
+    group_names_of(run.group_name, cohort)  # reports an unknown group before any work
+    train = None if run.train is None else data.read_cohort(run.train, reading.with_bins_of(cohort), progress=counting).cohort
     if run.test_file is None:
-        repair, test = data.hold_out(opened.cohort, run.share, seed=run.seed)
+        repair, test = data.hold_out(cohort, run.share, seed=run.seed)
     else:
-        repair = opened.cohort
-        test = data.same_groups(repair, cohort_of(run.test_file, reading.as_for(repair)).cohort)
-    output = named.output_type or "auto"
+        test = data.read_cohort(run.test_file, reading.as_for(cohort), progress=counting).cohort
+        repair, test = cohort, data.same_groups(cohort, test)
+    output = options.output_type or "auto"
     if len(labels) == 1:
-        scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # report an error of shape before any work
+        predicted(network, repair.take(range(min(2, len(repair)))), "auto")  # reports wrong shapes before any work
         output = settled_output(network, repair.inputs, output)
     else:
         set_output(network, output)
     checks = []
-    if asked.source.known:
-        own = label_scores(network, opened.cohort, labels, output, asked.outputs)
-        checks = checks_of(asked.source, reading, network, opened.cohort, own)
-    prepared = check_lines(checks, opened.preprocessing(), whose)
-    return _Network(network, code, came, output_name, output, reading, opened, train, repair, test, remarks, prepared)
+    if source.known:
+        scores = label_scores(network, cohort, labels, output, request.outputs)
+        checks = check_known_scores(source, reading, network, cohort, scores)
+    input_notes = preprocessing_lines(checks, preprocessing_of(cohort), preprocessing_origin)
+    lines = reading_notes(read, names=True) + weight_notes + input_notes
+    limits = reading_notes(read, names=False) + weight_notes
+    if len(labels) > 1:
+        limits.append(f"the network was repaired for {len(labels)} {source.kind} at once: {', '.join(labels)}; each has its own report")
+    files, limits = request.files, limits + input_notes
+    provenance = Provenance.now(arguments=arguments, model=options.model or "", seed=run.seed, files=files, cohort=cohort, limits=limits)
+    rows = (reading, cohort, train, repair, test)
+    return _PreparedNetwork(network, code, checkpoint, output_name, output, *rows, provenance, read.to_dict(), lines)
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Scores in a file, or those that an estimator gives to its rows, ready for the repair."""
+class _PreparedScores:
+    """The scores in a file, or of an estimator, ready for the repair."""
 
     reading: data.Reading
-    estimator: Predictor | None  # it becomes part of the folder
+    estimator: Predictor | None  # saved in the folder
     scores: ByLabel
     repair: ByLabel
     test: ByLabel
-    lines: list[str]  # patients in several groups, and whether scores were compared with known ones
+    provenance: Provenance
+    left_out: Mapping[str, object]  # none of the rows, for the JSON
+    lines: list[str]  # notes on patients in several groups and the comparison with known scores, for the terminal
 
-    @property
-    def left_out(self) -> Mapping[str, object]:
-        """Of scores no row is left out."""
-        return {"left_out": []}
-
-    def origin(self, asked: Repair, arguments: list[str]) -> Provenance:
-        """Where the repair comes from."""
-        from equipoise.repair import Provenance
-
-        model = asked.source.network.model
-        limits = self.lines if model else [*self.lines, "the rule decides from scores; the classifier that makes them was not examined"]
-        name = model or f"scores in {asked.source.file.name}"
-        return Provenance.now(arguments=arguments, model=name, seed=asked.run.seed, files=asked.files, limits=limits)
-
-    def estimate(self, asked: Repair) -> RepairEstimate:
-        """What the repair would do."""
+    def estimate(self, request: RepairRequest) -> RepairEstimate:
+        """The dry run."""
         from equipoise.repair import estimate_rules
 
-        return estimate_rules(self.repair, self.test, asked.methods, asked.goal, asked.budget)
+        return estimate_rules(self.repair, self.test, request.methods, request.goal, request.budget)
 
-    def repaired(self, asked: Repair, origin: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
-        """The comparison of each label, and what was written of it."""
+    def run(self, request: RepairRequest) -> tuple[dict[str, Comparison], dict[str, Saved]]:
+        """The comparison of each label, and the files written for it."""
         from equipoise.repair import SCORE, Request, rule_serving, save_all, try_rules, with_predictor
 
-        reading, run = self.reading, asked.run
-        labels, columns = reading.labels, asked.source.columns if self.estimator is None else [SCORE]
-        names: dict[str, Any] = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
-        names |= {"logits": asked.source.scores.logits}
-        serving = {label: rule_serving(self.scores[label], score=column, **names) for label, column in zip(labels, columns, strict=True)}
-        request = Request(labels[0], run.title, origin)
-        limits: dict[str, Any] = {"seed": run.seed, "budget": asked.budget, "force": asked.wanted.force, "bars": bar}
-        cases = try_rules(self.repair, self.test, asked.methods, asked.goal, request=request, goals=asked.goals, **limits)
+        reading, run, source = self.reading, request.run, request.source
+        labels, columns = reading.labels, source.columns if self.estimator is None else [SCORE]
+        roles: dict[str, Any] = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
+        roles["logits"] = source.scores.logits
+        serving = {label: rule_serving(self.scores[label], score=column, **roles) for label, column in zip(labels, columns, strict=True)}
+        cases = try_rules(
+            self.repair,
+            self.test,
+            request.methods,
+            request.goal,
+            request=Request(labels[0], run.title, self.provenance),
+            goals=request.goals,
+            seed=run.seed,
+            budget=request.budget,
+            force=request.goal_options.force,
+            bars=bar,
+        )
         if self.estimator is not None:
             cases = {label: with_predictor(case, self.estimator) for label, case in cases.items()}
-        title = run.title or f"{len(labels)} labels of {asked.source.file.name}"
-        return cases, save_all(cases, asked.folder, serving, asked.options(), title=title, bars=bar)
+        title = run.title or f"{len(labels)} labels of {source.file.name}"
+        return cases, save_all(cases, request.folder, serving, request.writing_options(), title=title, bars=bar)
 
 
-def _rows(asked: Repair) -> _Rows:
-    """The scores of the patients on which a rule is fitted and judged."""
-    from equipoise.repair import check_rules
+def _prepare_scores(request: RepairRequest, arguments: list[str]) -> _PreparedScores:
+    """Reads the scores in a file, or computes those of an estimator and compares them with known ones."""
+    from equipoise.repair import Provenance, check_rules
 
-    reading, network, run = asked.source.inputs.reading, asked.source.network, asked.run
-    estimator = None
-    if is_estimator(network.model):
-        estimator, reading = estimator_of(network, reading)
-    check_rules(asked.methods, bool(reading.features) or estimator is not None)
-    scores, checks = _read(asked, estimator, asked.source.file, reading, check=True)
+    source, run = request.source, request.run
+    reading, estimator = source.inputs.reading, None
+    if is_estimator(source.network.model):
+        estimator, reading = load_estimator(source.network, reading)
+    check_rules(request.methods, bool(reading.features) or estimator is not None)
+    scores, cohort = _scores_in(source.file, reading, request, estimator)
+    checks = [] if cohort is None else check_known_scores(source, reading, estimator, cohort, scores)
     first = scores[reading.labels[0]]
-    group_names_of(run.group_name, first)  # an error before any work
+    group_names_of(run.group_name, first)  # reports an unknown group before any work
     if run.test_file is None:
         repair, test = data.hold_out_scores(scores, run.share, seed=run.seed)
     else:
-        held, _ = _read(asked, estimator, run.test_file, reading.as_for(first))
-        repair, test = scores, {label: data.same_groups(own, held[label]) for label, own in scores.items()}
-    lines = [report.varying_words(each) for each in data.varying_in(first.attributes, first.patients)] + list(map(str, checks))
-    return _Rows(reading, estimator, scores, repair, test, lines)
+        test_scores, _ = _scores_in(run.test_file, reading.as_for(first), request, estimator)
+        repair, test = scores, {label: data.same_groups(scores[label], test_scores[label]) for label in scores}
+    lines = [*map(report.varying_words, data.varying_in(first.attributes, first.patients)), *map(str, checks)]
+    model, limits = source.network.model, lines
+    if model is None:
+        model = f"scores in {source.file.name}"
+        limits = [*lines, "the rule decides from scores; the classifier that makes them was not examined"]
+    provenance = Provenance.now(arguments=arguments, model=model, seed=run.seed, files=request.files, limits=limits)
+    return _PreparedScores(reading, estimator, scores, repair, test, provenance, {"left_out": []}, lines)
 
 
-def _read(
-    asked: Repair, estimator: Predictor | None, path: Path, how: data.Reading, *, check: bool = False
-) -> tuple[ByLabel, list[ScoreCheck]]:
-    """The scores of each label in a file, or those that the estimator gives to its rows, and their check next to known ones."""
+def _scores_in(
+    path: Path, reading: data.Reading, request: RepairRequest, estimator: Predictor | None
+) -> tuple[ByLabel, data.Cohort | None]:
+    """The scores of each label in a file; with an estimator, the scores of the rows, and the rows."""
     if estimator is None:
-        return data.read_scores(path, how, asked.source.columns, logits=asked.source.scores.logits), []
+        return data.read_scores(path, reading, request.source.columns, logits=request.source.scores.logits), None
     from equipoise.models import predict
 
-    cohort = cohort_of(path, how).cohort
-    found = {how.labels[0]: predict(estimator, cohort)}
-    return found, checks_of(asked.source, how, estimator, cohort, found) if check else []
+    cohort = data.read_cohort(path, reading, progress=counting).cohort
+    return {reading.labels[0]: predict(estimator, cohort)}, cohort

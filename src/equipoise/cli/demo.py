@@ -1,4 +1,4 @@
-"""`equipoise demo`: a classifier from another centre is audited, repaired and verified with the commands a hospital would type."""
+"""`equipoise demo`: audits, repairs and verifies a classifier from another centre with the commands that a hospital would type."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from equipoise import report
-from equipoise.cli.console import bar, out
+from equipoise.cli.console import bar, say
 
 if TYPE_CHECKING:
     from equipoise.study import Hospital
 
-BUDGET = "2"  # minutes, so that the demo is short on any machine; 10 unless given
+BUDGET = "2"  # minutes instead of the default 10, so that the demo is short on any machine
 
 
 def demo(
@@ -42,15 +40,15 @@ def demo(
     check_demo(rows, epochs, seed)
     check_folder(folder, overwrite, replaced=False)
     trained_on = max(FEWEST_XRAYS, 3 * rows // 5)
-    _say("1. Centre 1 trains a classifier for a widened mediastinum")
-    _explain(
+    say("\n1. Centre 1 trains a classifier for a widened mediastinum", "bold")
+    say(
         f"{trained_on:,} simulated chest X-rays, {CENTRE_1.men:.0%} of them of men. {CENTRE_1.sick_men:.0%} of the men and "
         f"{CENTRE_1.sick_women:.0%} of the women have the finding there, so the network learns to expect it in men."
     )
     with bar("training", epochs) as step:
         network = train_at_one(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
-    _say("2. Centre 2 audits it on its own patients")
-    _explain(
+    say("\n2. Centre 2 audits it on its own patients", "bold")
+    say(
         f"{rows:,} X-rays of other patients with another exposure. {CENTRE_2.sick_women:.0%} of the women and {CENTRE_2.sick_men:.0%} of "
         "the men have the finding here. The threshold is the best one at centre 1."
     )
@@ -59,21 +57,21 @@ def demo(
         step(100, 100)
     threshold, local = f"{network.threshold:.3f}", [str(hospital.local), *_images(hospital), *_roles(hospital), *_model(hospital)]
     _run(ctx, ["audit", *local, "--threshold", threshold])
-    _say("3. Centre 2 repairs it on three fifths of its patients and verifies it on the others")
-    _explain("No method is named: the default tries several within --budget minutes, and chooses by patients that no fit has seen.")
-    _explain("'original' is the network at the best threshold on the repair set, which alone reduces its gap.")
+    say("\n3. Centre 2 repairs it on three fifths of its patients and verifies it on the others", "bold")
+    say("No method is named: the default tries several within --budget minutes, and chooses by patients that no fit has seen.")
+    say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.")
     common = ["--budget", BUDGET, "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
     options = [*([] if onnx else ["--no-onnx"]), "--thumbnails", "--title", "Widened mediastinum (simulated)"]
     again = ["--overwrite"] if overwrite else []
     _run(ctx, ["debias", *local, "--measure", "eod", *common, *options, "--out", str(folder / "repaired"), *again])
-    _say("4. New patients without a known diagnosis are decided; their sex is used only if the chosen method needs it")
+    say("\n4. New patients without a known diagnosis are decided; their sex is used only if the chosen method needs it", "bold")
     new = ["apply", str(folder / "repaired"), str(hospital.new), *_images(hospital)[:2], *_model(hospital)[:2]]
     new += ["--out", str(folder / "decisions.csv")]
     _run(ctx, new)
     scores = ["audit", str(hospital.scores), "--score", "score", *_roles(hospital), "--threshold", threshold]
     spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", "--out", str(folder / "repaired-spd")]
     _suggest(folder, scores, [*spd, "--dry-run"], spd, new)
-    _say(f"Done in {time.perf_counter() - start:.0f} s. Report: {folder / 'repaired' / 'report.html'}")
+    say(f"\nDone in {time.perf_counter() - start:.0f} s. Report: {folder / 'repaired' / 'report.html'}", "bold")
 
 
 def _roles(hospital: Hospital) -> list[str]:
@@ -89,22 +87,14 @@ def _model(hospital: Hospital) -> list[str]:
 
 
 def _suggest(folder: Path, *commands: list[str]) -> None:
-    """Prints what to try next on the data of the demo."""
-    _say("Next steps")
-    _explain(
+    """Prints commands to try next on the data of the demo."""
+    say("\nNext steps", "bold")
+    say(
         f"All data are simulated and say nothing about women, men or any clinical classifier. {folder} holds what you "
         "would bring: images, a table, scores, a network's code and weights. Try next:"
     )
     for command in commands:
-        out.print(Text(f"  {_typed(command)}"), soft_wrap=True)
-
-
-def _say(text: str) -> None:
-    out.print(Text(f"\n{report.printable(text)}", style="bold"), soft_wrap=True)
-
-
-def _explain(text: str) -> None:
-    out.print(Text(report.printable(text)), soft_wrap=True)
+        say(f"  {_typed(command)}")
 
 
 def _typed(arguments: list[str]) -> str:
@@ -112,8 +102,8 @@ def _typed(arguments: list[str]) -> str:
 
 
 def _run(ctx: typer.Context, arguments: list[str]) -> None:
-    """Runs one command of the same program, shown as it would be typed."""
-    out.print(Text(f"\n$ {_typed(arguments)}", style="cyan"), soft_wrap=True)
+    """Prints a command as it would be typed, and runs it."""
+    say(f"\n$ {_typed(arguments)}", "cyan")
     code: Any = ctx.find_root().command.main(arguments, prog_name="equipoise", standalone_mode=False, obj=arguments)
     if code:
         raise typer.Exit(int(code))

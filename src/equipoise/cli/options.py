@@ -1,6 +1,7 @@
-"""The options of commands that take a data file: how its columns and images are read, and the network or the scores that go with it.
+"""Options shared by commands that take a data file: how to read it, and the network or the columns that make its scores.
 
-Options that belong together are the fields of a dataclass; `takes_options` gives a command the fields of each such parameter.
+Options that belong together are the fields of a dataclass. `takes_options` replaces each parameter of a command that is such a dataclass
+by its fields.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -16,56 +17,50 @@ import typer
 
 from equipoise import data
 
-NETWORK = "Network"  # panel of --help
-INPUTS = "inputs"  # the parameter of a command that takes options of OPTIONS
+network_option = partial(typer.Option, rich_help_panel="Network")
+pipeline_option = partial(typer.Option, rich_help_panel="Pipelines")
+INPUTS = "inputs"  # the parameter of a command that stands for options of OPTIONS
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample; audit also takes a folder of them.")]
 
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """The network, or the estimator in a file, that makes the scores."""
+    """The network or estimator that makes the scores."""
 
     model: Annotated[
         str | None,
-        typer.Option(
+        network_option(
             help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; an ONNX file, a "
             "local folder of Hugging Face's transformers, or an estimator (.skops; .pkl and .joblib with --trust-pickle); or a backbone: "
-            "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
-            rich_help_panel=NETWORK,
+            "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1."
         ),
     ] = None
-    weights: Annotated[
-        Path | None, typer.Option(help="Weights of the network (.safetensors, or a torch file with a state dict).", rich_help_panel=NETWORK)
-    ] = None
+    weights: Annotated[Path | None, network_option(help="Weights of the network (.safetensors, or a torch file with a state dict).")] = None
     output_type: Annotated[
-        str | None,
-        typer.Option(help="What the network returns: logit or probability.", show_default="auto-detected", rich_help_panel=NETWORK),
+        str | None, network_option(help="What the network returns: logit or probability.", show_default="auto-detected")
     ] = None
     output_name: Annotated[
         list[str] | None,
-        typer.Option(
+        network_option(
             help="Name or number of the output to use in a network with many, as in Effusion; with several labels, LABEL=OUTPUT, "
-            "as in Effusion=3, repeated for each.",
-            rich_help_panel=NETWORK,
+            "as in Effusion=3, repeated for each."
         ),
     ] = None
     trust_pickle: Annotated[
         bool,
-        typer.Option(
+        network_option(
             "--trust-pickle",
             help="Read the --model from a pickle (.pkl, .pickle, .joblib), which runs any code that its author put into it.",
-            rich_help_panel=NETWORK,
         ),
     ] = False
     trust_type: Annotated[
-        list[str] | None,
-        typer.Option(help="Type to trust in a .skops file, as listed in the error message; repeat it for more.", rich_help_panel=NETWORK),
+        list[str] | None, network_option(help="Type to trust in a .skops file, as listed in the error message; repeat it for more.")
     ] = None
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """The columns of scores in place of a network; with `check_scores`, of the scores that the network is known to give."""
+    """The columns of scores instead of a network or, with `check_scores`, of known scores of the network."""
 
     score: Annotated[
         list[str] | None,
@@ -83,17 +78,15 @@ class ScoreOptions:
     logits: Annotated[bool, typer.Option("--logits", help="The scores are logits; the logistic function is applied first.")] = False
     check_scores: Annotated[
         Path | None,
-        typer.Option(
+        network_option(
             "--check-scores",
             help="File with known scores of this network in the columns --score, joined by image names or --id. "
             "The command stops if they differ.",
             show_default="none: the scores are not checked",
-            rich_help_panel=NETWORK,
         ),
     ] = None
     tolerance: Annotated[
-        float | None,
-        typer.Option(help="Largest difference between a score and the known one.", show_default="0.0001", rich_help_panel=NETWORK),
+        float | None, network_option(help="Largest difference between a score and the known one.", show_default="0.0001")
     ] = None
 
 
@@ -101,10 +94,7 @@ PdfOption = Annotated[
     Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
 ]
 GroupNameOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Words for a group in the report, VALUE=WORDS, as in F=women; repeat it for each group.",
-    ),
+    list[str] | None, typer.Option(help="Words for a group in the report, VALUE=WORDS, as in F=women; repeat it for each group.")
 ]
 
 
@@ -115,24 +105,21 @@ class Option:
     kind: Any
     default: Any
     help: str
-    flag: str = ""  # where it is not the field's name
-    shown: str | bool = True  # the default in words
+    flag: str = ""  # if it differs from the name of the field
+    shown: str | bool = True  # the default, in words
     panel: str | None = None
     least: int | None = None
 
     @property
     def parameter(self) -> Any:
-        """Its annotation for typer."""
+        """The annotation for typer."""
         flags = [self.flag] if self.flag else []
-        more: dict[str, Any] = {"show_default": self.shown, "rich_help_panel": self.panel, "min": self.least}
-        return Annotated[self.kind, typer.Option(*flags, help=self.help, **more)]
+        shown: Any = self.shown
+        return Annotated[self.kind, typer.Option(*flags, help=self.help, show_default=shown, rich_help_panel=self.panel, min=self.least)]
 
 
-def _image(kind: Any, default: Any, help: str, flag: str = "", shown: str | bool = True) -> Option:
-    return Option(kind, default, help, flag, shown, "Images")
-
-
-OPTIONS = {  # by field of data.Reading; bins and norm are parsed
+_image = partial(Option, panel="Images")
+OPTIONS = {  # by field of data.Reading
     "labels": Option(
         list[str] | None,
         None,
@@ -236,44 +223,50 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
 
 
 def takes_options(*names: str, optional: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command with the fields of each parameter that is a dataclass of options in its place.
+    """A decorator that replaces each parameter of a command that is a dataclass of options by the fields of the dataclass.
 
-    In place of its parameter `inputs` are options of OPTIONS, all or those named; `optional` ones may be left out.
+    The parameter `inputs` is replaced by the named options of OPTIONS, or by all of them; `optional` ones may be omitted by the user.
     """
-    taken = {name: OPTIONS[name] for name in names or OPTIONS}
-    taken |= {name: replace(taken[name], kind=taken[name].kind | None, default=None) for name in optional}
+    options = {name: OPTIONS[name] for name in names or OPTIONS}
+    options |= {name: replace(options[name], kind=options[name].kind | None, default=None) for name in optional}
 
-    def extended(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         groups: dict[str, tuple[Any, list[inspect.Parameter]]] = {}
-        merged: list[inspect.Parameter] = []
-        for own in signature.parameters.values():
-            if own.name == INPUTS:
-                members = [_keyword(name, one.parameter, one.default) for name, one in taken.items()]
-            elif is_dataclass(own.annotation):
-                hints = get_type_hints(own.annotation, include_extras=True)
-                members = [_keyword(f.name, hints[f.name], ... if f.default is MISSING else f.default) for f in fields(own.annotation)]
+        flattened: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            kind = parameter.annotation
+            if parameter.name == INPUTS:
+                members = [_keyword(name, option.parameter, option.default) for name, option in options.items()]
+            elif is_dataclass(kind):
+                hints = get_type_hints(kind, include_extras=True)
+                members = [_keyword(f.name, hints[f.name], ... if f.default is MISSING else f.default) for f in fields(kind)]
             else:
-                merged.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                flattened.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
                 continue
-            groups[own.name] = own.annotation, members
-            merged += members
+            groups[parameter.name] = kind, members
+            flattened += members
 
         @wraps(command)
-        def called(**values: Any) -> None:
+        def wrapper(**values: Any) -> None:
             for name, (kind, members) in groups.items():
-                given = {member.name: values.pop(member.name) for member in members}
-                values[name] = kind(given) if name == INPUTS else kind(**given)
+                fields_given = {member.name: values.pop(member.name) for member in members}
+                values[name] = kind(fields_given) if name == INPUTS else kind(**fields_given)
             command(**values)
 
-        called.__signature__ = signature.replace(parameters=merged)  # type: ignore[attr-defined]
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
-        return called
+        wrapper.__signature__ = signature.replace(parameters=flattened)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in flattened}
+        return wrapper
 
-    return extended
+    return decorate
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option of OPTIONS, such as --image-column."""
+    return OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """A parameter of a command; `...` stands for no default."""
-    given = inspect.Parameter.empty if default is ... else default
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=given)
+    """A keyword parameter; the default `...` means that it is required."""
+    default = inspect.Parameter.empty if default is ... else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,4 +1,4 @@
-"""`equipoise report`: the page or the PDF of something that was saved before."""
+"""`equipoise report`: the report of a saved audit or repair, as HTML or PDF."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from equipoise import data
 from equipoise import report as pages
-from equipoise.cli.console import out
-from equipoise.cli.inputs import group_names_of, page_problems
+from equipoise.cli.console import say
+from equipoise.cli.inputs import check_places, group_names_of, page_problems
 from equipoise.cli.options import GroupNameOption
 from equipoise.errors import raise_all
 
 
 def report(
     source: Annotated[Path, typer.Argument(help="JSON of `equipoise audit --out`, or folder of `equipoise debias --out`.")],
-    page: Annotated[
-        Path | None,
-        typer.Option("--report", help="Page to write (.html).", show_default="next to the JSON"),
-    ] = None,
+    page: Annotated[Path | None, typer.Option("--report", help="Page to write (.html).", show_default="next to the JSON")] = None,
     pdf: Annotated[Path | None, typer.Option(help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")] = None,
     group_name: GroupNameOption = None,
 ) -> None:
@@ -35,10 +31,6 @@ def report(
     raise_all(page_problems({"--report": page, "--pdf": pdf}))
     if not source.exists():
         raise data.no_such_file(source)
-    for place in (page, pdf):
-        if place:
-            data.check_writable(place)
-    if pdf:
-        pages.check_printer()
+    check_places(page, pdf=pdf)
     for path in pages.write_again(source, page=page, pdf=pdf, group_names=names):
-        out.print(Text(f"{'PDF' if path.suffix.lower() == '.pdf' else 'report'}: {path}"), soft_wrap=True)
+        say(f"{'PDF' if path.suffix.lower() == '.pdf' else 'report'}: {path}")

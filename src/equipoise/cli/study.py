@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise import report
-from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say_stopped
+from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say, say_places, say_stopped, to_json
 from equipoise.cli.options import takes_options
 from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
@@ -40,22 +39,23 @@ def study_list(as_json: JsonOption = False) -> None:
 
     plans = [read_plan(name) for name in PRESETS]
     if as_json:
-        keys = ("name", "about", "splits", "measures")
         listed = [
-            {**{k: getattr(p, k) for k in keys}, "data": [d.name for d in p.data], "methods": [a.name for a in p.methods]} for p in plans
+            {key: getattr(plan, key) for key in ("name", "about", "splits", "measures")}
+            | {"data": [entry.name for entry in plan.data], "methods": [arm.name for arm in plan.methods]}
+            for plan in plans
         ]
-        print(json.dumps(listed, indent=2))
+        print(to_json(listed))
         return
     for plan in plans:
         out.print(Text.assemble((f"{plan.name}: ", "bold"), plan.about), soft_wrap=True)
-        for what, names in (("data", [d.name for d in plan.data]), ("methods", [a.name for a in plan.methods])):
-            out.print(Text(f"    {what}: {', '.join(names)}", style="dim"), soft_wrap=True)
-        out.print(Text(f"    {plan.splits} splits, {', '.join(plan.measures)}", style="dim"), soft_wrap=True)
+        say(f"    data: {', '.join(entry.name for entry in plan.data)}", "dim")
+        say(f"    methods: {', '.join(arm.name for arm in plan.methods)}", "dim")
+        say(f"    {plan.splits} splits, {', '.join(plan.measures)}", "dim")
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """The options of studies of images."""
+    """Options for studies of images."""
 
     size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False
@@ -82,9 +82,14 @@ class ImageOptions:
         """The study with these options."""
         from equipoise.study import with_options, with_weights, without_weights
 
-        safety = {"skip_broken": self.skip_broken or None, "max_pixels": self.max_pixels, "allow_outside": self.allow_outside or None}
-        tables = None if self.mimic_iv is None else str(self.mimic_iv.absolute())
-        plan = with_options(plan, size=self.size, **safety, mimic_iv=tables)
+        plan = with_options(
+            plan,
+            size=self.size,
+            skip_broken=self.skip_broken or None,
+            max_pixels=self.max_pixels,
+            allow_outside=self.allow_outside or None,
+            mimic_iv=None if self.mimic_iv is None else str(self.mimic_iv.absolute()),
+        )
         if self.no_pretrained and self.pretrained:
             raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
         return without_weights(plan) if self.no_pretrained else with_weights(plan, self.pretrained or [])
@@ -139,7 +144,7 @@ def study_run(
     write_text(folder / "summary.txt", study_text(plan, rows), follow=False)
     out.print(study_view(plan, rows, out.width))
     _print_pooled(done)
-    out.print(Text(f"results: {folder} (rows/, summary.csv, summary.txt); show them again: equipoise study show {folder}"), soft_wrap=True)
+    say(f"results: {folder} (rows/, summary.csv, summary.txt); show them again: equipoise study show {folder}")
 
 
 @study_app.command("show")
@@ -170,17 +175,15 @@ def study_show(
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
-        print(json.dumps(describe(study, baseline, on), indent=2, allow_nan=False))
+        print(to_json(describe(study, baseline, on)))
         return
     out.print(study_view(study.plan, rows, out.width, on))
     _print_pooled(study)
-    for name, place in (("csv", csv), ("latex", latex), ("figures", figures)):
-        if place:
-            out.print(Text(f"{name}: {place}"), soft_wrap=True)
+    say_places({"csv": csv, "latex": latex, "figures": figures})
 
 
 def _print_pooled(study: Folder) -> None:
-    """The pooled folds, for a study with folds."""
+    """Prints the pooled results of a study by folds."""
     if study.plan.protocol == "folds":
         from equipoise.report import pooled_view
         from equipoise.study import read_pooled
@@ -190,7 +193,7 @@ def _print_pooled(study: Folder) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Event], None]]:
-    """A progress bar on stderr with the estimated remaining time; nothing where stderr is not a terminal. Warnings are always printed."""
+    """A progress bar with the estimated remaining time on stderr, if that is a terminal. Warnings are always printed."""
     columns = (
         BarColumn(),
         TextColumn("{task.fields[tasks]}"),

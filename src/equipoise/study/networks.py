@@ -1,6 +1,6 @@
-"""The networks of a study: the paper's MLP, a backbone by name with or without pretrained weights, or a factory of the user's own.
+"""Networks of a study: the paper's MLP, a vision backbone with or without pretrained weights, or a factory in the user's code.
 
-The trained networks of a block of splits are one safetensors file: exact, verified when it is read, unable to run code.
+The trained networks of a block of splits are stored in one safetensors file, which is verified when read and cannot run code.
 """
 
 import hashlib
@@ -23,37 +23,34 @@ IMAGENET = "imagenet"  # in place of a file: the published weights of the backbo
 
 
 def backbones() -> tuple[str, ...]:
-    """The names of the vision networks; imported late, because tables need none of them."""
+    """The names of the vision networks, imported late because tables do not need them."""
     from equipoise.models import BACKBONES
 
     return tuple(BACKBONES)
 
 
-def checked(model: str) -> str:
-    """The name of a network itself, or an error that lists what it may be."""
+def check_model(model: str) -> str:
+    """Returns the name of a network unchanged, or raises an error that lists the valid names."""
     if model != MLP and model not in backbones() and not all(model.rpartition(":")[::2]):
-        named = ", ".join(map(repr, backbones()))
-        raise BadInput(f"expected {MLP!r} (the paper's network), file.py:factory, or for images one of {named}; got {model!r}")
+        listed = ", ".join(map(repr, backbones()))
+        raise BadInput(f"expected {MLP!r} (the paper's network), file.py:factory, or for images one of {listed}; got {model!r}")
     return model
 
 
 @dataclass(frozen=True)
 class Network:
-    """Which network a study trains on some data, and the weights that it starts from: a file, or "imagenet" for the published ones."""
+    """The network that a study trains on a data set, and its initial weights: a file, or "imagenet" for the published ones."""
 
     model: str = MLP
     pretrained: str = ""
 
     @property
     def stacks(self) -> bool:
-        """Whether several of them are trained and repaired as one stack."""
+        """Whether the networks of several splits are trained and repaired as one stack."""
         return self.model == MLP
 
     def build(self, shape: Sequence[int], seed: int, *, pretrained: bool = True) -> nn.Module:
-        """An untrained network for inputs of this shape; random values depend only on the seed.
-
-        `pretrained=False` avoids reading weights that would be replaced anyway.
-        """
+        """An untrained network for inputs of this shape, the same for the same seed. `pretrained=False` skips reading initial weights."""
         self.check(shape)
         if self.model == MLP:
             return initial_mlp(shape[1], seed)
@@ -67,27 +64,27 @@ class Network:
             weights = None if start == IMAGENET else start or None
             model = backbone(self.model, channels=shape[1], weights=weights, pretrained=start == IMAGENET)
         if self.pretrained:
-            model.__dict__["untrained"] = partial(self.build, tuple(shape))  # methods that train from scratch start from the same weights
+            model.__dict__["untrained"] = partial(self.build, tuple(shape))  # for methods that train from scratch
         return model
 
     def fetch(self) -> None:
-        """Puts the published weights into the cache that all processes read; raises an error where they cannot be loaded."""
+        """Downloads published weights into the cache shared by all processes; raises an error if that fails."""
         if self.pretrained == IMAGENET:
             from equipoise.models import backbone
 
             backbone(self.model, pretrained=True)
 
     def content(self) -> str:
-        """What distinguishes it from other networks: names without folders, and checksums of the files."""
+        """A text that identifies the network: names without folders, and checksums of its files."""
         place, _, factory = self.model.rpartition(":")
         code = Path(place)
-        known = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
+        model = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
         if self.pretrained == IMAGENET:
             from equipoise.models import published_checksum
 
-            return f"{known} from {IMAGENET} {published_checksum(self.model)}"
+            return f"{model} from {IMAGENET} {published_checksum(self.model)}"
         weights = Path(self.pretrained)
-        return f"{known} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else known
+        return f"{model} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else model
 
     def check(self, shape: Sequence[int]) -> None:
         """Raises an error if the network cannot take inputs of this shape."""
@@ -103,13 +100,13 @@ class Network:
 
 
 def to_bytes(models: Sequence[nn.Module], seeds: Sequence[int], about: Mapping[str, Any]) -> bytes:
-    """The weights of one network per seed as a file, with a description."""
+    """A safetensors file with the weights of one network per seed, and a description."""
     from safetensors.torch import save
 
     tensors = {
-        f"{seed}/{k}": v.detach().cpu().contiguous().clone()
-        for seed, m in zip(seeds, models, strict=True)
-        for k, v in m.state_dict().items()
+        f"{seed}/{name}": tensor.detach().cpu().contiguous().clone()
+        for seed, model in zip(seeds, models, strict=True)
+        for name, tensor in model.state_dict().items()
     }
     thresholds = [getattr(model, "threshold", None) for model in models]
     notes = {**about, "seeds": list(seeds), "thresholds": thresholds, "sha256": _digest(tensors)}
@@ -117,11 +114,11 @@ def to_bytes(models: Sequence[nn.Module], seeds: Sequence[int], about: Mapping[s
 
 
 def from_bytes(content: bytes, source: str) -> tuple[dict[int, dict[str, Tensor]], dict[str, Any]]:
-    """The state dict of each seed and the description, or an error that names the file if it is damaged."""
+    """The state dict of each seed, and the description. Raises an error that names `source` if the content is damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    about = _about(content, source)
+    about = _description(content, source)
     try:
         tensors = load(content)
         if about["sha256"] != _digest(tensors):
@@ -139,10 +136,10 @@ def read_about(path: Path) -> dict[str, Any]:
     """The description in a file of networks, without reading their weights."""
     with path.open("rb") as file:
         length = file.read(8)
-        return _about(length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size)), str(path))
+        return _description(length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size)), str(path))
 
 
-def _about(content: bytes, source: str) -> dict[str, Any]:
+def _description(content: bytes, source: str) -> dict[str, Any]:
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         about: dict[str, Any] = json.loads(header["__metadata__"]["equipoise"])

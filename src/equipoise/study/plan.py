@@ -1,4 +1,4 @@
-"""The plan of a study as checked values: data, arms (a method with its settings and its goal), splits, measures, training; and its tasks.
+"""The plan of a study as validated dataclasses (data, arms, splits, measures, training), and its tasks. An arm is a method with settings.
 
 Pydantic checks the types and collects every problem; `reading` turns them into messages. Nothing here is imported by `import equipoise`.
 """
@@ -16,17 +16,17 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.measures import AT_THRESHOLD, named
 from equipoise.methods import METHODS, SELECTIONS, Goal
 from equipoise.study.networks import MLP, Network, backbones
-from equipoise.study.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, typed
+from equipoise.study.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
 
 Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
-PROTOCOLS = {  # how splits are made: the fractions of training, validation and test set, unless the study gives others
+PROTOCOLS = {  # ways to split: the default fractions of training, validation and test set
     "split": (0.6, 0.2, 0.2),
     "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: equal numbers of both labels, groups in the shares of `privileged`
     "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
 }
 
 
-def _limit(value: Any) -> Limit | None:
+def _check_limits(value: Any) -> Limit | None:
     table = value if isinstance(value, Mapping) else {"": value}
     numbers = [v for entry in table.values() for v in (entry.values() if isinstance(entry, Mapping) else (entry,))]
     if value is not None and not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= 1 for v in numbers):
@@ -34,60 +34,59 @@ def _limit(value: Any) -> Limit | None:
     return value  # type: ignore[no-any-return]
 
 
-def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
+def _not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
     if not value:
         raise ValueError("is empty; name at least one")
     return value
 
 
-def _once(value: tuple[str, ...]) -> tuple[str, ...]:
-    """The measures themselves; two spellings of one measure are an error."""
+def _no_duplicates(value: tuple[str, ...]) -> tuple[str, ...]:
     if twice := sorted({name for name in value if value.count(name) > 1}):
         raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, in any spelling")
-    return _some(value)
+    return _not_empty(value)
 
 
-def _measure(value: Any) -> str:
-    """The canonical name of a measure, or of a signed sum of rates that a study writes out."""
+def _canonical_measure(value: Any) -> str:
+    """The canonical name of a measure or of a signed sum of rates."""
     if not isinstance(value, (str, Mapping)):
         raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
     return named(value)
 
 
-Limits = Annotated[Limit | None, PlainValidator(_limit)]
+Limits = Annotated[Limit | None, PlainValidator(_check_limits)]
 
 
 @dataclass(frozen=True, config=STRICT)
 class Arm:
-    """A method with its settings and its goal. Two arms may use one method under different names."""
+    """A method with settings and a goal. Several arms may use the same method under different names."""
 
     method: Annotated[str, one_of("method", METHODS)]
     name: Name = ""
     settings: dict[str, Any] = Field(default_factory=dict)
-    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # settings for some data, by their name
+    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # further settings by name of data
     min_performance: Limits = None
     max_gap: Limits = None
     selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
-    max_loss: float | None = None  # of the original's performance, where there is neither min_performance nor max_gap
-    train: bool = False  # whether it gets the training set too; methods that train from scratch always do
-    training: str = ""  # one of the study's `trainings`: the networks of this arm are trained by that recipe
+    max_loss: float | None = None  # of performance compared with the original, where there is neither min_performance nor max_gap
+    train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
+    training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained
 
     @field_validator("settings")
     @classmethod
-    def _settings(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _settings(cls, raw: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         method = info.data.get("method")
-        return given if method is None else _typed_settings(method, given, {})
+        return raw if method is None else _parse_settings(method, raw, {})
 
     @field_validator("overrides")
     @classmethod
-    def _overrides(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+    def _overrides(cls, raw: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         method, settings = info.data.get("method"), info.data.get("settings")
         if method is None or settings is None:
-            return given
+            return raw
         values, problems = {}, []
-        for data, own in given.items():
+        for data, overrides in raw.items():
             try:
-                values[data] = _typed_settings(method, own, settings)
+                values[data] = _parse_settings(method, overrides, settings)
             except BadInput as error:
                 problems += [f"{data}: {problem}" for problem in error.problems]
         raise_all(problems)
@@ -98,9 +97,9 @@ class Arm:
     def _max_loss(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and not 0 <= value <= 1:
             raise ValueError(f"should be a number from 0 to 1; got {value}")
-        everywhere = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
-        if value is not None and everywhere:
-            raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(everywhere)}")
+        combined = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
+        if value is not None and combined:
+            raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(combined)}")
         return value
 
     @field_validator("train")
@@ -123,25 +122,25 @@ class Arm:
         return Goal(measure, performance, *limits, selection=self.selection, max_loss=loss)
 
 
-def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_settings(method: str, raw: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     kind = METHODS[method].settings
-    values = typed(f"setting of {method}", given, {f.name: get_type_hints(kind)[f.name] for f in dataclasses.fields(kind)})
+    values = parse_values(f"setting of {method}", raw, {f.name: get_type_hints(kind)[f.name] for f in dataclasses.fields(kind)})
     kind(**{**others, **values})  # checks values and combinations
     return values
 
 
-def limit(given: Limit | None, data: str, measure: str) -> float | None:
-    """The number for these data and this measure; None where there is none.
+def limit(limits: Limit | None, data: str, measure: str) -> float | None:
+    """The limit for these data and this measure, or None.
 
     >>> least = {"adult": {"spd": 0.52, "eod": 0.75}, "eod": 0.6}
     >>> limit(least, "adult", "eod"), limit(least, "bank", "eod"), limit(0.7, "bank", "spd")
     (0.75, 0.6, 0.7)
     """
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(limits, Mapping):
+        return limits
     for key in (data, measure):
-        found = given.get(key)
-        number = found.get(measure) if isinstance(found, Mapping) else found
+        entry = limits.get(key)
+        number = entry.get(measure) if isinstance(entry, Mapping) else entry
         if number is not None:
             return float(number)
     return None
@@ -149,12 +148,12 @@ def limit(given: Limit | None, data: str, measure: str) -> float | None:
 
 @dataclass(frozen=True, config=STRICT)
 class Plan:
-    """A study: every arm on every split of all data, for every measure."""
+    """A study: every arm on every split of every data set, for every measure."""
 
     name: Name
-    data: Annotated[tuple[Data, ...], AfterValidator(_some)]
-    methods: Annotated[tuple[Arm, ...], AfterValidator(_some)]
-    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_once)] = ("spd", "eod")
+    data: Annotated[tuple[Data, ...], AfterValidator(_not_empty)]
+    methods: Annotated[tuple[Arm, ...], AfterValidator(_not_empty)]
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_canonical_measure)], ...], AfterValidator(_no_duplicates)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
@@ -163,10 +162,10 @@ class Plan:
     stack: Annotated[int, Field(ge=1)] = 10  # replicates that are trained and repaired as one network
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
-    pretrained: str | dict[str, str] = ""  # weights that backbones start from (a file, or "imagenet"), or a table by backbone
-    keep_networks: bool = True  # False: a network is removed once all of its methods have finished
+    pretrained: str | dict[str, str] = ""  # initial weights of backbones (a file, or "imagenet"), or a table by backbone
+    keep_networks: bool = True  # False: networks are deleted once all of their methods have finished
     training: Recipe = Field(default_factory=dict)
-    trainings: dict[Name, Recipe] = Field(default_factory=dict)  # other recipes by name, for arms; override the study's and the data's
+    trainings: dict[Name, Recipe] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
     about: str = ""
 
     @field_validator("fractions")
@@ -191,32 +190,32 @@ class Plan:
         return tuple(range(self.first_seed, self.first_seed + self.splits))
 
     def named(self, name: str) -> FromSource | FromFile:
-        """The data of that name."""
+        """The data with this name."""
         return next(d for d in self.data if d.name == name)
 
     def recipe(self, data: str, name: str = "") -> dict[str, Any]:
-        """The training settings on these data, by the recipe of that name."""
+        """The training settings for these data, updated by the named recipe."""
         return {**self.training, **self.named(data).training, **(self.trainings[name] if name else {})}
 
     def arm(self, name: str) -> Arm:
-        """The arm of that name."""
+        """The arm with this name."""
         return next(a for a in self.methods if a.name == name)
 
     def network(self, name: str) -> Network:
-        """The network for the data of that name."""
+        """The network for the data with this name."""
         data = self.named(name)
         model = data.model or self.model
         common = self.pretrained if isinstance(self.pretrained, str) else self.pretrained.get(model, "")
         return Network(model, data.pretrained or (common if model in backbones() else ""))
 
 
-TRAINING_EFFORT = 10.0  # of training a small network, next to `METHODS[name].effort`
+TRAINING_EFFORT = 10.0  # of training a small network, on the scale of `METHODS[name].effort`
 UNKNOWN_ROWS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task of a study. Without a method it trains the networks of its block, by the recipe of that name if it has one."""
+    """One task of a study. A task without a method trains the networks of its block, by the named recipe if there is one."""
 
     data: str
     seeds: tuple[int, ...]
@@ -226,7 +225,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        """Its name, also the name of its file."""
+        """The name of the task and of its file."""
         block = f"{self.data}@{self.seeds[0]:04d}-{self.seeds[-1]:04d}"
         if self.method:
             return f"{block}@{self.method}@{self.measure}"
@@ -234,7 +233,7 @@ class Task:
 
     @property
     def training(self) -> "Task":
-        """The task that trains the networks of the same block."""
+        """The task that trains the networks of this block."""
         return Task(self.data, self.seeds, recipe=self.recipe)
 
     def __str__(self) -> str:
@@ -244,7 +243,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A task and the study that it belongs to."""
+    """A task with its study."""
 
     plan: Plan
     fingerprint: str
@@ -265,17 +264,17 @@ class Outcome:
 
 def tasks_of(plan: Plan) -> list[Task]:
     """All tasks of a study, each training before the tasks that need it."""
-    found = []
+    tasks: list[Task] = []
     for data in plan.data:
         for start in range(0, plan.splits, plan.stack):
             seeds = plan.seeds[start : start + plan.stack]
             methods = [Task(data.name, seeds, arm.name, measure, arm.training) for arm in plan.methods for measure in plan.measures]
-            found += [*dict.fromkeys(task.training for task in methods), *methods]
-    return found
+            tasks += [*dict.fromkeys(task.training for task in methods), *methods]
+    return tasks
 
 
 def cost(plan: Plan, task: Task) -> float:
-    """Roughly how long a task takes, in arbitrary units."""
+    """The approximate duration of a task, in arbitrary units."""
     data = plan.named(task.data)
     rows, features = UNKNOWN_ROWS, 50
     if isinstance(data, FromSource) and data.source in CATALOGUE:

@@ -1,16 +1,16 @@
-"""The folder of a study: its definition (study.json), the trained networks (models/), the rows (rows/, one file per task) and a summary.
-Where images were left out, broken/ counts them by reason.
+"""The folder of a study: its definition (study.json), trained networks (models/), rows (rows/, one file per task), a summary, and the
+number of unreadable images by reason (broken/).
 
-A file is written completely or not at all, so a task whose file exists is finished, and running the study again resumes it. A folder holds
-one study of one version of Equipoise: all that its numbers depend on is its identity, and a fingerprint of that is in every file. Anything
-else in the folder is an error and is left unchanged.
+Files are written atomically, so a task whose file exists is finished, and running the study again resumes it. A folder holds one study of
+one version of Equipoise. The identity of a study is everything its results depend on; a fingerprint of it is in every file. A folder with
+anything else in it is refused and left unchanged.
 """
 
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,12 @@ from equipoise.study.sources import FromFile
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
 SCHEMA, SCHEMA_VERSION = "equipoise.study", 2  # of study.json
-COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # parts of a plan that change no number
+COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # fields of a plan that do not affect results
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that holds this study."""
+    """The folder of a study."""
 
     path: Path
     plan: Plan
@@ -44,37 +44,37 @@ class Folder:
     version: str
 
     def file(self, task: Task) -> Path:
-        """The file of a task's result."""
+        """The file with the result of a task."""
         return self.path / (f"rows/{task.key}.parquet" if task.method else f"models/{task.key}.safetensors")
 
     def store(self, task: Task, content: bytes) -> None:
-        """Writes a task's result, completely or not at all."""
+        """Writes the result of a task atomically."""
         with replacing(self.file(task), follow=False) as temporary:
             temporary.write_bytes(content)
 
     def drop(self, training: Task) -> None:
-        """Removes the networks of a block, which can be large, and keeps their description."""
+        """Deletes the networks of a block, which can be large, and keeps their description."""
         path = self.file(training)
         write_text(path.with_suffix(".json"), json.dumps(networks.read_about(path), indent=1) + "\n", follow=False)
         path.unlink()
 
     def note_broken(self, data: str, kinds: Mapping[str, int]) -> None:
-        """Writes how many images were left out and why; their names are only logged, since results are passed on."""
+        """Writes the number of images left out, by reason. Their names are only logged, since results may be shared."""
         write_text(self.path / f"broken/{data}.txt", "".join(f"{count} {kind}\n" for kind, count in kinds.items()), follow=False)
 
 
 @contextmanager
-def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[Folder]:
-    """The folder for this study, new or existing, locked against other runs; an error if it holds anything else."""
-    path, ours = Path(path), identity(plan, root)
-    folder = Folder(path, plan, fingerprint(ours), present_version())
-    _check(folder, ours)
+def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[Folder]:
+    """The folder for this study, new or existing, locked against other runs. Raises an error if it holds anything else."""
+    path, study_identity = Path(path), identity(plan, root)
+    folder = Folder(path, plan, fingerprint(study_identity), present_version())
+    _check_same_study(folder, study_identity)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {path}: {error.strerror}. Choose another one.") from error
     with _locked(path):
-        _check(folder, ours)  # another run may have written in the meantime
+        _check_same_study(folder, study_identity)  # another run may have written in the meantime
         if not (path / DEFINITION).exists():
             content = {
                 "schema": SCHEMA,
@@ -83,11 +83,11 @@ def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Ite
                 "fingerprint": folder.fingerprint,
                 "version": folder.version,
                 "code": code_digest(),
-                "identity": ours,
+                "identity": study_identity,
                 "definition": json.loads(TypeAdapter(Plan).dump_json(plan)),
             }
             write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n", follow=False)
-        elif _definition(path).get("code") != code_digest():
+        elif _read_definition(path).code != code_digest():
             log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", folder.version, path)
         yield folder
 
@@ -97,42 +97,42 @@ def opened(path: str | Path) -> Folder:
     path = Path(path)
     if not (path / DEFINITION).is_file():
         raise BadInput(f"{path} holds no study: there is no {DEFINITION}. Name the folder given to `equipoise study run --out`.")
-    found = _definition(path)
-    return Folder(path, make_plan(found["definition"], source=str(path / DEFINITION)), found["fingerprint"], found["version"])
+    stored = _read_definition(path)
+    return Folder(path, make_plan(stored.definition, source=str(path / DEFINITION)), stored.fingerprint, stored.version)
 
 
 def finished(folder: Folder) -> set[Task]:
-    """The tasks whose results exist and are sound. Damaged files are logged, to be replaced; files of another study are an error."""
-    done, aliens = set(), []
+    """The tasks with valid results. Damaged files are logged and will be replaced; files of another study are an error."""
+    done, problems = set(), []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
         if not path.is_file():
             continue
         try:
-            owner = _owner(path.read_bytes(), task, str(path))
+            origin = _verified_origin(path.read_bytes(), task, str(path))
         except BadInput as error:
             log.warning("%s The task is run again.", error)
             continue
-        if owner != (folder.fingerprint, folder.version):
-            aliens.append(f"{path} belongs to study {owner[0]} of version {owner[1]}, not to {folder.fingerprint} of {folder.version}")
+        if origin != (folder.fingerprint, folder.version):
+            problems.append(f"{path} belongs to study {origin[0]} of version {origin[1]}, not to {folder.fingerprint} of {folder.version}")
         done.add(task)
-    raise_all(aliens, str(folder.path))
+    raise_all(problems, str(folder.path))
     return done
 
 
 def read_rows(folder: Folder) -> pd.DataFrame:
-    """All rows so far, without their traces, in the order of the study; one error with every file that is damaged."""
+    """All rows so far, without traces, in the order of the study. Raises one error with every damaged file."""
     return rows.split_traces(read_whole(folder))[0]
 
 
 def read_traces(folder: Folder) -> pd.DataFrame:
-    """The steps of all rows so far."""
+    """The steps of all rows so far, one row per step."""
     return rows.split_traces(read_whole(folder))[1]
 
 
 def read_timings(folder: Folder) -> pd.DataFrame:
-    """Seconds of each finished task, training included, and per split of it."""
-    lines = []
+    """The seconds of each finished task, training included, in total and per split."""
+    timings = []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
         if path.is_file() and not task.method:
@@ -143,13 +143,13 @@ def read_timings(folder: Folder) -> pd.DataFrame:
             seconds = float(rows.from_bytes(path.read_bytes(), str(path))["task_seconds"].iloc[0])
         else:
             continue
-        line = {"data": task.data, "method": task.method or "training", "measure": task.measure, "stack": len(task.seeds)}
-        lines.append({**line, "task_seconds": seconds, "seconds": seconds / len(task.seeds)})
-    return pd.DataFrame(lines, columns=["data", "method", "measure", "stack", "task_seconds", "seconds"])
+        stack = len(task.seeds)
+        timings.append((task.data, task.method or "training", task.measure, stack, seconds, seconds / stack))
+    return pd.DataFrame(timings, columns=["data", "method", "measure", "stack", "task_seconds", "seconds"])
 
 
 def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
-    """All that the numbers of a study depend on, as plain values: its definition without titles, and the checksums of its files.
+    """Everything the results of a study depend on, as plain values: its definition without titles, and checksums of its files.
 
     Raises one error with every data set whose files are missing.
     """
@@ -161,63 +161,63 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
             entry["model"] = plan.network(data.name).content()
         except (BadInput, OSError) as error:
             problems.append(str(error))
-        del entry["pretrained"]  # part of the model's content
+        del entry["pretrained"]  # included in the content of the model
         if isinstance(data, FromFile):
             entry["file"] = data.path.name
         else:
-            entry["options"].pop("mimic_iv", None)  # a place; its files are part of the checksum
+            entry["options"].pop("mimic_iv", None)  # a folder, whose files are included in the checksum
     raise_all(list(dict.fromkeys(problems)), plan.name)
     for replaced in ("model", "pretrained", "name"):
         del content[replaced]
-    plain: dict[str, Any] = _without(content, COSMETIC)
+    plain: dict[str, Any] = _without_cosmetic(content)
     return plain
 
 
-def _without(value: Any, keys: Sequence[str]) -> Any:
+def _without_cosmetic(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _without(v, keys) for k, v in value.items() if k not in keys}
-    return [_without(v, keys) for v in value] if isinstance(value, list) else value
+        return {k: _without_cosmetic(v) for k, v in value.items() if k not in COSMETIC}
+    return [_without_cosmetic(v) for v in value] if isinstance(value, list) else value
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
-    """Sixteen digits that stand for an identity."""
+    """The first sixteen digits of the checksum of an identity."""
     return sha256(json.dumps(identity, sort_keys=True).encode())[:16]
 
 
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Where two identities differ, as messages."""
+def differences(requested: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Messages about the differences between two identities."""
 
     def shown(value: Any) -> str:
         if isinstance(value, list) and value and isinstance(value[0], dict):
             value = [entry.get("name") for entry in value]
         return json.dumps(value)
 
-    found = []
-    for key in dict.fromkeys([*ours, *theirs]):
-        mine, other = ours.get(key), theirs.get(key)
-        if mine == other:
-            continue
-        same = shown(mine) == shown(other)
-        found.append(f"{key} (entries of the same names differ)" if same else f"{key} is {shown(other)} there and {shown(mine)} here")
-    return found
+    messages = []
+    for key in dict.fromkeys([*requested, *stored]):
+        here, there = requested.get(key), stored.get(key)
+        if here != there and shown(here) == shown(there):
+            messages.append(f"{key} (entries of the same names differ)")
+        elif here != there:
+            messages.append(f"{key} is {shown(there)} there and {shown(here)} here")
+    return messages
 
 
 def present_version() -> str:
     """The version of Equipoise that is running."""
-    import equipoise
+    from equipoise import __version__
 
-    return equipoise.__version__
+    return __version__
 
 
 def code_digest() -> str:
-    """A checksum of the rooms that make the numbers: during development the version alone does not identify the code."""
-    here = Path(__file__).parents[1]
-    files = sorted(path for room in ("data", "models", "measures", "methods") for path in (here / room).rglob("*.py"))
+    """A checksum of the code that results depend on, since the version does not identify it during development."""
+    package = Path(__file__).parents[1]
+    files = sorted(path for room in ("data", "models", "measures", "methods") for path in (package / room).rglob("*.py"))
     return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
 def read_whole(folder: Folder) -> pd.DataFrame:
-    """All rows so far, with their traces and pooled decisions, in the order of the study."""
+    """All rows so far, with traces and pooled decisions, in the order of the study."""
     frames: list[pd.DataFrame] = []
     problems: list[str] = []
     for task in tasks_of(folder.plan):
@@ -236,8 +236,8 @@ def read_whole(folder: Folder) -> pd.DataFrame:
     return whole.loc[ranks.sort_values([*names, "seed"]).index].reset_index(drop=True)
 
 
-def _owner(content: bytes, task: Task, source: str) -> tuple[str, str]:
-    """The fingerprint and version in a task's file, once it is sound and complete."""
+def _verified_origin(content: bytes, task: Task, source: str) -> tuple[str, str]:
+    """The fingerprint and version in the file of a task. Raises an error if the file is damaged or incomplete."""
     if not task.method:
         states, about = networks.from_bytes(content, source)
         if tuple(states) != task.seeds:
@@ -250,34 +250,34 @@ def _owner(content: bytes, task: Task, source: str) -> tuple[str, str]:
     return str(frame["fingerprint"].iloc[0]), str(frame["version"].iloc[0])
 
 
-def _check(folder: Folder, ours: dict[str, Any]) -> None:
-    """Raises an error if the folder holds something else."""
+def _check_same_study(folder: Folder, study_identity: dict[str, Any]) -> None:
+    """Raises an error if the folder exists and holds anything but this study."""
     path = folder.path
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")
     if not (path / DEFINITION).exists():
         inside = path.iterdir() if path.exists() else ()
-        strangers = sorted(p.name for p in inside if p.name != LOCK and not p.name.startswith(".equipoise."))
-        if strangers:
-            raise BadInput(f"{path} is not empty and holds no study ({', '.join(strangers[:3])} ...). Choose another folder with --out.")
+        other_files = sorted(p.name for p in inside if p.name != LOCK and not p.name.startswith(".equipoise."))
+        if other_files:
+            raise BadInput(f"{path} is not empty and holds no study ({', '.join(other_files[:3])} ...). Choose another folder with --out.")
         return
-    found = _definition(path)
-    if found["version"] != folder.version:
+    stored = _read_definition(path)
+    if stored.version != folder.version:
         raise BadInput(
-            f"{path} holds results of Equipoise {found['version']}, and this is {folder.version}; rows of two versions are not mixed. "
+            f"{path} holds results of Equipoise {stored.version}, and this is {folder.version}; rows of two versions are not mixed. "
             "Nothing was changed. Choose another folder with --out, or install that version."
         )
-    if found["fingerprint"] != folder.fingerprint:
-        different = "; ".join(differences(ours, found["identity"])) or "the fingerprints differ"
+    if stored.fingerprint != folder.fingerprint:
+        different = "; ".join(differences(study_identity, stored.identity)) or "the fingerprints differ"
         raise BadInput(
-            f"{path} holds another study, {found['study']!r} ({found['fingerprint']}), not {folder.plan.name!r} ({folder.fingerprint}): "
+            f"{path} holds another study, {stored.study!r} ({stored.fingerprint}), not {folder.plan.name!r} ({folder.fingerprint}): "
             f"{different}. Nothing was changed. Choose another folder with --out."
         )
 
 
 @checked(config=ConfigDict(extra="allow", strict=True), kw_only=True)
 class _Definition:
-    """What study.json holds."""
+    """The content of study.json."""
 
     schema: Literal["equipoise.study"]
     schema_version: Literal[2]
@@ -289,23 +289,20 @@ class _Definition:
     definition: dict[str, Any]
 
 
-def _definition(path: Path) -> dict[str, Any]:
-    """The content of study.json; one error with every key that is missing or of another type."""
+def _read_definition(path: Path) -> _Definition:
+    """The content of study.json. Raises one error with every key that is missing or has a wrong type."""
     source = path / DEFINITION
     try:
-        content = source.read_bytes()
-        TypeAdapter(_Definition).validate_json(content)
+        return TypeAdapter(_Definition).validate_json(source.read_bytes())
     except ValidationError as error:
         *others, last = described(error, skip=0)
         advice = "Restore the file from a copy, use the version of Equipoise that wrote it, or choose another folder with --out."
         raise BadInput(*others, f"{last}. {advice}", source=str(source)) from error
-    found: dict[str, Any] = json.loads(content)
-    return found
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keeps two runs from working in one folder; the system removes the lock when a run ends, however it ends."""
+    """Prevents two runs from working in one folder. The system removes the lock when the process ends, however it ends."""
     if sys.platform == "win32":
         yield
         return

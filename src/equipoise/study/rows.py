@@ -1,7 +1,7 @@
-"""The rows of a study: one per (data, split, method, measure), with its trace; as Parquet bytes and back.
+"""The rows of a study as Parquet bytes: one row per (data, split, method, measure), with its trace.
 
-Gaps, their permutation p-values and performances are of the test set, unless their name begins with `valid_`.
-The columns in TIMINGS differ from run to run; all others are bit-identical for every runner, on the same kind of device.
+Gaps, permutation p-values and performances are those of the test set, or of the validation set if the column begins with `valid_`. The
+columns in TIMINGS differ from run to run; all others are bit-identical for every runner, on the same kind of device.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput, first_line
 from equipoise.measures import GAPS, FloatArray, cell_index
 
-TIMINGS = ("seconds", "task_seconds")  # of the method without training: per split, and of the whole stack
+TIMINGS = ("seconds", "task_seconds")  # of the method, without training: per split, and for the whole stack
 P_VALUES = ("p_value", "valid_p_value")  # of the largest |gap| over the groups
-LIMIT = "limit"  # the upper bound (group-aware): the best performance on the original network's test scores within the row's own |gap|
-POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are pooled (see summary)
-PACE = "pace"  # of one step, in the unit that the method counts: units pruned, epochs
-SIZES = ("train_rows", "valid_rows", "test_rows")  # of each set of the split
-SCHEMA_VERSION = 3  # of a file of rows
+LIMIT = "limit"  # upper bound (group-aware): the best performance on the original network's test scores within the |gap| of the row
+POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, for pooled folds (see summary)
+PACE = "pace"  # size of one step, in units pruned or epochs
+SIZES = ("train_rows", "valid_rows", "test_rows")  # of the sets of the split
+SCHEMA_VERSION = 3  # of files of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
-UNREAD = ("noise", "valid_noise")  # in files of earlier studies, and no longer used
-# Columns that every file has. Others may be missing, such as those of a measure that was added later; their values are then missing.
+UNREAD = ("noise", "valid_noise")  # columns of earlier versions that are ignored
+# Columns that every file has. Others may be absent, such as those of a measure that was added later, and are then read as NaN.
 CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
@@ -69,7 +69,7 @@ SCHEMA = pa.schema(
 
 
 def to_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The rows as a Parquet file, with checksums inside."""
+    """The rows as a Parquet file with page checksums."""
     buffer = BytesIO()
     schema = SCHEMA.with_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), buffer, write_page_checksum=True)
@@ -77,16 +77,15 @@ def to_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def from_bytes(content: bytes, source: str) -> pd.DataFrame:
-    """The rows in a Parquet file, or an error that names it if it is truncated, damaged or something else.
+    """The rows in a Parquet file. Raises an error that names `source` if it is damaged or holds anything else.
 
-    A column that the file lacks, such as a measure that was added to the table later, is missing (NaN) in every row. A measure that
-    the file has and the table does not is kept, after the other columns.
+    Columns that the file lacks, such as those of a measure that was added later, are NaN. Measures that only the file has are kept, after
+    the other columns.
     """
     try:
         table = pq.read_table(BytesIO(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        reason = first_line(error)
-        raise BadInput(f"{source} is damaged ({reason}). Run the study again to replace it.") from error
+        raise BadInput(f"{source} is damaged ({first_line(error)}). Run the study again to replace it.") from error
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
     if version != str(SCHEMA_VERSION):
         raise BadInput(
@@ -94,20 +93,20 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
             "Use the version of Equipoise that wrote it, or another folder."
         )
     table = table.drop_columns([name for name in UNREAD if name in table.schema.names])
-    found = dict(zip(table.schema.names, table.schema.types, strict=True))
-    other = [name for name in found if name not in SCHEMA.names]
-    kinds = dict.fromkeys(other, _REAL) | {name: SCHEMA.field(name).type for name in found if name in SCHEMA.names}
-    strange = [name for name in other if not name.startswith("test_")] + [name for name in found if found[name] != kinds[name]]
-    if strange or not set(CORE) <= set(found):
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    other_measures = [name for name in types if name not in SCHEMA.names]
+    expected = {field.name: field.type for field in SCHEMA} | dict.fromkeys(other_measures, _REAL)
+    unexpected = [name for name in other_measures if not name.startswith("test_")] + [n for n in types if types[n] != expected[n]]
+    if unexpected or not set(CORE) <= set(types):
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
     for name in SCHEMA.names:
-        if name not in found:
+        if name not in types:
             table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
-    return table.select([*SCHEMA.names, *other]).replace_schema_metadata().to_pandas()
+    return table.select([*SCHEMA.names, *other_measures]).replace_schema_metadata().to_pandas()
 
 
 def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows without their traces, and the traces, one line per step."""
+    """The rows without traces, and the traces with one row per step."""
     keys = ["data", "seed", "method", "measure"]
     rows = frame.drop(columns=[*TRACE, *POOLED])
     steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
@@ -116,7 +115,7 @@ def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def pooled_columns(scores: Scores, decisions: FloatArray, salt: str) -> dict[str, Any]:
-    """What a row of a study by folds stores of each test row."""
+    """The columns with the cell, the decision and the patient of each test row, in a study by folds."""
     attribute = scores.attribute
     names = scores.ids if scores.patients is None else scores.patients
     patients = [int(hashlib.sha256(f"{salt}:{name}".encode()).hexdigest()[:15], 16) for name in names]

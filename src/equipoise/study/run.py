@@ -1,10 +1,10 @@
-"""Runs a study: the tasks that are not finished, trainings before the methods that need them, the most expensive first."""
+"""Runs the unfinished tasks of a study: trainings before the methods that need them, the most expensive first."""
 
 import logging
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from equipoise.data import Images, counted
 from equipoise.errors import EquipoiseError
 from equipoise.models import computing_on, requested_device
 from equipoise.study.plan import Outcome, Plan, Task, Work, cost, tasks_of
-from equipoise.study.results import Folder, claimed, finished
-from equipoise.study.runners import Runner, cores, started
+from equipoise.study.results import Folder, finished, locked_folder
+from equipoise.study.runners import Runner, cores, started_runner
 
 log = logging.getLogger(__name__)
-LIVES = 3  # how many workers may die in one task
-ON_GPU = 10 * 2**30  # bytes of its memory that one worker may need: VGG-16 in training, and rows kept there
-TABLES_ON_GPU = 4 * 2**30  # the same for tables: a CUDA context, and ten splits of 30,000 rows of 501 numbers
+LIVES = 3  # the run stops after this many workers have died in one task
+IMAGE_WORKER_BYTES = 10 * 2**30  # GPU memory of a worker on images: training VGG-16, and rows kept there
+TABLE_WORKER_BYTES = 4 * 2**30  # on tables: a CUDA context, and ten splits of 30,000 rows of 501 numbers
 
 
 class TasksFailed(EquipoiseError):
@@ -31,16 +31,16 @@ class TasksFailed(EquipoiseError):
 class Event:
     """The progress of a run."""
 
-    done: int  # tasks, with those of earlier runs
+    done: int  # finished tasks, including those of earlier runs
     total: int
-    share: float  # of this run's work, from 0 to 1
+    share: float  # of the work of this run that is done, from 0 to 1
     seconds: float  # since this run began
     running: tuple[str, ...]
     note: str = ""
 
     @property
     def left(self) -> float | None:
-        """Roughly how many seconds are left; None before anything is finished."""
+        """The estimated seconds left; None before any task is finished."""
         return self.seconds * (1 - self.share) / self.share if self.share else None
 
 
@@ -58,44 +58,44 @@ def run_study(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Folder:
-    """The folder with the study's rows. Finished tasks are not run again; the rows do not depend on the runner.
+    """Runs a study and returns its folder. Finished tasks are not run again; the rows do not depend on the runner.
 
-    `device` says where networks are computed, such as cpu or cuda. Without it tables stay on the CPU, and images go to a GPU if there is
-    one. Training amplifies the rounding of a device, so single rows from a GPU differ from those from a CPU; rows name their device.
+    `device` is where networks are computed, such as cpu or cuda; by default, tables on the CPU and images on a GPU if there is one. Rows
+    computed on a GPU differ from those computed on a CPU, since training amplifies rounding differences; each row names its device.
     Several workers share one GPU.
     """
     with computing_on(device):
-        pass  # an error at once, where there is no such device
-    with claimed(folder, plan, root) as place:
+        pass  # raises an error early if there is no such device
+    with locked_folder(folder, plan, root) as place:
         done = finished(place)
-        pending = _pending(plan, done)
-        if not plan.keep_networks:  # an earlier run may have stopped just before removing them
+        pending = _pending_tasks(plan, done)
+        if not plan.keep_networks:  # an earlier run may have stopped just before deleting them
             for training in {task for task in done if not task.method} - {task.training for task in pending}:
                 place.drop(training)
         if pending:
             for network in dict.fromkeys(plan.network(data.name) for data in plan.data):
-                network.fetch()  # before the workers, which would all fetch or all fail
-            with started(runner, workers or _share_of_gpu(plan, device), address) as made:
-                _Run(place, pending, root, progress, device).drive(made)
+                network.fetch()  # once, instead of in every worker
+            with started_runner(runner, workers or _workers_on_gpu(plan, device), address) as started:
+                _Run(place, pending, root, progress, device).run_all(started)
         elif progress:
             total = len(tasks_of(plan))
             progress(Event(total, total, 1.0, 0.0, ()))
         return place
 
 
-def _share_of_gpu(plan: Plan, device: str | None) -> int | None:
-    """How many workers a GPU has memory for, where networks are computed on one; None where cores decide."""
+def _workers_on_gpu(plan: Plan, device: str | None) -> int | None:
+    """The number of workers that fit into the memory of the GPU; None if networks are not computed on one."""
     tables = all(plan.network(data.name).stacks for data in plan.data)
     with computing_on(device):
-        asked = requested_device()
-    if not torch.cuda.is_available() or (asked is None and tables) or (asked is not None and asked.type != "cuda"):
+        requested = requested_device()
+    if not torch.cuda.is_available() or (requested is None and tables) or (requested is not None and requested.type != "cuda"):
         return None
-    memory = torch.cuda.get_device_properties(asked or 0).total_memory
-    return max(1, min(cores(), memory // (TABLES_ON_GPU if tables else ON_GPU)))
+    memory = torch.cuda.get_device_properties(requested or 0).total_memory
+    return max(1, min(cores(), memory // (TABLE_WORKER_BYTES if tables else IMAGE_WORKER_BYTES)))
 
 
-def _pending(plan: Plan, done: set[Task]) -> list[Task]:
-    """The tasks to run; a training only where one of its methods needs it."""
+def _pending_tasks(plan: Plan, done: set[Task]) -> list[Task]:
+    """The tasks to run; a training only if a method still needs it."""
     methods = [task for task in tasks_of(plan) if task.method and task not in done]
     trainings = dict.fromkeys(task.training for task in methods)
     return [task for task in trainings if task not in done] + methods
@@ -103,7 +103,7 @@ def _pending(plan: Plan, done: set[Task]) -> list[Task]:
 
 @dataclass
 class _Run:
-    """One run of a study: the queue and its state."""
+    """The task queue of a run, and its state."""
 
     folder: Folder
     pending: list[Task]
@@ -114,7 +114,7 @@ class _Run:
     deaths: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     cohorts: dict[str, bytes] = field(default_factory=dict)
-    owed: Counter[str] = field(default_factory=Counter)  # how many methods still need the networks of a training
+    uses_left: Counter[str] = field(default_factory=Counter)  # by training: the number of methods that still need its networks
     failed: int = 0
     start: float = field(default_factory=time.perf_counter)
 
@@ -122,37 +122,36 @@ class _Run:
         plan = self.folder.plan
         self.total = len(tasks_of(plan))
         self.costs = {task.key: cost(plan, task) for task in self.pending}
-        # Where networks are removed, split by split, so that a run that is stopped early has complete splits of all data.
-        early = {task.key: () if plan.keep_networks else task.seeds for task in self.pending}
-        self.pending = sorted(self.pending, key=lambda task: (early[task.key], -self.costs[task.key], task.key))
-        self.owed.update(task.training.key for task in self.pending if task.method)
+        # If networks are deleted after use, splits are run in order, so that a run that is stopped early has complete splits of all data.
+        self.pending = sorted(self.pending, key=lambda task: (() if plan.keep_networks else task.seeds, -self.costs[task.key], task.key))
+        self.uses_left.update(task.training.key for task in self.pending if task.method)
 
-    def drive(self, runner: Runner) -> None:
-        """Runs everything that is pending."""
+    def run_all(self, runner: Runner) -> None:
+        """Runs all pending tasks."""
         note = ""
         while self.pending or self.running:
-            while len(self.running) < runner.slots and (task := self._ready()):
+            while len(self.running) < runner.slots and (task := self._next_task()):
                 self._submit(runner, task)
             if not self.running:
                 break  # the remaining tasks could not be started
-            self._tell(note)
+            self._report_progress(note)
             work, outcome = runner.next()
             del self.running[work.task.key]
-            note = self._settle(work.task, outcome)
-        self._tell(note)
+            note = self._handle(work.task, outcome)
+        self._report_progress(note)
         if self.problems:
             listed = "\n".join(f"- {problem}" for problem in self.problems)
             raise TasksFailed(
                 f"{len(self.problems)} tasks of {self.folder.plan.name!r} failed; the results of all others are stored:\n{listed}"
             )
 
-    def _ready(self) -> Task | None:
-        """The most expensive task whose networks exist; trainings first, because everything else waits for them.
+    def _next_task(self) -> Task | None:
+        """The most expensive task whose networks exist; trainings first, since other tasks wait for them.
 
-        Where networks are removed after use, trainings last, so that few exist at a time.
+        If networks are deleted after use, trainings come last, so that few networks exist at a time.
         """
-        waiting = {task.key for task in (*self.pending, *self.running.values()) if not task.method}
-        candidates = [task for task in self.pending if not task.method or task.training.key not in waiting]
+        unfinished = {task.key for task in (*self.pending, *self.running.values()) if not task.method}
+        candidates = [task for task in self.pending if not task.method or task.training.key not in unfinished]
         if not candidates:
             return None
         keep = self.folder.plan.keep_networks
@@ -167,24 +166,26 @@ class _Run:
             cohort = self._cohort(task.data)
         except EquipoiseError as error:
             del self.running[task.key]
-            self._fail([task, *self._of_data(task.data)], str(error))
+            self._fail(task, str(error), others=[t for t in self.pending if t.data == task.data])
             return
         file = folder.file(task.training)
-        # Weights can be half a gigabyte: they go through a pipe only where the worker cannot read the file.
+        # Weights can be half a gigabyte, so they are sent only to a worker that cannot read the file.
         trained = None if not task.method else file.absolute() if runner.local else file.read_bytes()
         runner.submit(Work(folder.plan, folder.fingerprint, folder.version, task, self.device), cohort, trained)
 
-    def _settle(self, task: Task, outcome: Outcome) -> str:
-        """Stores the result of a task, or handles its problem and returns a note on it."""
+    def _handle(self, task: Task, outcome: Outcome) -> str:
+        """Stores the result of a task, or handles its failure. Returns a note about a failure."""
         if outcome.content is not None:
             self.folder.store(task, outcome.content)
-            self._release(task)
+            if task.method:
+                self.uses_left[task.training.key] -= 1  # not after a failure: the method still needs its networks
+                if not self.uses_left[task.training.key] and not self.folder.plan.keep_networks:
+                    self.folder.drop(task.training)
             return ""
         if not outcome.died:
             if outcome.details:
                 log.error("%s\n%s", task, outcome.details)
-            waiting = [t for t in self.pending if not task.method and t.training == task]
-            self._fail([task, *waiting], outcome.problem)
+            self._fail(task, outcome.problem, others=[t for t in self.pending if not task.method and t.training == task])
             return f"{task}: {outcome.problem}"
         self.deaths[task.key] = self.deaths.get(task.key, 0) + 1
         note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost in this task"
@@ -196,50 +197,41 @@ class _Run:
         self.pending.insert(0, task)
         return note
 
-    def _release(self, task: Task) -> None:
-        """Removes networks that no method needs any more, where the study does not keep them. A method that failed still needs them."""
-        self.owed[task.training.key] -= bool(task.method)
-        if task.method and not self.owed[task.training.key] and not self.folder.plan.keep_networks:
-            self.folder.drop(task.training)
-
-    def _of_data(self, name: str) -> list[Task]:
-        return [task for task in self.pending if task.data == name]
-
-    def _fail(self, tasks: Iterable[Task], problem: str) -> None:
-        first, *others = tasks
+    def _fail(self, task: Task, problem: str, others: list[Task]) -> None:
+        """Records a failed task; `others` cannot run without it."""
         self.failed += 1 + len(others)
-        self.pending = [task for task in self.pending if task not in others]
-        waiting = f" ({len(others)} tasks that need it were left out)" if others else ""
-        self.problems.append(f"{first}: {problem}{waiting}")
+        self.pending = [t for t in self.pending if t not in others]
+        left_out = f" ({len(others)} tasks that need it were left out)" if others else ""
+        self.problems.append(f"{task}: {problem}{left_out}")
 
     def _cohort(self, name: str) -> bytes | None:
-        """The data of a task, loaded once and sent with it; None where every split is a simulation of its own."""
+        """The pickled data, loaded once; None for a simulation that is drawn again for each split."""
         data = self.folder.plan.named(name)
         if data.redraw:
             return None
         if name not in self.cohorts:
-            cohort = data.load(self.root, self._decoding(name))
+            cohort = data.load(self.root, self._decoding_progress(name))
             if isinstance(cohort.source, Images) and cohort.source.broken:
                 self.folder.note_broken(name, counted(cohort.source.broken.values()))
             self.cohorts[name] = pickle.dumps(cohort, protocol=5)
         return self.cohorts[name]
 
-    def _decoding(self, name: str) -> Callable[[int], None]:
-        """Reports how many images of some data have been decoded."""
+    def _decoding_progress(self, name: str) -> Callable[[int], None]:
+        """A callback that reports how many images have been decoded."""
         total = 0
 
         def more(count: int) -> None:
             nonlocal total
             total += count
-            self._tell("", f"{name}: {total:,} images decoded")
+            self._report_progress("", f"{name}: {total:,} images decoded")
 
         return more
 
-    def _tell(self, note: str, *doing: str) -> None:
+    def _report_progress(self, note: str, *doing: str) -> None:
         if self.progress is None:
             return
         left = [*self.pending, *self.running.values()]
-        whole = sum(self.costs.values())
-        share = (whole - sum(self.costs[task.key] for task in left)) / whole if len(left) < len(self.costs) else 0.0
+        total_cost = sum(self.costs.values())
+        share = (total_cost - sum(self.costs[task.key] for task in left)) / total_cost if len(left) < len(self.costs) else 0.0
         names = (*doing, *(str(task) for task in self.running.values()))
         self.progress(Event(self.total - len(left) - self.failed, self.total, share, time.perf_counter() - self.start, names, note))

@@ -1,10 +1,10 @@
-"""Where tasks run: in this process, in several processes on this machine, or on a Ray cluster. All call the same `attempt`.
+"""Runs tasks in this process, in several processes on this machine, or on a Ray cluster. All of them call `attempt`.
 
-A runner takes tasks and returns outcomes, in any order. A worker that dies is part of the outcome, not an exception.
+A runner takes tasks and returns outcomes in any order. The death of a worker is reported in the outcome, not raised.
 
-Processes are handled here rather than by concurrent.futures, where a worker that dies fails every running task of its pool. With one
-pool per worker and the same guarantees (which task died and how, no orphans, Ctrl-C only in the parent, nothing imported from the
-current folder) that took 211 lines instead of 222, and private attributes of the pool.
+Processes are not left to concurrent.futures, where a worker that dies fails every running task of its pool. One pool per worker with the
+same guarantees (which task died and how, no orphans, Ctrl-C only in the parent, nothing imported from the current folder) was as long and
+needed private attributes of the pool.
 """
 
 import importlib
@@ -28,8 +28,8 @@ from equipoise.study.plan import Outcome, Work
 from equipoise.study.worker import attempt
 
 RUNNERS = ("serial", "processes", "ray")
-RETRIES = 3  # of Ray's own, before a task counts as one whose worker died
-USABLE = 0.94  # of a GPU's memory: each process also needs some for itself
+RETRIES = 3  # by Ray, before the worker of a task counts as dead
+USABLE = 0.94  # share of the memory of a GPU for tensors; each process needs some for itself
 
 
 class Runner(Protocol):
@@ -40,39 +40,35 @@ class Runner(Protocol):
 
     @property
     def local(self) -> bool:
-        """Whether its workers can read the files of this machine."""
-        ...
+        """Whether workers can read the files of this machine."""
 
     def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
         """Starts a task."""
-        ...
 
     def next(self) -> tuple[Work, Outcome]:
-        """The next task to end, and its outcome."""
-        ...
+        """Waits for the next task to end, and returns it with its outcome."""
 
     def close(self) -> None:
         """Ends every worker, busy or idle."""
-        ...
 
 
 @contextmanager
-def started(runner: str, workers: int | None = None, address: str | None = None) -> Iterator[Runner]:
-    """The runner of that name; its workers have ended when the block ends, also after Ctrl-C."""
-    pick("runner", runner, RUNNERS)
+def started_runner(name: str, workers: int | None = None, address: str | None = None) -> Iterator[Runner]:
+    """The runner with this name. Its workers are stopped at the end of the block, also after Ctrl-C."""
+    pick("runner", name, RUNNERS)
     if workers is not None and workers < 1:
         raise BadInput(f"workers must be at least 1; got {workers}")
-    if address is not None and runner != "ray":
-        raise BadInput(f"expected no address with the runner {runner!r}; got {address!r}. Use --runner ray, or leave it out.")
-    made: Runner = Serial() if runner == "serial" else Processes(workers) if runner == "processes" else OnRay(workers, address)
+    if address is not None and name != "ray":
+        raise BadInput(f"expected no address with the runner {name!r}; got {address!r}. Use --runner ray, or leave it out.")
+    runner: Runner = Serial() if name == "serial" else Processes(workers) if name == "processes" else OnRay(workers, address)
     try:
-        yield made
+        yield runner
     finally:
-        made.close()
+        runner.close()
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -83,17 +79,17 @@ class Serial:
     local = True
 
     def __init__(self) -> None:
-        self._given: list[tuple[Work, bytes | None, bytes | Path | None]] = []
+        self._queue: list[tuple[Work, bytes | None, bytes | Path | None]] = []
 
     def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
-        self._given.append((work, cohort, trained))
+        self._queue.append((work, cohort, trained))
 
     def next(self) -> tuple[Work, Outcome]:
-        work, cohort, trained = self._given.pop(0)
+        work, cohort, trained = self._queue.pop(0)
         return work, attempt(work, cohort, trained)
 
     def close(self) -> None:
-        self._given.clear()
+        self._queue.clear()
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +99,7 @@ class _Worker:
 
 
 class Processes:
-    """Spawned processes with one compute thread each. They end with their parent, however it ends."""
+    """Spawned processes with one compute thread each. They end when their parent ends, however it ends."""
 
     local = True
 
@@ -128,37 +124,37 @@ class Processes:
             worker.process.join()
             worker.pipe.close()
             return work, Outcome(problem=f"its process ended with exit code {worker.process.exitcode}", died=True)
-        if outcome.content is None:  # what went wrong may have left the GPU's state in a process unusable
-            self._end(worker)
+        if outcome.content is None:  # the failure may have left the GPU in an unusable state for this process
+            self._stop(worker)
         else:
             self._idle.append(worker)
         return work, outcome
 
     def close(self) -> None:
         for worker in (*self._idle, *self._busy):
-            self._end(worker)
+            self._stop(worker)
         self._idle.clear()
         self._busy.clear()
 
     @staticmethod
-    def _end(worker: _Worker) -> None:
+    def _stop(worker: _Worker) -> None:
         worker.process.kill()
         worker.process.join()
         worker.pipe.close()
 
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self.slots), daemon=True)
-        with uninterrupted(), _safe_path():  # Ctrl-C reaches every process of a terminal; a worker leaves it to its parent
+        parent_end, worker_end = context.Pipe()
+        process = context.Process(target=_worker_loop, args=(worker_end, self.slots), daemon=True)
+        with uninterrupted(), _safe_path():  # a terminal sends Ctrl-C to every process; only the parent handles it
             process.start()
-        theirs.close()
-        return _Worker(process, ours)
+        worker_end.close()
+        return _Worker(process, parent_end)
 
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Starts Python without the current folder in front of its own modules; a worker then gets the search path of its parent."""
+    """Sets PYTHONSAFEPATH for new processes, so that they import nothing from the current folder before they get the parent's path."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -170,10 +166,10 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _work(pipe: "Connection[Any, Any]", processes: int) -> None:
-    """The loop of a spawned process: receives tasks and sends outcomes until the parent closes the pipe or ends."""
+def _worker_loop(pipe: "Connection[Any, Any]", processes: int) -> None:
+    """The main loop of a worker: receives tasks and sends outcomes until the parent closes the pipe or ends."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    if torch.cuda.is_available():  # otherwise the memory that one process keeps for later is missing in another
+    if torch.cuda.is_available():  # PyTorch caches freed memory, which would be unavailable to the other processes
         torch.cuda.set_per_process_memory_fraction(USABLE / processes)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
@@ -188,9 +184,9 @@ def _die_with_parent() -> None:
 
 
 class OnRay:
-    """Tasks of a Ray cluster: the one at `address` ("auto" for the one this machine belongs to), or a local one of this run's own.
+    """Tasks on the Ray cluster at `address` ("auto" for the one this machine belongs to), or on a local cluster started for this run.
 
-    Cohorts and networks travel with the tasks, so that the machines of a cluster need Equipoise but not the data.
+    Cohorts and networks are sent with the tasks, so the machines of a cluster need Equipoise but not the data.
     """
 
     local = False
@@ -203,17 +199,18 @@ class OnRay:
         except ImportError as error:
             raise MissingExtra("ray", "ray", "the runner 'ray'") from error
         self._ray = ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
             try:
                 local: dict[str, Any] = {} if address else {"num_cpus": workers or cores(), "include_dashboard": False}
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
             except (ConnectionError, ValueError, RuntimeError) as error:
-                reason = first_line(error)
-                raise BadInput(f"no Ray cluster at {address!r}: {reason}. Start one, or leave --address out for a local one.") from error
+                raise BadInput(
+                    f"no Ray cluster at {address!r}: {first_line(error)}. Start one, or leave --address out for a local one."
+                ) from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt)
-        self._sent: dict[str, Any] = {}  # cohorts by data, each sent once
+        self._sent: dict[str, Any] = {}  # references to cohorts by name of data; each is sent once
         self._running: dict[Any, Work] = {}
 
     def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
@@ -233,5 +230,5 @@ class OnRay:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._running.clear()
-        if self._ours:
+        if self._started_here:
             self._ray.shutdown()

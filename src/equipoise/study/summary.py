@@ -1,16 +1,16 @@
-"""Numbers across splits: means and standard deviations, ranks, the paper's numbers, and differences from a baseline, paired by split.
+"""Results across splits: means and standard deviations, ranks, the results of the paper, and paired differences from a baseline.
 
-A signed mean hides scatter (gaps of -0.1 and +0.1 average to 0), so the mean |gap| is next to it, and |gap| is what is compared.
+A signed mean hides scatter (gaps of -0.1 and +0.1 average to 0), so the mean |gap| is reported as well, and methods are compared by |gap|.
 
 Splits of the same rows share most of their training sets and some of their test sets, so they are not independent, and the variance of
 their mean is larger than variance / splits. Intervals and p-values of differences use the corrected variance of Nadeau and Bengio (2003,
 Mach Learn 52:239): variance * (1 / splits + test rows / other rows). P-values of gaps are combined over splits by twice their median, which
-holds whatever their dependence.
+is valid under any dependence.
 
-Folds are pooled as well: every patient is decided on once per cross-validation, by a network trained without them, and all test folds count
-as one set. Each row of a study by folds stores the cell, the decision and the patient of every test row, the patient by a number that only
-this study has. Where the cross-validation is repeated, an estimate is the mean over the repeats, and its interval resamples the same
-patients in all of them.
+Folds are also pooled: in each cross-validation, every patient is in one test fold, decided by a network trained without them, and all test
+folds are evaluated as one set. For that, a row of a study by folds stores the cell, the decision and the patient (as a pseudonym specific
+to the study) of every test row. If the cross-validation is repeated, an estimate is the mean over the repeats, and its interval resamples
+the same patients in all of them.
 """
 
 import json
@@ -43,35 +43,36 @@ from equipoise.study.results import SCHEMA, Folder, read_rows, read_timings, rea
 from equipoise.study.rows import LIMIT, POOLED, SIZES
 
 CELL = ["data", "measure", "method"]
-SETS = {"test": "", "validation": "valid_"}  # set of the split: the prefix of its columns
-DIGITS = 3  # at which ranks are shared
+SETS = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns
+DIGITS = 3  # methods that are equal after rounding share a rank
 VARIANCE = "corrected for splits of the same rows (Nadeau and Bengio 2003): variance * (1 / splits + shared)"  # of a comparison
-ORIGINAL = "standard"  # the method that leaves the network as it is
+ORIGINAL = "standard"  # the method that does not change the network
 Fold = tuple[IntArray, FloatArray, IntArray]  # cells, decisions and patients of all test rows of one cross-validation
 
 
-def of_set(rows: pd.DataFrame, part: str) -> pd.DataFrame:
-    """The rows with gap, its p-value and performance of the test set or of the validation set."""
-    start = SETS[pick("set of the split", part, SETS)]
-    there = [name for name in ("gap", "performance", "p_value") if f"{start}{name}" in rows]
-    return rows.assign(**{name: rows[f"{start}{name}"] for name in there}) if start else rows
+def _rows_of_set(rows: pd.DataFrame, part: str) -> pd.DataFrame:
+    """The rows with the gap, p-value and performance of the test set or of the validation set, and with |gap|."""
+    prefix = SETS[pick("set of the split", part, SETS)]
+    present = [name for name in ("gap", "performance", "p_value") if f"{prefix}{name}" in rows]
+    chosen = rows.assign(**{name: rows[f"{prefix}{name}"] for name in present})
+    return chosen.assign(abs_gap=chosen["gap"].abs())
 
 
 def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
-    """One line per (data, measure, method): splits, mean and sd of the gap and of performance, mean |gap| and p-value (see
-    `combined_p`), the share of splits that met the goal, seconds.
+    """One line per (data, measure, method): number of splits, mean and sd of gap, |gap| and performance, p-value (see `combined_p`),
+    share of splits that met the goal, mean seconds.
 
     >>> rows = pd.DataFrame({"data": "d", "measure": "eod", "method": "m", "seed": [0, 1], "gap": [-0.1, 0.1],
     ...                      "performance": [0.7, 0.9], "met": [True, False], "seconds": [1.0, 3.0]})
     >>> summarise(rows)[["splits", "gap_mean", "abs_gap_mean", "performance_mean", "met"]].values.tolist()
     [[2.0, 0.0, 0.1, 0.8, 0.5]]
     """
-    chosen = of_set(rows, part)
-    sized = chosen.assign(abs_gap=chosen["gap"].abs(), met=chosen["met"].astype(float))
-    if "p_value" not in sized:
-        sized["p_value"] = np.nan
+    chosen = _rows_of_set(rows, part)
+    chosen["met"] = chosen["met"].astype(float)
+    if "p_value" not in chosen:
+        chosen["p_value"] = np.nan
     return (
-        sized.groupby(CELL, sort=False)
+        chosen.groupby(CELL, sort=False)
         .agg(
             splits=("seed", "size"),
             gap_mean=("gap", "mean"),
@@ -89,9 +90,10 @@ def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
 
 
 def combined_p(p_values: npt.ArrayLike) -> float:
-    """One p-value from those of several splits of the same rows: twice their median, at most 1; NaN where there is none.
+    """One p-value from those of several splits of the same rows: twice their median, at most 1; NaN if there are none.
 
-    It is valid whatever the dependence between splits (Meinshausen, Meier and Buehlmann 2009, J Am Stat Assoc 104:1671). One alone stays.
+    Valid under any dependence between splits (Meinshausen, Meier and Buehlmann 2009, J Am Stat Assoc 104:1671). A single p-value stays
+    unchanged.
 
     >>> round(combined_p([0.01, 0.02, 0.6]), 3), combined_p([0.04])
     (0.04, 0.04)
@@ -104,10 +106,11 @@ def combined_p(p_values: npt.ArrayLike) -> float:
 
 
 def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
-    """The summary of a study with each method's rank (1 best, 2 second, 0 other) and, where the paper has numbers, those and the
-    differences from them.
+    """The summary of a study with the rank of each method (1 best, 2 second, 0 other), the results of the paper and the differences from
+    them.
 
-    Best is the smallest |mean gap|, or the highest mean performance, of all methods but the original network; ties at three digits share.
+    Best is the smallest |mean gap|, or the highest mean performance, among all methods but the original network. Methods that are equal to
+    three digits share a rank.
     """
     frame = summarise(rows, part)
     methods = {arm.name: arm.method for arm in plan.methods}
@@ -118,35 +121,29 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
-    frame["below_limit"] = _below_limit(frame, rows) if part == "test" and LIMIT in rows else np.nan
+    frame["below_limit"] = np.nan
+    if part == "test" and LIMIT in rows:  # the mean distance below the upper bound (group-aware)
+        below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
+        frame["below_limit"] = below.reindex(pd.MultiIndex.from_frame(frame[CELL])).to_numpy()
     original = frame["method"].map(methods) == ORIGINAL
     for quantity, merit in (("gap", -frame["gap_mean"].abs()), ("performance", frame["performance_mean"])):
-        places = merit.round(DIGITS).where(~original).groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
-        frame[f"{quantity}_rank"] = places.where(places <= 2, 0).fillna(0).astype(int)
+        ranks = merit.round(DIGITS).where(~original).groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
+        frame[f"{quantity}_rank"] = ranks.where(ranks <= 2, 0).fillna(0).astype(int)
     return frame
-
-
-def _below_limit(frame: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
-    """How far each method is on average below the upper bound (group-aware)."""
-    below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
-    return [float(below[tuple(row)]) for row in frame[CELL].itertuples(index=False)]
 
 
 def compare(
     rows: pd.DataFrame, baseline: str = ORIGINAL, level: float = 0.95, part: str = "test", redrawn: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """One line per (data, measure, method, quantity): the mean difference from the baseline over common splits, its t interval, a p-value.
+    """One line per (data, measure, method, quantity): the mean difference from the baseline over common splits, its interval and p-value.
 
-    The quantities are |gap| and performance. Interval and p-value are of the t test with the variance corrected for splits of the same
-    rows; `redrawn` names simulations that are drawn again for each split, which need no correction. `shared` is the correction: rows of the
-    set divided by rows that networks were trained and repaired on, from the sizes in the rows. Fewer than two common splits, or rows
-    without their sizes, give no interval.
+    The quantities are |gap| and performance. Interval and p-value come from a t test with the variance corrected for splits of the same
+    rows by `shared` (see `shared_rows`). `redrawn` names simulations that are drawn again for each split, which need no correction. There
+    is no interval for fewer than two common splits, or if the sizes of the sets are unknown.
     """
     pick("method to compare with", baseline, list(dict.fromkeys(rows["method"])))
-    chosen = of_set(rows, part)
-    sized = chosen.assign(abs_gap=chosen["gap"].abs())
     lines = []
-    for (data, measure), group in sized.groupby(["data", "measure"], sort=False):
+    for (data, measure), group in _rows_of_set(rows, part).groupby(["data", "measure"], sort=False):
         shared = 0.0 if data in redrawn else shared_rows(group, part)
         for quantity in ("abs_gap", "performance"):
             table = group.pivot_table(index="seed", columns="method", values=quantity, sort=False)
@@ -154,16 +151,16 @@ def compare(
                 if method == baseline or baseline not in table:
                     continue
                 difference = (table[method] - table[baseline]).dropna().to_numpy(dtype=np.float64)
-                found = {"splits": len(difference), "shared": shared, **resampled_t(difference, shared, level)}
-                lines.append({"data": data, "measure": measure, "method": method, "quantity": quantity, **found})
+                line = {"data": data, "measure": measure, "method": method, "quantity": quantity, "splits": len(difference)}
+                lines.append({**line, "shared": shared, **resampled_t(difference, shared, level)})
     columns = [*CELL, "quantity", "splits", "shared", "difference", "low", "high", "p"]
     return pd.DataFrame(lines, columns=columns)
 
 
 def shared_rows(rows: pd.DataFrame, part: str = "test") -> float:
-    """Rows of the test set (or of the validation set) divided by those that networks were fitted on, on average; NaN if unknown.
+    """The mean number of rows of the set divided by that of the rows that networks were fitted on; NaN if unknown.
 
-    Networks are trained on the training set and repaired on the validation set, so both count for the test set.
+    For the test set, these are the training set and the validation set, on which networks are repaired.
     """
     if not set(SIZES) <= set(rows.columns):
         return float("nan")
@@ -172,7 +169,7 @@ def shared_rows(rows: pd.DataFrame, part: str = "test") -> float:
 
 
 def resampled_t(difference: FloatArray, shared: float, level: float = 0.95) -> dict[str, float]:
-    """The mean of differences over splits, its interval and its p-value, with the variance of Nadeau and Bengio.
+    """The mean of differences over splits, its interval and p-value, with the variance of Nadeau and Bengio.
 
     >>> plain, corrected = (resampled_t(np.array([0.1, 0.2, 0.3]), shared) for shared in (0.0, 0.25))
     >>> round(plain["low"], 3), round(corrected["low"], 3)
@@ -191,19 +188,19 @@ def resampled_t(difference: FloatArray, shared: float, level: float = 0.95) -> d
 
 
 def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
-    """The results of a study as plain values: its table, its timings, a comparison with the baseline, and any pooled folds."""
-    found = read_rows(folder)
-    frames = {"table": study_table(folder.plan, found, part), "timings": read_timings(folder)}
-    if baseline in set(found["method"]):
-        frames["comparison"] = compare(found, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
+    """The results of a study as plain values: its table, timings, a comparison with the baseline, and pooled folds, if any."""
+    rows = read_rows(folder)
+    frames = {"table": study_table(folder.plan, rows, part), "timings": read_timings(folder)}
+    if baseline in set(rows["method"]):
+        frames["comparison"] = compare(rows, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
     if folder.plan.protocol == "folds":
         frames["pooled"] = read_pooled(folder)
     about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}
-    counts = {"splits": folder.plan.splits, "rows": len(found), "part": part, "baseline": baseline, "comparison_variance": VARIANCE}
+    counts = {"splits": folder.plan.splits, "rows": len(rows), "part": part, "baseline": baseline, "comparison_variance": VARIANCE}
     return {**about, **counts, **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}
 
 
-# The numbers of the paper: the cells of its tables, and the sizes of its data sets
+# Results of the paper, and the sizes of its data sets
 
 PAPER_SIZES = {  # rows of training, validation and test sets (Table `tab:datasets`); the paper gives none for its simulations
     "adult": (27_133, 9_044, 9_045),
@@ -216,7 +213,7 @@ PAPER_SIZES = {  # rows of training, validation and test sets (Table `tab:datase
 
 
 class Published(NamedTuple):
-    """The paper's numbers in one cell of a table: means and standard deviations over its splits."""
+    """One cell of a table of the paper: means and standard deviations over its splits."""
 
     bias: float
     bias_sd: float
@@ -225,7 +222,7 @@ class Published(NamedTuple):
 
 
 def published(data: str, measure: str, method: str, part: str = "test") -> Published | None:
-    """The paper's numbers for data such as adult/sex, mimic-iii/age, loh/0.1 or mimic-cxr/sex/vgg-16; None where it has none.
+    """The results of the paper on data such as adult/sex, mimic-iii/age, loh/0.1 or mimic-cxr/sex/vgg-16, or None.
 
     >>> published("adult/sex", "spd", "standard")
     Published(bias=-0.32, bias_sd=0.02, performance=0.82, performance_sd=0.01)
@@ -235,7 +232,7 @@ def published(data: str, measure: str, method: str, part: str = "test") -> Publi
 
 
 def published_sizes(data: str) -> tuple[int, int, int] | None:
-    """The rows of the paper's training, validation and test sets for data such as adult/sex or mimic-iii/age; None where it gives none.
+    """The sizes of the training, validation and test set in the paper for data such as adult/sex or mimic-iii/age, or None.
 
     >>> published_sizes("mimic-iii/age"), published_sizes("loh/0.1")
     ((21595, 7199, 7199), None)
@@ -251,43 +248,43 @@ def _tables() -> dict[str, dict[str, dict[str, dict[str, list[float]]]]]:
 
 
 def pooled(rows: pd.DataFrame, *, draws: int = 1000, seed: int = 0, level: float = 0.95) -> pd.DataFrame:
-    """One line per (data, measure, method) from the rows of a study by folds, over the cross-validations that are complete.
+    """One line per (data, measure, method) from the rows of a study by folds, over all complete cross-validations.
 
-    Columns: gap, performance, the signed change of the gap from the original's (`gap_change`), `performance_lost`, each with its interval
-    (_low, _high) by resampling patients; the mean |gap| of a cross-validation and its p-value (see `combined_p`); repeats, patients, rows.
+    Columns: gap, performance, `gap_change` (signed) and `performance_lost` compared with the original, each with an interval (_low, _high)
+    from resampled patients; the mean |gap| of a cross-validation and its p-value (see `combined_p`); repeats, patients, rows.
     """
     lines = []
     for (data, measure), here in rows.groupby(["data", "measure"], sort=False):
-        complete = {method: repeats for method, some in here.groupby("method", sort=False) if (repeats := _repeats(some))}
+        complete = {method: repeats for method, group in here.groupby("method", sort=False) if (repeats := _complete_repeats(group))}
         original = complete.get(ORIGINAL)
         performance = str(here["performance_measure"].iloc[0])
         for method, repeats in complete.items():
             paired = original if original is not None and method != ORIGINAL and original.keys() == repeats.keys() else None
-            numbers = _line(repeats, paired, str(measure), performance, draws, seed, level)
-            lines.append({"data": data, "measure": measure, "method": method, **numbers})
+            estimates = _pooled_estimates(repeats, paired, str(measure), performance, draws, seed, level)
+            lines.append({"data": data, "measure": measure, "method": method, **estimates})
     return pd.DataFrame(lines)
 
 
 def read_pooled(folder: Folder) -> pd.DataFrame:
-    """The pooled folds of a study by folds; one line per (data, measure, method)."""
+    """The pooled results of a study by folds, one line per (data, measure, method)."""
     return pooled(read_whole(folder))
 
 
-def _repeats(rows: pd.DataFrame) -> dict[int, Fold]:
-    """The cross-validations of one method that have all folds."""
-    found: dict[int, Fold] = {}
+def _complete_repeats(rows: pd.DataFrame) -> dict[int, Fold]:
+    """The complete cross-validations of one method."""
+    repeats: dict[int, Fold] = {}
     for repeat, folds in rows.groupby(rows["seed"] // FOLDS):
         if set(folds["seed"] % FOLDS) == set(range(FOLDS)) and folds["test_cell"].notna().all():
             cells, decisions, patients = (np.concatenate(folds[name].to_list()) for name in POOLED)
-            found[int(repeat)] = cells.astype(np.int64), decisions.astype(np.float64), patients.astype(np.int64)
-    return found
+            repeats[int(repeat)] = cells.astype(np.int64), decisions.astype(np.float64), patients.astype(np.int64)
+    return repeats
 
 
-def _line(
+def _pooled_estimates(
     repeats: Mapping[int, Fold], original: Mapping[int, Fold] | None, measure: str, performance: str, draws: int, seed: int, level: float
 ) -> dict[str, float]:
     everyone = np.unique(np.concatenate([patients for _, _, patients in repeats.values()]))
-    groups = max(int(cells.max()) for cells, _, _ in repeats.values()) // 2 + 1  # one may be patients without a group, who are left out
+    groups = max(int(cells.max()) for cells, _, _ in repeats.values()) // 2 + 1  # the last may be rows without a group, which are left out
     levels = tuple(str(k) for k in range(groups))
     gap, performances = _resampled(list(repeats.values()), everyone, levels, measure, performance, draws, seed)
     values = {"gap": gap, "performance": performances}
@@ -295,9 +292,9 @@ def _line(
         before = _resampled(list(original.values()), everyone, levels, measure, performance, draws, seed)
         values |= {"gap_change": gap - before[0], "performance_lost": before[1] - performances}
     line = {f"{name}{end}": np.nan for name in ("gap_change", "performance_lost") for end in ("", "_low", "_high")}
-    for name, drawn in values.items():
-        low, high = interval(drawn[1:, None], drawn[:1], level)
-        line |= {name: float(drawn[0]), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
+    for name, resampled in values.items():
+        low, high = interval(resampled[1:, None], resampled[:1], level)
+        line |= {name: float(resampled[0]), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
     sizes, ps = [], []
     for cells, decisions, patients in repeats.values():
         sizes.append(abs(float(largest(gap_values(measure, tabulate_codes(decisions, cells % 2, cells // 2, levels))))))
@@ -310,18 +307,18 @@ def _line(
 def _resampled(
     repeats: Sequence[Fold], everyone: IntArray, levels: tuple[str, ...], measure: str, performance: str, draws: int, seed: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Gap and performance (1 + draws,), means over the repeats: first of all patients, then of the resampled ones."""
+    """Gap and performance (1 + draws,), as means over the repeats: first for all patients, then for each resample."""
     width, grid = 2 * len(levels), (1 + draws, len(levels), 2)
     gaps, performances = np.zeros(1 + draws), np.zeros(1 + draws)
     counts = [np.ones((1, len(everyone))), *multiplicities(len(everyone), draws, seed)]
-    missing = np.zeros((1 + draws, 1, 2))  # a cell table ends with the rows without a group, of which `fold_parts` leaves none
+    missing = np.zeros((1 + draws, 1, 2))  # the last row of a cell table is for rows without a group, which `fold_parts` leaves out
     for cells, decisions, patients in repeats:
-        unit = np.append(np.searchsorted(everyone, patients), len(everyone) - 1)  # so that the table has a line for every patient
+        unit = np.append(np.searchsorted(everyone, patients), len(everyone) - 1)  # so that the table has a row for every patient
         cell = np.append(cells, 0)
         table = np.concatenate([by_unit(unit, cell, np.append(v, 0.0), width) for v in (np.ones(len(cells)), decisions)], axis=1)
         sums = np.concatenate([count @ table for count in counts])
         n, s = (np.concatenate([half.reshape(grid), missing], axis=1) for half in (sums[:, :width], sums[:, width:]))
-        drawn = Cells(levels, n, s)
-        gaps += largest(gap_values(measure, drawn)) / len(repeats)
-        performances += performance_values(performance, drawn) / len(repeats)
+        tables = Cells(levels, n, s)
+        gaps += largest(gap_values(measure, tables)) / len(repeats)
+        performances += performance_values(performance, tables) / len(repeats)
     return gaps, performances

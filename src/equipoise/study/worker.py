@@ -1,7 +1,7 @@
-"""How a task of a study is done. A task depends only on its arguments: any process or machine returns the same bytes.
+"""Performs one task of a study. The result depends only on the arguments: every process and machine returns the same bytes.
 
-A training trains the networks of one block of splits as a stack; a method task repairs them on the validation sets for one measure and
-evaluates the result on the test sets. Neither writes anything: the leading process does.
+A training task trains the networks of a block of splits as a stack. A method task repairs them on the validation sets for one measure and
+evaluates the result on the test sets. Files are written by the main process.
 """
 
 import json
@@ -33,41 +33,40 @@ from equipoise.measures import (
     upper_bound,
 )
 from equipoise.methods import METHODS, Candidate, run_many, settings_of
-from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train_stack
-from equipoise.models import train as train_one
+from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train, train_stack
 from equipoise.study import networks, rows
 from equipoise.study.plan import Outcome, Plan, Work
 from equipoise.study.sources import FromSource
 
-KEPT_BLOCKS = 2  # a process keeps the sets of the blocks that it worked on last
+KEPT_BLOCKS = 2  # the number of blocks whose data a process caches
 
 
 def attempt(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> Outcome:
-    """The outcome of a task; problems are part of it, so that one bad task does not end the others."""
+    """The outcome of a task. Errors are part of it, so that one bad task does not stop the others."""
     try:
         return Outcome(perform(work, cohort, trained))
     except EquipoiseError as error:
         return Outcome(problem=str(error))
-    except Exception as error:  # a defect of ours or of the user's network
+    except Exception as error:  # a defect of Equipoise or of the user's network
         return Outcome(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
 
 
 def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
-    """The content of the task's file, from its cohort (pickled; None for a simulation) and the block's networks (None to train them).
+    """The content of the file of a task.
 
-    The networks are the content of a file, or the file itself where this process can read it.
+    `cohort` is pickled, or None for a simulation. `trained` is the file with the networks of the block, or its content; None to train them.
     """
     with one_thread(), computing_on(work.device):
-        parts = _block(work, cohort)
+        parts = _block_parts(work, cohort)
         if trained is None:
-            return _trained(work, parts)
+            return _train(work, parts)
         content = trained.read_bytes() if isinstance(trained, Path) else trained
-        return rows.to_bytes(_repaired(work, parts, _networks(work, parts, content)))
+        return rows.to_bytes(_repair(work, parts, _load_networks(work, parts, content)))
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One compute thread, so that sums are taken in the same order everywhere and processes do not compete for cores."""
+    """Limits computations to one thread, so that sums have the same order everywhere and processes do not compete for cores."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
@@ -82,14 +81,14 @@ def one_thread() -> Iterator[None]:
 _blocks: OrderedDict[tuple[str, str, tuple[int, ...]], list[Parts]] = OrderedDict()
 
 
-def _block(work: Work, cohort: bytes | None) -> list[Parts]:
-    """The sets of every split of a block, as tensors, or as images mapped from a file. Cached for the next task of the same block."""
+def _block_parts(work: Work, cohort: bytes | None) -> list[Parts]:
+    """The sets of every split of a block, cached for the next task of the same block."""
     key = (work.fingerprint, work.task.data, work.task.seeds)
     if key not in _blocks:
         while len(_blocks) >= KEPT_BLOCKS:
             _blocks.popitem(last=False)
-        whole = None if cohort is None else pickle.loads(cohort)
-        _blocks[key] = [_parts(work.plan, work.task.data, whole, seed) for seed in work.task.seeds]
+        loaded = None if cohort is None else pickle.loads(cohort)
+        _blocks[key] = [_parts(work.plan, work.task.data, loaded, seed) for seed in work.task.seeds]
     _blocks.move_to_end(key)
     return _blocks[key]
 
@@ -97,7 +96,7 @@ def _block(work: Work, cohort: bytes | None) -> list[Parts]:
 def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
         data = plan.named(name)
-        assert isinstance(data, FromSource)  # the leading process loads files; only simulations are drawn here
+        assert isinstance(data, FromSource)  # only simulations are drawn here; the main process loads files
         cohort = data.load(seed=seed)
     if plan.protocol == "balanced":
         parts = balanced_parts(cohort, seed=seed, fractions=plan.fractions, privileged=plan.privileged)
@@ -109,55 +108,56 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     return Parts(train, valid, test)
 
 
-def _alike(parts: Sequence[Parts]) -> list[list[int]]:
-    """The splits that can form one stack: those whose sets have equal shapes, as all have where there are no patient ids."""
+def _stackable(parts: Sequence[Parts]) -> list[list[int]]:
+    """Groups of splits that can form one stack, since their sets have equal shapes. Without patient ids, all splits do."""
     groups: dict[tuple[torch.Size, ...], list[int]] = {}
-    for k, three in enumerate(parts):
-        groups.setdefault(tuple(part.inputs.shape for part in three)[:2], []).append(k)
+    for k, sets in enumerate(parts):
+        groups.setdefault((sets.train.inputs.shape, sets.valid.inputs.shape), []).append(k)
     return list(groups.values())
 
 
-def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
+def _train(work: Work, parts: Sequence[Parts]) -> bytes:
+    """The file with the trained network of every split."""
     plan, seeds = work.plan, work.task.seeds
     network = plan.network(work.task.data)
-    usual = IMAGES if len(parts[0].train.inputs.shape) == 4 else Training()
-    settings = replace(usual, **plan.recipe(work.task.data, work.task.recipe))
+    default = IMAGES if len(parts[0].train.inputs.shape) == 4 else Training()
+    settings = replace(default, **plan.recipe(work.task.data, work.task.recipe))
     start = time.perf_counter()
     models: dict[int, nn.Module] = {}
-    for group in _alike(parts):
+    for group in _stackable(parts):
         network.check(parts[group[0]].train.inputs.shape)
         if network.stacks:
             models |= zip(group, train_stack([(parts[k].train, parts[k].valid, seeds[k]) for k in group], settings=settings), strict=True)
         else:
             for k in group:
                 untrained = network.build(parts[k].train.inputs.shape, seeds[k])
-                models[k] = train_one(parts[k].train, parts[k].valid, seed=seeds[k], model=untrained, settings=settings)
+                models[k] = train(parts[k].train, parts[k].valid, seed=seeds[k], model=untrained, settings=settings)
     about = {"fingerprint": work.fingerprint, "version": work.version, "task": work.task.key, "seconds": time.perf_counter() - start}
     return networks.to_bytes([models[k] for k in range(len(parts))], seeds, about)
 
 
-def _networks(work: Work, parts: Sequence[Parts], trained: bytes) -> list[nn.Module]:
-    states, about = networks.from_bytes(trained, f"the networks of {work.task.training.key}")
+def _load_networks(work: Work, parts: Sequence[Parts], content: bytes) -> list[nn.Module]:
+    states, about = networks.from_bytes(content, f"the networks of {work.task.training.key}")
     network = work.plan.network(work.task.data)
     models = []
-    for seed, three, threshold in zip(work.task.seeds, parts, about["thresholds"], strict=True):
-        model = network.build(three.train.inputs.shape, seed, pretrained=False)
+    for seed, sets, threshold in zip(work.task.seeds, parts, about["thresholds"], strict=True):
+        model = network.build(sets.train.inputs.shape, seed, pretrained=False)
         model.load_state_dict(states[seed])
         model.__dict__["threshold"] = threshold
         models.append(model.eval())
     return models
 
 
-def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -> list[dict[str, object]]:
-    """One row per split."""
+def _repair(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -> list[dict[str, object]]:
+    """Repairs the networks, and returns one row per split."""
     plan, task = work.plan, work.task
     arm = plan.arm(task.method)
     goal = arm.goal(task.data, task.measure, plan.performance)
     settings = arm.settings_for(task.data)
     start = time.perf_counter()
-    found: dict[int, Candidate] = {}
-    for group in _alike(parts):
-        candidates = run_many(
+    candidates: dict[int, Candidate] = {}
+    for group in _stackable(parts):
+        repaired = run_many(
             arm.method,
             [models[k] for k in group],
             [parts[k].valid for k in group],
@@ -166,7 +166,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
             trains=[parts[k].train for k in group] if arm.train or METHODS[arm.method].needs_train else None,
             settings=settings,
         )
-        found |= zip(group, candidates, strict=True)
+        candidates |= zip(group, repaired, strict=True)
     seconds = time.perf_counter() - start
     recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
     common = {
@@ -184,7 +184,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
     }
     salt = work.fingerprint if plan.protocol == "folds" else None
     return [
-        {**common, "seed": seed, **_row(found[k], models[k], parts[k], task.measure, plan.performance, seed, salt)}
+        {**common, "seed": seed, **_row(candidates[k], models[k], parts[k], task.measure, plan.performance, seed, salt)}
         for k, seed in enumerate(task.seeds)
     ]
 
@@ -192,20 +192,22 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
 def _row(
     candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int, salt: str | None
 ) -> dict[str, object]:
-    """The numbers of one split; with a salt, for folds that are pooled, each of its decisions too."""
+    """The results on one split. With a salt, which is used to pseudonymise patients, they include every decision, for pooled folds."""
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
-    (valid, valid_p), (test, p) = (_evaluated(candidate, some, measure, seed) for some in (valid_scores, scores))
+    valid, valid_p = _evaluate(candidate, valid_scores, measure, seed)
+    test, p = _evaluate(candidate, scores, measure, seed)
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
-    gap = _gap(measure, test)
+    gap = _largest_gap(measure, test)
+    original_scores = scores if _same_weights(candidate.network, model) else predict(model, parts.test)
     return {
         "gap": gap,
         "performance": float(performance_values(performance, test)),
-        "valid_gap": _gap(measure, valid),
+        "valid_gap": _largest_gap(measure, valid),
         "valid_performance": float(performance_values(performance, valid)),
         "p_value": p,
         "valid_p_value": valid_p,
-        rows.LIMIT: _limit(scores if _alike_networks(candidate.network, model) else predict(model, parts.test), measure, performance, gap),
-        **{f"test_{name}": _gap(name, test) for name in GAPS},
+        rows.LIMIT: _upper_bound(original_scores, measure, performance, gap),
+        **{f"test_{name}": _largest_gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met_in_sample),
         "step": int(trace["step"].iloc[candidate.chosen]),
@@ -220,25 +222,25 @@ def _row(
         "notes": json.dumps([note.to_dict() for note in candidate.notes], default=str),
         **{name: len(part) for name, part in zip(rows.SIZES, parts, strict=True)},
         **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
-        **(rows.pooled_columns(scores, candidate.rule.decide(scores), salt) if salt is not None else {}),
+        **(rows.pooled_columns(scores, rule.decide(scores), salt) if salt is not None else {}),
     }
 
 
-def _evaluated(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
-    """The cell table of the decisions (for a randomised rule, of their expectations), and the p-value of the largest |gap|."""
+def _evaluate(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
+    """The cell table of the decisions (of their expectations, for a randomised rule), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
     p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
     return tabulate(f, scores.y, attribute), p
 
 
-def _alike_networks(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two networks have the same scores, as where a method changes only the rule."""
-    mine, theirs = one.state_dict(), other.state_dict()
-    return type(one) is type(other) and mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+def _same_weights(first: nn.Module, second: nn.Module) -> bool:
+    """Whether two networks have the same scores, because a method changed only the rule."""
+    a, b = first.state_dict(), second.state_dict()
+    return type(first) is type(second) and a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def _limit(scores: Scores, measure: str, performance: str, gap: float) -> float | None:
-    """The upper bound (group-aware) of performance on the original network's scores within a |gap|; None where it is not defined."""
+def _upper_bound(scores: Scores, measure: str, performance: str, gap: float) -> float | None:
+    """The upper bound (group-aware) of performance on these scores within this |gap|, or None if it is not defined."""
     attribute = scores.attribute
     if math.isnan(gap):
         return None
@@ -246,5 +248,5 @@ def _limit(scores: Scores, measure: str, performance: str, gap: float) -> float 
     return None if best is None or math.isnan(best[0]) else float(best[0])
 
 
-def _gap(measure: str, cells: Cells) -> float:
+def _largest_gap(measure: str, cells: Cells) -> float:
     return float(largest(gap_values(measure, cells)))

@@ -1,4 +1,4 @@
-"""The options of `equipoise debias`, read and checked: what a repair is to reach, by which methods, on which patients."""
+"""The options of `equipoise debias`: the goal, methods and patients of a repair, parsed and checked."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from equipoise import data
-from equipoise.cli.inputs import Source, collected, group_names_of, number_problems, page_problems, role_problems
-from equipoise.cli.networks import check_problems, estimator_problems, is_estimator, output_of, outputs_of
+from equipoise.cli.inputs import Source, check_places, collected, group_names_of, number_problems, page_problems, repeated, role_problems
+from equipoise.cli.networks import check_score_problems, estimator_problems, is_estimator, parse_output, parse_outputs
 from equipoise.cli.options import GroupNameOption, PdfOption
-from equipoise.cli.outcome import check_pdf
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 
 if TYPE_CHECKING:
     from equipoise.methods import Goal
     from equipoise.repair import Options
 
+GOAL_NAMES, GOAL_NUMBERS = ("measure", "performance"), ("min_performance", "max_gap", "max_loss", "threshold")  # keys of --goal
+
 
 @dataclass(frozen=True)
 class GoalOptions:
-    """What the repair is to reach, and by which methods."""
+    """The goal of the repair, and the methods to try."""
 
     method: Annotated[
         list[str] | None,
@@ -81,7 +82,7 @@ class GoalOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """On which patients, and what is written."""
+    """The patients of the repair, and what is written."""
 
     test_fraction: Annotated[
         float | None, typer.Option(help="Share of the patients held out for evaluation.", show_default="0.3; none with --test")
@@ -107,8 +108,7 @@ class RunOptions:
         bool, typer.Option("--thumbnails", help="Show images of the patients whose score changed most in the report.")
     ] = False
     probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Report how well each layer predicts the group; this does not show that the network uses it."),
+        bool, typer.Option("--probe", help="Report how well each layer predicts the group; this does not show that the network uses it.")
     ] = False
     group_name: GroupNameOption = None
     card: Annotated[Path | None, typer.Option(help="TOML file with facts for the model card.")] = None
@@ -124,59 +124,56 @@ class RunOptions:
 
     @property
     def share(self) -> float:
-        """The share of the patients that is held out."""
+        """The share of the patients held out."""
         return 0.3 if self.test_fraction is None else self.test_fraction
 
 
 @dataclass(frozen=True)
-class Repair:
-    """All that was asked for, after it was checked."""
+class RepairRequest:
+    """A repair with all options parsed and checked."""
 
     source: Source
-    wanted: GoalOptions
+    goal_options: GoalOptions
     run: RunOptions
     folder: Path
-    methods: dict[str, dict[str, Any]]
+    methods: dict[str, dict[str, Any]]  # the settings of each method
     goal: Goal
-    goals: dict[str, Goal] | None  # of each label, where --goal was given
-    outputs: dict[str, int | str]  # the network's output of each of several labels
+    goals: dict[str, Goal] | None  # by label, if --goal was given
+    outputs: dict[str, int | str]  # the output of the network for each of several labels
 
     @property
     def budget(self) -> float | None:
-        """The seconds that all methods together may take."""
-        return 60 * self.wanted.budget or None
+        """The time limit for all methods together, in seconds."""
+        return 60 * self.goal_options.budget or None
 
     @property
     def files(self) -> list[Path]:
-        """The files that were read."""
-        model = self.source.network.model if is_estimator(self.source.network.model) else None
-        named = (self.source.file, self.source.network.weights, self.run.train, self.run.test_file, self.source.scores.check_scores, model)
-        return [Path(path) for path in named if path is not None]
+        """The files that are read."""
+        network, run = self.source.network, self.run
+        model = network.model if is_estimator(network.model) else None
+        files = (self.source.file, network.weights, run.train, run.test_file, self.source.scores.check_scores, model)
+        return [Path(file) for file in files if file is not None]
 
-    def options(self) -> Options:
-        """What is written, and how groups are called in it."""
+    def writing_options(self) -> Options:
+        """The options of the folder to write."""
         from equipoise.repair import Options
 
         run = self.run
-        of_networks = {"onnx": run.onnx, "onnx_rule": run.onnx_rule, "thumbnails": run.thumbnails}
-        return Options(**of_networks, card=run.card, overwrite=run.overwrite, group_names=group_names_of(run.group_name))
+        network_files = {"onnx": run.onnx, "onnx_rule": run.onnx_rule, "thumbnails": run.thumbnails}
+        return Options(**network_files, card=run.card, overwrite=run.overwrite, group_names=group_names_of(run.group_name))
 
 
-def repair_of(source: Source, wanted: GoalOptions, run: RunOptions, folder: Path) -> Repair:
-    """The repair that the options ask for; an error with all that is wrong with them."""
-    from equipoise.methods import Goal
+def parse_request(source: Source, goal_options: GoalOptions, run: RunOptions, folder: Path) -> RepairRequest:
+    """The repair that the options ask for. Raises one error with all of their problems."""
     from equipoise.models import OUTPUTS
     from equipoise.repair import check_folder, check_labels, check_methods
 
-    labels, kind, network = source.inputs.labels, source.kind, source.network
-    methods = methods_of(wanted.method or ["auto"], run.settings or [])
-    problems = _option_problems(source, wanted, run) + (without_groups(methods) if wanted.no_group_rules else [])
-    rates = partial(kept, wanted.no_group_worse, wanted.min_rate or [])
-    w = wanted
-    goal = collected(
-        problems,
-        lambda: Goal(w.measure, w.performance, w.min_performance, w.max_gap, rates(), w.selection, w.max_loss, w.threshold),
-    )
+    labels, network = source.inputs.labels, source.network
+    methods = parse_methods(goal_options.method or ["auto"], run.settings or [])
+    problems = _option_problems(source, goal_options, run)
+    if goal_options.no_group_rules:
+        problems += _leave_out_group_rules(methods)
+    goal = collected(problems, lambda: _parse_goal(goal_options))
     collected(problems, lambda: check_methods(None, methods, run.train is not None))
     collected(problems, lambda: pick("--output-type", network.output_type or "auto", OUTPUTS))
     if run.card is not None:
@@ -185,47 +182,46 @@ def repair_of(source: Source, wanted: GoalOptions, run: RunOptions, folder: Path
         collected(problems, partial(read_facts, run.card))
     outputs: dict[str, int | str] = {}
     if len(labels) == 1:
-        collected(problems, lambda: output_of(network.output_name))
+        collected(problems, lambda: parse_output(network.output_name))
     elif not source.columns:
-        collected(problems, lambda: check_labels(list(methods), labels, kind))
-        outputs = collected(problems, lambda: outputs_of(network.output_name, labels))
-    goals = None if goal is None else collected(problems, lambda: goals_of(wanted.label_goal or [], labels, goal))
+        collected(problems, lambda: check_labels(list(methods), labels, source.kind))
+        outputs = collected(problems, lambda: parse_outputs(network.output_name, labels))
+    goals = None if goal is None else collected(problems, lambda: parse_label_goals(goal_options.label_goal or [], labels, goal))
     if not run.dry_run:
-        size_of_weights = network.weights.stat().st_size if network.weights and network.weights.is_file() else 0
-        collected(problems, lambda: check_folder(folder, run.overwrite, 4 * len(labels) * size_of_weights))
-        collected(problems, lambda: check_pdf(run.pdf))
+        weight_bytes = network.weights.stat().st_size if network.weights and network.weights.is_file() else 0
+        collected(problems, lambda: check_folder(folder, run.overwrite, 4 * len(labels) * weight_bytes))
+        collected(problems, lambda: check_places(pdf=run.pdf))
     raise_all(problems)
     if (check_scores := source.scores.check_scores) is not None and not check_scores.is_file():
         raise data.no_such_file(check_scores)
-    return Repair(source, wanted, run, folder, methods, goal, goals, outputs)
+    return RepairRequest(source, goal_options, run, folder, methods, goal, goals, outputs)
 
 
-def _option_problems(source: Source, wanted: GoalOptions, run: RunOptions) -> list[str]:
-    """Options that do not go together, or have a value that is not allowed."""
+def _option_problems(source: Source, goal: GoalOptions, run: RunOptions) -> list[str]:
+    """Options that cannot be combined, or are invalid."""
     inputs, network, scores = source.inputs, source.network, source.scores
     problems = inputs.problems() + number_problems(test_fraction=run.test_fraction, draws=run.draws, seed=run.seed)
     problems += page_problems({"--pdf": run.pdf})
     if run.test_fraction is not None and run.test_file is not None:
-        problems.append("--test-fraction holds out patients of the data file, --test is a test set of its own; use one of them")
-    if not 0 <= wanted.budget < float("inf"):
-        problems.append(f"--budget must be a number of minutes, or 0 for no limit; got {wanted.budget:g}")
-    if wanted.threshold is not None and source.kind == "classes":
+        problems.append("--test-fraction holds out patients of the data file, --test is a separate test set; use one of them")
+    if not 0 <= goal.budget < float("inf"):
+        problems.append(f"--budget must be a number of minutes, or 0 for no limit; got {goal.budget:g}")
+    if goal.threshold is not None and source.kind == "classes":
         problems.append("--threshold has no meaning for classes, which are decided by argmax. Omit it.")
     if run.thumbnails and inputs.options["images"] is None:
         problems.append("--thumbnails requires --images. Omit it.")
     if network.weights is not None and not network.weights.is_file():
         problems.append(f"no such file: {network.weights}. Give the file with the weights.")
-    network_only = source.of_networks | {"--train": run.train, "--probe": run.probe, "--onnx-rule": run.onnx_rule}
+    network_only = source.network_only | {"--train": run.train, "--probe": run.probe, "--onnx-rule": run.onnx_rule}
     problems += role_problems(source, network_only)
-    twice = sorted({column for column in source.columns if source.columns.count(column) > 1})
-    problems += [f"--score {column} was given twice. Give each label its own column." for column in twice]
+    problems += [f"--score {column} was given twice. Give each label its own column." for column in repeated(source.columns)]
     if scores.logits and not source.columns:
         problems.append("--logits is about the columns of --score. Omit it; a network has --output-type.")
-    return problems + check_problems(source) + estimator_problems(source, network_only)
+    return problems + check_score_problems(source) + estimator_problems(source, network_only)
 
 
-def methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, Any]]:
-    """The methods to try, each with its own settings; a setting that is a list is repeated."""
+def parse_methods(names: list[str], settings: list[str]) -> dict[str, dict[str, Any]]:
+    """The methods of --method, each with its settings of --set. A setting that is a list is repeated."""
     from equipoise.methods import METHODS
 
     methods: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -241,24 +237,13 @@ def methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, Any
         elif name in METHODS:
             texts.setdefault((name, key), []).append(value)
     for (name, key), values in texts.items():
-        methods[name][key] = collected(problems, partial(_value, name, key, values))
+        methods[name][key] = collected(problems, partial(_parse_setting, name, key, values))
     raise_all(problems)
     return methods
 
 
-def without_groups(methods: dict[str, dict[str, Any]]) -> list[str]:
-    """What is wrong with leaving out rules that need the group; `auto` leaves them out."""
-    from equipoise.methods import METHODS
-
-    asked = [name for name in methods if name in METHODS and METHODS[name].needs_group]
-    for name, settings in methods.items():
-        if name in METHODS and METHODS[name].runs_others:
-            settings["allow_group"] = False
-    return [f"--no-group-rules leaves out rules that need each patient's group; --method {name} is one. Omit it." for name in asked]
-
-
-def _value(method: str, key: str, given: list[str]) -> Any:
-    """A setting's text, or the texts of a list, as the type that the method declares for it."""
+def _parse_setting(method: str, key: str, texts: list[str]) -> Any:
+    """A setting as the type that the method declares for it; several texts are the values of a list."""
     from pydantic import TypeAdapter, ValidationError
 
     from equipoise.methods import METHODS
@@ -267,20 +252,42 @@ def _value(method: str, key: str, given: list[str]) -> Any:
     pick(f"setting of {method}", key, [f.name for f in fields(settings)])
     declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
     with suppress(ValidationError):
-        return declared.validate_python(given if len(given) > 1 else given[0])
-    with suppress(ValidationError):  # a list of one
-        return declared.validate_python(given)
-    with suppress(ValidationError):  # of a setting that is no list the last value counts, as for options
-        return declared.validate_json(given[-1])
+        return declared.validate_python(texts if len(texts) > 1 else texts[0])
+    with suppress(ValidationError):  # a list with one value
+        return declared.validate_python(texts)
+    last = texts[-1]  # counts if the setting is not a list, as for repeated options
+    with suppress(ValidationError):
+        return declared.validate_json(last)
     try:
-        return declared.validate_python(given[-1])
+        return declared.validate_python(last)
     except ValidationError as error:
-        raise BadInput(f"invalid value {given[-1]!r} for --set {method}.{key}: {error.errors()[0]['msg']}") from None
+        raise BadInput(f"invalid value {last!r} for --set {method}.{key}: {error.errors()[0]['msg']}") from None
 
 
-def goals_of(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
-    """The goal of each label: the common one with what --goal says of that label; None where it says nothing."""
-    given: dict[str, dict[str, Any]] = {label: {} for label in labels}
+def _leave_out_group_rules(methods: dict[str, dict[str, Any]]) -> list[str]:
+    """Sets `auto` to leave out rules that need the group; returns a problem for each named method that is such a rule."""
+    from equipoise.methods import METHODS
+
+    problems = []
+    for name, settings in methods.items():
+        if name in METHODS and METHODS[name].needs_group:
+            problems.append(f"--no-group-rules leaves out rules that need each patient's group; --method {name} is one. Omit it.")
+        if name in METHODS and METHODS[name].runs_others:
+            settings["allow_group"] = False
+    return problems
+
+
+def _parse_goal(options: GoalOptions) -> Goal:
+    from equipoise.methods import Goal
+
+    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "threshold")
+    keep = parse_kept_rates(options.no_group_worse, options.min_rate or [])
+    return Goal(**{name: getattr(options, name) for name in names}, keep=keep)
+
+
+def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
+    """The goal of each label: the common goal, changed by --goal; None without --goal."""
+    changes: dict[str, dict[str, Any]] = {label: {} for label in labels}
     problems: list[str] = []
     for text in texts:
         place, equals, value = text.partition("=")
@@ -291,38 +298,35 @@ def goals_of(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal]
             )
         elif label not in labels:
             problems += UnknownName("label in --goal", label, labels).problems
-        elif key in ("measure", "performance"):
-            given[label][key] = value
-        elif key in ("min_performance", "max_gap", "max_loss", "threshold"):
+        elif key in GOAL_NAMES:
+            changes[label][key] = value
+        elif key in GOAL_NUMBERS:
             try:
-                given[label][key] = float(value)
+                changes[label][key] = float(value)
             except ValueError:
                 problems.append(f"invalid value {value!r} for --goal {place}: expected a number")
         else:
-            problems += UnknownName(
-                "key in --goal", key, ("measure", "performance", "min_performance", "max_gap", "max_loss", "threshold")
-            ).problems
+            problems += UnknownName("key in --goal", key, (*GOAL_NAMES, *GOAL_NUMBERS)).problems
     raise_all(problems)
-    return {label: replace(goal, **own) for label, own in given.items()} if texts else None
+    return {label: replace(goal, **changes[label]) for label in labels} if texts else None
 
 
-def kept(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:
-    """The rates to keep, from --no-group-worse and --min-rate."""
+def parse_kept_rates(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:
+    """The limits of rates in every group, from --no-group-worse and --min-rate."""
     from equipoise.methods import BEFORE
 
-    found: dict[str, float | str] = {"tpr": BEFORE} if no_group_worse else {}
+    limits: dict[str, float | str] = {"tpr": BEFORE} if no_group_worse else {}
     problems = []
     for text in min_rate:
-        rate, equals, value = text.partition("=")
+        rate, _, value = text.partition("=")
         try:
-            number = float(value)
+            number = float(value)  # also fails if there is no "="
         except ValueError:
-            equals = ""
-        if not equals:
             problems.append(f"--min-rate must be RATE=NUMBER, as in tpr=0.8; got {text!r}")
-        elif rate in found:
-            problems.append(f"{rate} has two limits, {found[rate]} and {number:g}; use one of them")
+            continue
+        if rate in limits:
+            problems.append(f"{rate} has two limits, {limits[rate]} and {number:g}; use one of them")
         else:
-            found[rate] = number
+            limits[rate] = number
     raise_all(problems)
-    return found
+    return limits

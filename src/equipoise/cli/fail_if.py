@@ -1,0 +1,43 @@
+"""The option --fail-if: conditions on a result that set the exit code, for pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from equipoise import measures, report
+from equipoise.cli.console import err
+from equipoise.cli.inputs import collected
+from equipoise.cli.options import pipeline_option
+
+if TYPE_CHECKING:
+    from equipoise.measures import Condition, Fact
+
+FAILED = 1  # the exit code if a condition holds
+
+FailIfOption = Annotated[
+    list[str] | None,
+    pipeline_option(
+        help="Exit with code 1 if this holds for any group: 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8', 'auroc.low < 0.7', "
+        "'findings > 0'; repeat it for more."
+    ),
+]
+
+
+def parse_conditions(texts: list[str] | None, problems: list[str]) -> list[Condition]:
+    """The conditions of --fail-if. Those that cannot be parsed are added to `problems`."""
+    conditions: list[Any] = [collected(problems, partial(measures.read_condition, text)) for text in texts or []]
+    return [condition for condition in conditions if condition is not None]
+
+
+def exit_if(conditions: Sequence[Condition], facts: Sequence[Fact]) -> None:
+    """Ends the command with exit code 1 and one sentence per condition that holds or cannot be checked, if there are any."""
+    failures = [words for condition in conditions if (words := report.condition_words(condition, condition.check(facts)))]
+    for words in failures:
+        err.print(Text.assemble(("failed: ", "bold red"), report.printable(words)), soft_wrap=True)
+    if failures:
+        raise typer.Exit(FAILED)
