@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from equipoise.models import probes
-from equipoise.models.probes import Fit, chances, fits
+from equipoise.models import logistic
+from equipoise.models.logistic import Fit, fits, probabilities
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 
@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_):
         raise AssertionError("scikit-learn was asked")
 
-    monkeypatch.setattr(probes, "regression", never)
+    monkeypatch.setattr(logistic, "regression", never)
 
 
 @pytest.mark.parametrize(("n", "d"), [(900, 12), (100, 30)])
@@ -42,7 +42,7 @@ def test_newton_finds_what_scikit_learn_finds(seed: int, far: float, n: int, d: 
     assert [fit.penalty for fit in found] == list(PENALTIES)
     for fit in found:
         whole = _oracle(z[known], target[known], counts[known], fit.penalty)
-        assert chances(*fit.final(), z) == pytest.approx(whole.predict_proba(z), abs=2e-3)
+        assert probabilities(*fit.final(), z) == pytest.approx(whole.predict_proba(z), abs=2e-3)
         for fold in range(5):
             own, out = known & (folds != fold), folds == fold
             expected = _oracle(z[own], target[own], counts[own], fit.penalty).predict_proba(z[out])
@@ -51,11 +51,11 @@ def test_newton_finds_what_scikit_learn_finds(seed: int, far: float, n: int, d: 
 
 def test_three_classes_and_wide_features_are_scikit_learn(monkeypatch: pytest.MonkeyPatch):
     asked = []
-    real = probes.regression
-    monkeypatch.setattr(probes, "regression", lambda *given: asked.append(given) or real(*given))
+    real = logistic.regression
+    monkeypatch.setattr(logistic, "regression", lambda *given: asked.append(given) or real(*given))
     assert len(list(fits(*_case(0, classes=3), PENALTIES))) == 3
     assert len(asked) == 15  # five folds each; the final one is made when it is asked for
-    list(fits(*_case(0, n=100, d=probes.NARROW + 1), PENALTIES))
+    list(fits(*_case(0, n=100, d=logistic.NARROW + 1), PENALTIES))
     assert len(asked) == 30
 
 
@@ -69,7 +69,7 @@ def test_a_class_that_a_fold_has_alone_gets_no_chance_without_it():
 def test_what_does_not_settle_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch):
     case = _case(1)
     quick: list[Fit] = list(fits(*case, PENALTIES))
-    monkeypatch.setattr(probes._Newton, "fit", lambda self, penalty: None)
+    monkeypatch.setattr(logistic._Newton, "fit", lambda self, penalty: None)
     slow = list(fits(*case, PENALTIES))
     assert [fit.penalty for fit in slow] == list(PENALTIES)
     for one, other in zip(quick, slow, strict=True):
