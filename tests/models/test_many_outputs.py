@@ -71,7 +71,7 @@ def test_batches_are_filled_up_with_rows_of_zeros():
     plain.proxy_gradient(torch.arange(15)[None], w)
     rows, (given,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
     assert (len(rows), given.shape) == (8, (8, 3))
-    padded._leave_gradient(padded._proxy_backward, rows, [given], 8)
+    padded._set_gradient(padded._proxy_backward, rows, [given], 8)
     for mine, theirs in zip(padded.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
 

@@ -46,10 +46,11 @@ from .loading import load_transform as load_transform
 from .loading import network_with as network_with
 from .many_outputs import WRAPPED as WRAPPED
 from .many_outputs import ChosenOutputs as ChosenOutputs
-from .many_outputs import ManyOutputs as ManyOutputs
 from .many_outputs import OneClass as OneClass
+from .many_outputs import OneOutput as OneOutput
 from .many_outputs import as_matrix as as_matrix
 from .many_outputs import chosen_outputs as chosen_outputs
+from .many_outputs import output_named as output_named
 from .many_outputs import probabilities_of as probabilities_of
 from .many_outputs import scores_of as scores_of
 from .onnx_network import ONNX as ONNX
@@ -86,6 +87,7 @@ from .score import output_kind as output_kind
 from .score import outputs as outputs
 from .score import predict as predict
 from .score import sigmoid as sigmoid
+from .single import ManyOutputs as ManyOutputs
 from .stack import MLP as MLP
 from .stack import Critics as Critics
 from .training import IMAGES as IMAGES
@@ -103,10 +105,8 @@ from .user_code import Code as Code
 from .user_code import code_of as code_of
 from .vision import BACKBONES as BACKBONES
 from .vision import Calibrated as Calibrated
-from .vision import OneOutput as OneOutput
 from .vision import Repeated as Repeated
 from .vision import backbone as backbone
-from .vision import output_named as output_named
 from .vision import published_checksum as published_checksum
 from .vision import shape_advice as shape_advice
 from .weights import Checkpoint as Checkpoint

@@ -187,7 +187,9 @@ def predictor(model: object, *, positive: object = None, output: str = "auto") -
     reads = None if isinstance(model, type) else next((name for name in READS if callable(getattr(model, name, None))), None)
     if not can_predict(model):
         advice = "Give a fitted instance of it, not the class." if isinstance(model, type) else ""
-        raise Misuse("eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, {"type": advice} | NOT_A_CLASSIFIER)
+        raise Misuse(
+            "eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, {"type": advice} | NOT_A_CLASSIFIER
+        )
     if output not in ("auto", "probability", "logit"):
         raise BadInput(f"output must be auto, probability or logit; got {output!r}")
     if reads is None:

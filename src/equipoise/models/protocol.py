@@ -39,14 +39,14 @@ class Optimiser(Protocol):
 
 
 class Replicas(Protocol):
-    """Networks under repair. Who implements it derives from it, for the methods that are the same for all."""
+    """Networks under repair. Implementations derive from it, since it also defines the methods that they share."""
 
     size: int
     rows: int
-    frozen: tuple[int, int]  # parameter tensors that stay as they are, and all of them
-    reduced: bool  # scores during the repair have a lower precision than those of the repaired network
+    frozen: tuple[int, int]  # numbers of parameter tensors: frozen ones (requires_grad=False), and all
+    reduced: bool  # whether scores during the repair have a lower precision than those of the repaired network
     _optimisers: list[Optimiser]
-    _frozen: BoolArray  # (R,) replicates that change no more
+    _frozen: BoolArray  # (R,) replicates that no longer change
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         """All rows once in the order of the generators, one per replicate, as indices (R, b) of at most `batch` rows.
@@ -86,24 +86,24 @@ class Replicas(Protocol):
         """
         ...
 
-    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
-        """Sets the gradient to that of `own`, minus its projection on that of `theirs`, minus `weight` times that of `theirs`.
+    def adversarial_gradient(self, loss: Tensor, adversary_loss: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        """Sets the gradient to that of `loss`, minus its projection on that of `adversary_loss`, minus `weight` times the latter.
 
-        `own` and `theirs` are sums over replicates of losses. The adversary's parameters get the gradient of `theirs`.
+        Both losses are sums over replicates. The adversary's parameters get the gradient of `adversary_loss`.
         """
         ...
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         """An optimiser: adam, adamw (single networks only), blockwise (see optimisers) or sgd."""
-        found = self._steps_by(name, rate)
-        found.stop(self._frozen)
-        self._optimisers.append(found)
-        return found
+        optimiser = self._make_optimiser(name, rate)
+        optimiser.stop(self._frozen)
+        self._optimisers.append(optimiser)
+        return optimiser
 
-    def _steps_by(self, name: str, rate: float) -> Optimiser: ...
+    def _make_optimiser(self, name: str, rate: float) -> Optimiser: ...
 
     def freeze(self, replicates: BoolArray) -> None:
-        """These networks change no more by the optimisers that were made."""
+        """Stops every optimiser for these networks."""
         self._frozen = replicates
         for optimiser in self._optimisers:
             optimiser.stop(replicates)
@@ -142,7 +142,7 @@ class Replicas(Protocol):
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units).
 
-        Or another criterion of the units' influence on that sum (see units).
+        `criterion` selects another measure of the units' influence on that sum (see units).
         """
         ...
 
@@ -159,3 +159,14 @@ def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int, l
     """The positions of all rows, shuffled by each generator, as indices (R, b); without a last batch of fewer than `least`."""
     order = torch.from_numpy(np.stack([g.permutation(rows) for g in generators]))
     yield from (index for index in order.split(batch, dim=1) if index.shape[1] >= least)
+
+
+def adversarial_gradients(
+    loss: Tensor, adversary_loss: Tensor, parameters: Sequence[Tensor], adversary: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The gradients of the two losses with respect to the network's parameters; sets those of the adversary's parameters."""
+    of_adversary = torch.autograd.grad(adversary_loss, [*parameters, *adversary], retain_graph=True)
+    of_network = torch.autograd.grad(loss, parameters)
+    for p, gradient in zip(adversary, of_adversary[len(parameters) :], strict=True):
+        p.grad = gradient
+    return of_network, of_adversary[: len(parameters)]
