@@ -79,9 +79,9 @@ def test_images_on_a_device_are_shared_by_feeds_of_some_of_them_and_go_with_them
     some = images.take(np.array([30, 21, 21, 49]))
     assert torch.equal(Feed(some, CPU)(torch.tensor([3, 2, 0])), images[[49, 21, 30]])
     place = id(images.pixels)
-    assert place in devices._kept
+    assert place in devices._copies
     del images, part, wider, some
-    assert place not in devices._kept
+    assert place not in devices._copies
 
 
 @needs_gpu

@@ -87,7 +87,7 @@ def test_training_waits_for_nothing_during_an_epoch(frozen):
             run.optimiser.set_rate(torch.tensor([1e-3, 0.0, 1e-3]))
         run._epoch()
         assert stack.evaluate(run.x_valid).device == META
-        run._evaluated(torch.tensor([0.5, 0.4, 0.3]))  # losses on the CPU
+        run._update_best(torch.tensor([0.5, 0.4, 0.3]))  # losses on the CPU
     assert run.optimiser.steps == 3
     assert {t.device for t in (run.x, run.y, run.x_valid, run.y_valid, *_tensors(run.best))} == {META}
 

@@ -1,4 +1,4 @@
-"""Networks prepared for repair: checked, copied, and behind one interface. Equal MLPs form one stack; any other network is repaired singly."""
+"""Networks prepared for repair: checked, copied, and behind one interface; equal MLPs as one stack, any other network singly."""
 
 from collections.abc import Callable, Sequence
 
@@ -188,11 +188,9 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
 def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
     """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights will change."""
     problems = []
-    other_precisions = sorted(
-        {str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.dtype not in (torch.float32, torch.float64)}
-    )
-    if other_precisions:
-        problems.append(f"the network's weights are {', '.join(other_precisions)}; repair needs full precision: model.float()")
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
+    if dtypes:
+        problems.append(f"the network's weights are {', '.join(sorted(map(str, dtypes)))}; repair needs full precision: model.float()")
     if changed and next(model.parameters(), None) is None:
         problems.append("the network has no parameters. Use a method that leaves it as it is, such as bias-score.")
     if not problems:
