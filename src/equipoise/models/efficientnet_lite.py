@@ -198,21 +198,21 @@ def renamed(state: Mapping[str, Tensor], blocks: Sequence[int]) -> dict[str, Ten
     return {f"{names[layer]}.{parameter}": state[key] for key, (layer, _, parameter) in keys.items()}
 
 
-def absorb_norm(network: nn.Module, seen: Norm) -> None:
-    """Makes a network trained on pixels normalised as in NORM take pixels normalised as in `seen`, in place.
+def absorb_norm(network: nn.Module, norm: Norm) -> None:
+    """Changes a network trained on pixels normalised as in NORM, in place, so that it takes pixels normalised as in `norm`.
 
     The first convolution's kernels absorb the scale and the batch norm after it the offset. This is exact except in the outermost row and
     column of the first layer, where the padding with zeros stands for another shade of grey.
     """
-    conv, norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
+    conv, batch_norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
     assert isinstance(conv, nn.Conv2d)
-    assert isinstance(norm, nn.BatchNorm2d)
-    assert norm.running_mean is not None
-    mean, std = (torch.tensor(seen[key], dtype=torch.float64) for key in ("mean", "std"))
+    assert isinstance(batch_norm, nn.BatchNorm2d)
+    assert batch_norm.running_mean is not None
+    mean, std = (torch.tensor(norm[key], dtype=torch.float64) for key in ("mean", "std"))
     with torch.no_grad():
         kernels = conv.weight.double()
         offset = (mean - NORM["mean"][0]) / NORM["std"][0]
-        norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(norm.running_mean)
+        batch_norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(batch_norm.running_mean)
         conv.weight.copy_(kernels * (std / NORM["std"][0])[:, None, None])
 
 

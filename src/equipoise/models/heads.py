@@ -275,8 +275,8 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
     return changed if _close(after, expected) else None
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
-    return bool(torch.allclose(found, expected, rtol=SAME, atol=SAME))
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool(torch.allclose(a, b, rtol=SAME, atol=SAME))
 
 
 def _scale(layer: nn.Linear, row: int, slope: float, intercept: float) -> None:

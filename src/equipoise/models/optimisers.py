@@ -6,7 +6,6 @@ tensor, and follows the gradient within it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -125,44 +124,6 @@ class Blockwise(torch.optim.Optimizer):
             p.sub_(mean * (rate / square.div(1 - b2**self.steps).sqrt_().add_(EPS)).to(p.dtype))
 
 
-@dataclass(eq=False)
-class Moments:
-    """A copy of the moments of a stack's optimiser, updated per replicate."""
-
-    mean: Tensor
-    square: Tensor
-    steps: Tensor  # (R,)
-
-    @classmethod
-    def of(cls, adam: "StackedAdam | StackedBlockwise") -> "Moments":
-        """The present moments."""
-        return cls(adam.mean.clone(), adam.square.clone(), _steps_of(adam).clone())
-
-    def update(self, adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> None:
-        """Copies the present moments of some replicates."""
-        for chosen, copy, moment in zip(_moments_of(adam, replicates), (self.mean, self.square), (adam.mean, adam.square), strict=True):
-            torch.where(chosen, moment, copy, out=copy)
-        self.steps = torch.where(replicates, _steps_of(adam), self.steps)
-
-    def load(self, adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> None:
-        """Restores the moments of some replicates."""
-        for chosen, copy, moment in zip(_moments_of(adam, replicates), (self.mean, self.square), (adam.mean, adam.square), strict=True):
-            torch.where(chosen, copy, moment, out=moment)
-        adam.own_steps = torch.where(replicates, self.steps, _steps_of(adam))
-
-
-def _steps_of(adam: "StackedAdam | StackedBlockwise") -> Tensor:
-    """The number of steps that each replicate has taken (R,), on the CPU."""
-    return torch.full((adam.stack.size,), float(adam.steps), dtype=torch.float64) if adam.own_steps is None else adam.own_steps
-
-
-def _moments_of(adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> tuple[Tensor, Tensor]:
-    """Masks of the first and of the second moments that belong to these replicates."""
-    chosen = to_device(replicates, adam.stack.device)
-    numbers = chosen[adam.stack.owner]
-    return numbers, numbers if isinstance(adam, StackedAdam) else chosen.repeat(len(adam.square) // adam.stack.size)
-
-
 class StackedSteps:
     """The optimiser of a stack: Adam, blockwise Adam or plain gradient descent."""
 
@@ -172,7 +133,7 @@ class StackedSteps:
         self.stack = stack
         self.rate = torch.full((stack.size,), rate)
         self.stopped = torch.zeros(stack.size, dtype=torch.bool)
-        self._marked: Moments | None = None
+        self._marked: list[Tensor] = []
         kinds: dict[str, type[StackedAdam] | type[StackedBlockwise]] = {"adam": StackedAdam, "blockwise": StackedBlockwise}
         self.adam = kinds[name](stack, self.rate) if name in kinds else None
 
@@ -197,15 +158,34 @@ class StackedSteps:
             self.adam.set_rate(self.rate)
 
     def mark(self, replicates: BoolArray) -> None:
-        if self.adam is not None:
-            if self._marked is None:
-                self._marked = Moments.of(self.adam)
-            self._marked.update(self.adam, torch.from_numpy(replicates))
+        if self.adam is None:
+            return
+        present = _moments(self.adam)
+        self._marked = self._marked or [t.clone() for t in present]
+        for chosen, marked, value in zip(_moment_masks(self.adam, replicates), self._marked, present, strict=True):
+            torch.where(chosen, value, marked, out=marked)
 
     def restore(self, replicates: BoolArray) -> None:
-        if self.adam is not None and replicates.any():
-            assert self._marked is not None  # `mark` came first
-            self._marked.load(self.adam, torch.from_numpy(replicates))
+        if self.adam is None or not replicates.any():
+            return
+        present = _moments(self.adam)
+        for chosen, marked, value in zip(_moment_masks(self.adam, replicates), self._marked, present, strict=True):
+            torch.where(chosen, marked, value, out=value)
+        self.adam.own_steps = present[2]
+
+
+def _moments(adam: StackedAdam | StackedBlockwise) -> list[Tensor]:
+    """The first and second moments, and the number of steps that each replicate has taken (R,), on the CPU."""
+    steps = torch.full((adam.stack.size,), float(adam.steps), dtype=torch.float64) if adam.own_steps is None else adam.own_steps
+    return [adam.mean, adam.square, steps]
+
+
+def _moment_masks(adam: StackedAdam | StackedBlockwise, replicates: BoolArray) -> list[Tensor]:
+    """Masks of the numbers in `_moments` that belong to these replicates."""
+    chosen = torch.from_numpy(replicates)
+    on_device = to_device(chosen, adam.stack.device)
+    numbers = on_device[adam.stack.owner]
+    return [numbers, numbers if isinstance(adam, StackedAdam) else on_device.repeat(len(adam.square) // adam.stack.size), chosen]
 
 
 class SingleSteps:

@@ -26,7 +26,7 @@ class Optimiser(Protocol):
         ...
 
     def set_rates(self, rates: FloatArray) -> None:
-        """Sets the learning rate of each replicate (R,); those that were stopped stay so."""
+        """Sets the learning rate of each replicate (R,); stopped replicates remain stopped."""
         ...
 
     def mark(self, replicates: BoolArray) -> None:
@@ -34,7 +34,7 @@ class Optimiser(Protocol):
         ...
 
     def restore(self, replicates: BoolArray) -> None:
-        """Puts some replicates back to their last mark."""
+        """Restores the moments of some replicates from their last mark."""
         ...
 
 
@@ -49,9 +49,9 @@ class Replicas(Protocol):
     _frozen: BoolArray  # (R,) replicates that no longer change
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
-        """All rows once in the order of the generators, one per replicate, as indices (R, b) of at most `batch` rows.
+        """All rows once, shuffled by the generators, one per replicate, as indices (R, b) of at most `batch` rows.
 
-        A last batch of fewer than `least` rows of input is left out.
+        A last batch of fewer than `least` rows of input is omitted.
         """
         return shuffled(self.rows, generators, batch, least)
 
@@ -78,11 +78,11 @@ class Replicas(Protocol):
         """
         ...
 
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        """Sets the gradient to that of a loss with derivative `slope(logits, *given)` with respect to the logits (R, b), in eval mode.
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        """Sets the gradient to that of a loss with derivative `slope(logits, *values)` with respect to the logits (R, b), in eval mode.
 
-        `given` are values (R, b) of the rows. `slope` must be the same function at every step, treat rows independently, and be zero where
-        all given values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
+        The values are (R, b), one per row. `slope` must be the same function at every step, treat rows independently, and be zero where
+        all values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
         """
         ...
 
@@ -115,7 +115,7 @@ class Replicas(Protocol):
             optimiser.mark(replicates)
 
     def restore(self, replicates: BoolArray) -> None:
-        """Puts some replicates, with the moments of their optimisers, back to their last mark."""
+        """Restores some replicates, with the moments of their optimisers, from their last mark."""
         self._restore(replicates)
         for optimiser in self._optimisers:
             optimiser.restore(replicates)
@@ -133,7 +133,7 @@ class Replicas(Protocol):
         ...
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
-        """The number of units per network in the layers that match, which are then ready for pruning.
+        """The number of units per network in the layers that match; selects these layers for `influence` and `prune`.
 
         Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
         """

@@ -59,11 +59,11 @@ class StackedReplicas(Replicas):
     def _proxy_gradient_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
         self._proxy_gradient(index, weights, masks, training=True)
 
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        def step(index: Tensor, *given: Tensor) -> None:
-            self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        def step(index: Tensor, *values: Tensor) -> None:
+            self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *values))
 
-        self._run(step, index, *given, key=slope)
+        self._run(step, index, *values, key=slope)
 
     def _take(self, index: Tensor) -> Tensor:
         flat = (to_device(index, self.device) + self._first_rows).reshape(-1)

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -39,7 +40,7 @@ def fused(model: nn.Module, convolve: Convolve = torch.cudnn_convolution_relu, k
     try:
         for module in model.modules():
             if type(module) is nn.Sequential and (layers := _fused_layers(list(module), convolve, kind)) is not None:
-                module.forward = _Chain(layers)  # type: ignore[method-assign]
+                module.forward = partial(_run_layers, layers)  # type: ignore[method-assign]
                 changed.append(module)
         yield
     finally:
@@ -54,16 +55,10 @@ def can_fuse(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class _Chain:
-    """Layers in sequence."""
-
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+def _run_layers(layers: Layers, x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
 
 
 def _fused_layers(modules: list[nn.Module], convolve: Convolve, kind: torch.dtype) -> Layers | None:
@@ -71,12 +66,12 @@ def _fused_layers(modules: list[nn.Module], convolve: Convolve, kind: torch.dtyp
     layers: Layers = []
     position = 0
     while position < len(modules):
-        first, *rest = modules[position : position + 2]
-        if isinstance(first, nn.Conv2d) and rest and _plain(first, nn.Conv2d) and _plain(rest[0], nn.ReLU) and _fusible(first):
-            layers.append(_fused_convolution(first, convolve, kind))
+        layer, *following = modules[position : position + 2]
+        if isinstance(layer, nn.Conv2d) and _fusible(layer) and following and _plain(following[0], nn.ReLU):
+            layers.append(_fused_convolution(layer, convolve, kind))
             position += 2
         else:
-            layers.append(first)
+            layers.append(layer)
             position += 1
     return layers if len(layers) < len(modules) else None
 
@@ -94,7 +89,7 @@ def _plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def _fusible(layer: nn.Conv2d) -> bool:
-    return layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return _plain(layer, nn.Conv2d) and layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 @contextmanager
@@ -129,7 +124,7 @@ def feed_outputs(
 ) -> Tensor:
     """One raw output for each of these rows of a feed, on the CPU; `fast`: in bfloat16 if the device supports it.
 
-    `taken` selects what is used of the network's outputs, by default one number per row.
+    `taken` selects the part of the network's outputs that is used, by default one number per row.
     """
     raw: list[Tensor] = []
 

@@ -72,7 +72,7 @@ class SingleReplica(Replicas):
         try:
             with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generators is None else self._training(generators):
                 for layer in last:
-                    hooks.enter_context(layer.register_forward_pre_hook(lambda _m, args: features.append(args[0])))
+                    hooks.enter_context(layer.register_forward_pre_hook(lambda _module, args: features.append(args[0])))
                 raw = single_output(self.model(x), len(x))
         except torch.OutOfMemoryError as error:
             if not torch.is_grad_enabled():
@@ -141,9 +141,9 @@ class SingleReplica(Replicas):
     def _proxy_backward(self, raw: Tensor, w: Tensor) -> None:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        rows, values = self._rows_and_values(index, given)
-        self._set_gradient(self._logit_backward(slope), ranks.share(rows), [ranks.share(v) for v in values], len(rows))
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        rows, row_values = self._rows_and_values(index, values)
+        self._set_gradient(self._logit_backward(slope), ranks.share(rows), [ranks.share(v) for v in row_values], len(rows))
 
     def _logit_backward(self, slope: Slope) -> Backward:
         """The function that sets the gradient of a loss with this slope; the same object each time, so that recordings are found again."""

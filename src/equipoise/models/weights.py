@@ -12,7 +12,7 @@ import pathlib
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, _weights_only_unpickler
 
 from equipoise.errors import BadInput, raise_all
 
@@ -298,14 +298,6 @@ class _Stub:
         return id(self)
 
 
-def _torch_allows() -> Collection[str]:
-    """The names that torch itself allows in a file, from its own unpickler."""
-    from torch import _weights_only_unpickler
-
-    names: Collection[str] = _weights_only_unpickler._get_allowed_globals()
-    return names
-
-
 class _Reader(pickle._Unpickler):
     """Reads the structure of a pickle with a stub in place of every function and class."""
 
@@ -314,7 +306,7 @@ class _Reader(pickle._Unpickler):
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
         if full in containers:
             return containers[full]
-        allowed = full in NAMED or full in _torch_allows()
+        allowed = full in NAMED or full in _weights_only_unpickler._get_allowed_globals()
         return type("Stub", (_Stub,), {"kind": "" if allowed else full})
 
     def persistent_load(self, _: object) -> _Stub:
