@@ -12,9 +12,7 @@ network on a few rows.
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from equipoise.models.many_outputs import OneOutput, as_matrix
 from equipoise.models.probes import Probe
 from equipoise.models.protocol import FloatArray
 from equipoise.models.readings import Reading, Shown, read, read_all
-from equipoise.models.score import as_scores, logit_of, outputs
+from equipoise.models.score import as_scores, logit_of, outputs, recorded_outputs
 
 STEEP = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
 NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
@@ -287,18 +285,12 @@ def _scale(layer: nn.Linear, row: int, slope: float, intercept: float) -> None:
 
 def _last_layer(network: nn.Module, few: Tensor) -> tuple[Tensor, tuple[nn.Linear | None, Tensor]]:
     """The outputs (rows, outputs) for a few inputs, and the linear layer that ran last, with its outputs."""
-    calls: list[tuple[str, Tensor]] = []  # by name: the hooks may run in a copy of the network on another device
-
-    def record(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
-        calls.append((name, output.detach()))
-
-    layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear)}
-    with ExitStack() as hooks:
-        for name, layer in layers.items():
-            hooks.enter_context(layer.register_forward_hook(partial(record, name)))
+    with recorded_outputs(network, (nn.Linear,)) as calls:
         raw = outputs(network, few, taken=as_matrix)
     if not calls:
         return raw, (None, raw)
     name, sums = calls[-1]
+    layer = network.get_submodule(name)
     once = sum(called == name for called, _ in calls) == 1
-    return raw, (layers[name] if once and sums.ndim == 2 and len(sums) == len(raw) else None, sums.float().cpu())
+    usable = isinstance(layer, nn.Linear) and once and sums.ndim == 2 and len(sums) == len(raw)
+    return raw, (layer if usable else None, sums.float().cpu())

@@ -232,7 +232,7 @@ def _classes(model: Any) -> tuple[object, ...]:
     if len(classes) != 2:
         shown = ", ".join(map(repr, classes[:8]))
         raise BadInput(
-            f"the model has {len(classes)} classes ({shown}); an audit is of two. Give a function that returns the probability of the one "
+            f"the model has {len(classes)} classes ({shown}); an audit needs two. Give a function that returns the probability of the one "
             "that is the label: lambda rows: model.predict_proba(rows)[:, k]."
         )
     return classes

@@ -23,19 +23,15 @@ class Optimiser(Protocol):
 
     def stop(self, replicates: BoolArray) -> None:
         """Freezes these replicates."""
-        ...
 
     def set_rates(self, rates: FloatArray) -> None:
         """Sets the learning rate of each replicate (R,); stopped replicates remain stopped."""
-        ...
 
     def mark(self, replicates: BoolArray) -> None:
         """Copies the moments of some replicates, for `restore`."""
-        ...
 
     def restore(self, replicates: BoolArray) -> None:
         """Restores the moments of some replicates from their last mark."""
-        ...
 
 
 class Replicas(Protocol):
@@ -60,15 +56,12 @@ class Replicas(Protocol):
 
         In eval mode; with generators, in training mode with dropout from them.
         """
-        ...
 
     def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """As `scores_and_features` in eval mode, without a graph; valid as long as the networks do not change."""
-        ...
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         """The scores (R, rows) of all rows in eval mode; or of other inputs, one tensor per replicate."""
-        ...
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         """Sets the gradient to that of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode.
@@ -76,7 +69,6 @@ class Replicas(Protocol):
         With generators, in training mode with dropout from them: batch norm then normalises by all rows of index, including those with
         weight zero, and its running statistics are updated.
         """
-        ...
 
     def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
         """Sets the gradient to that of a loss with derivative `slope(logits, *values)` with respect to the logits (R, b), in eval mode.
@@ -84,14 +76,12 @@ class Replicas(Protocol):
         The values are (R, b), one per row. `slope` must be the same function at every step, treat rows independently, and be zero where
         all values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
         """
-        ...
 
     def adversarial_gradient(self, loss: Tensor, adversary_loss: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         """Sets the gradient to that of `loss`, minus its projection on that of `adversary_loss`, minus `weight` times the latter.
 
         Both losses are sums over replicates. The adversary's parameters get the gradient of `adversary_loss`.
         """
-        ...
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         """An optimiser: adam, adamw (single networks only), blockwise (see optimisers) or sgd."""
@@ -126,33 +116,27 @@ class Replicas(Protocol):
 
     def keep(self, replicates: BoolArray) -> None:
         """Copies the present state of some replicates, for `kept`."""
-        ...
 
     def kept(self) -> list[nn.Module]:
         """The networks in the state of the last `keep`."""
-        ...
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
         """The number of units per network in the layers that match; selects these layers for `influence` and `prune`.
 
         Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
         """
-        ...
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units).
 
         `criterion` selects another measure of the units' influence on that sum (see units).
         """
-        ...
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         """Switches off the marked units (R, units): their pre-activation, or their outgoing weights if the next layer is known."""
-        ...
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         """Multiplies every original parameter by a draw from N(1, spread^2)."""
-        ...
 
 
 def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:

@@ -217,16 +217,30 @@ def looks_like_probability(network: Callable[[Tensor], Tensor], few: Tensor) -> 
 
 def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
     """Whether the network returns the output of its last linear or convolutional layer."""
-    last: list[Tensor] = []
+    with recorded_outputs(model, LAYERS) as recorded:
+        raw = outputs(model, few)
+    if not recorded:
+        return False
+    _, last = recorded[-1]
+    return last.numel() == len(raw) and torch.equal(last.reshape(-1).float().cpu(), raw)
 
-    def record(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-        last[:] = [output]
+
+@contextmanager
+def recorded_outputs(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Records the name and output of every call of a layer of these types during the block; no hook remains afterwards.
+
+    The hooks also run in a copy of the network, such as the one that `outputs` makes on another device.
+    """
+    calls: list[tuple[str, Tensor]] = []
+
+    def record(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        calls.append((name, output.detach()))
 
     with ExitStack() as hooks:
-        for layer in (m for m in model.modules() if isinstance(m, LAYERS)):
-            hooks.enter_context(layer.register_forward_hook(record))
-        raw = outputs(model, few)
-    return bool(last) and last[0].numel() == len(raw) and torch.equal(last[0].detach().reshape(-1).float().cpu(), raw)
+        for name, module in model.named_modules():
+            if isinstance(module, kinds):
+                hooks.enter_context(module.register_forward_hook(partial(record, name)))
+        yield calls
 
 
 def sigmoid(logits: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of, mixed_precision
-from equipoise.models.score import evaluating
+from equipoise.models.score import evaluating, recorded_outputs
 
 GRANULARITIES = ("unit", "channel", "input", "head")
 MASK = ".unit_mask"  # suffix of the key of a convolution's mask
@@ -148,19 +148,14 @@ def find_layers(
     channel.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    first_outputs: dict[str, Tensor] = {}
-
-    def record(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
-        first_outputs.setdefault(name, output)
-
-    kinds: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED, *MASKED.values())
-    candidates = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-    with ExitStack() as hooks, evaluating(model), torch.no_grad():
-        for name, module in candidates.items():
-            hooks.enter_context(module.register_forward_hook(partial(record, name)))
+    with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
         model(sample[:2].to(device_of(model)))
+    first_outputs: dict[str, Tensor] = {}
+    for name, output in calls:
+        first_outputs.setdefault(name, output)
     shapes = [
-        (name, tuple(out.shape[-1:] if isinstance(candidates[name], nn.Linear) else out.shape[1:])) for name, out in first_outputs.items()
+        (name, tuple(output.shape[-1:] if isinstance(model.get_submodule(name), nn.Linear) else output.shape[1:]))
+        for name, output in first_outputs.items()
     ]
     hidden = shapes[:-1] if shapes and shapes[-1][1][0] == width else shapes
     layers: list[Layer] = []
