@@ -100,6 +100,15 @@ def test_unsupported_preprocessing_is_refused_by_name(tmp_path, change, fact):
         preparation_in(tmp_path)
 
 
+def test_an_error_of_the_configuration_is_not_blamed_on_the_preprocessor(tmp_path):
+    plain = {"size": {"height": 8, "width": 8}, "image_mean": [0.5] * 3, "image_std": [0.2] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(plain))
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(BadInput, match=r"config\.json") as error:
+        preparation_in(tmp_path)
+    assert "preprocessor_config" not in str(error.value)
+
+
 def test_code_pickles_and_other_folders_are_refused(tmp_path):
     saved(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")

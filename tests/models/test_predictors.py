@@ -70,6 +70,12 @@ def test_an_estimator_of_arrays_gets_arrays():
         predictor(fitted).scores(FRAME[["ward"]])
 
 
+def test_an_array_of_another_width_is_refused_with_both_widths():
+    model = LogisticRegression().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
+    with pytest.raises(BadInput, match=r"fitted on 2 columns and the rows have 4"):
+        predictor(model).scores(np.zeros((3, 4)))
+
+
 def test_a_decision_function_is_mapped_so_that_its_decision_is_at_a_half():
     fitted = LinearSVC().fit(FRAME[["age"]], FRAME["sick"])
     found = predictor(fitted).scores(FRAME)

@@ -290,7 +290,6 @@ def _last_layer(network: nn.Module, few: Tensor) -> tuple[Tensor, tuple[nn.Linea
     if not calls:
         return raw, (None, raw)
     name, sums = calls[-1]
-    layer = network.get_submodule(name)
     once = sum(called == name for called, _ in calls) == 1
-    usable = isinstance(layer, nn.Linear) and once and sums.ndim == 2 and len(sums) == len(raw)
-    return raw, (layer if usable else None, sums.float().cpu())
+    layer = network.get_submodule(name) if once and sums.ndim == 2 and len(sums) == len(raw) else None
+    return raw, (layer if isinstance(layer, nn.Linear) else None, sums.float().cpu())

@@ -128,8 +128,9 @@ def preparation_in(folder: str | Path) -> dict[str, Any]:
     config = _json_object(path, "JSON")
     if problems := _unsupported_steps(config):
         raise BadInput(*(f"{path}: {problem}" for problem in problems), OTHER_WAYS)
+    channels = config_in(folder).get("num_channels", 3)  # outside of the block: its errors are about another file
     try:
-        return _geometry(config) | _normalisation(config, int(config_in(folder).get("num_channels", 3)))
+        return _geometry(config) | _normalisation(config, int(channels))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise BadInput(f"{path}: {problem}. Write it again: AutoImageProcessor.from_pretrained(folder).save_pretrained(folder).") from error

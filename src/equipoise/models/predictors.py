@@ -98,9 +98,10 @@ class Predictor:
             return rows if self.kind == FUNCTION else self._check_width(_array(rows))
         if not isinstance(rows, pd.DataFrame):
             try:
-                return self._check_width(np.asarray(rows))
+                array = np.asarray(rows)
             except (TypeError, ValueError):
                 raise Misuse("the scores of a classifier", "rows as a pandas frame or an array", rows) from None
+            return self._check_width(array)
         if self.columns is not None:
             names = list(map(str, rows.columns))
             raise_all(

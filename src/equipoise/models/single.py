@@ -132,11 +132,15 @@ class SingleReplica(Replicas):
         """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
-            with self._training(generators), mixed_precision(self.device):
-                raw = self.select_outputs(self.model(self.feed(rows)), len(rows)).float()
+            with self._training(generators):
+                raw = self._raw_outputs(rows)
             self._proxy_backward(raw, w.to(self.device))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
+
+    def _raw_outputs(self, rows: Tensor) -> Tensor:
+        with mixed_precision(self.device):
+            return self.select_outputs(self.model(self.feed(rows)), len(rows)).float()
 
     def _proxy_backward(self, raw: Tensor, w: Tensor) -> None:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
@@ -182,9 +186,7 @@ class SingleReplica(Replicas):
             torch._foreach_zero_([p.grad for p in parameters if p.grad is not None])
             if not len(index):
                 return
-            with mixed_precision(self.device):
-                raw = self.select_outputs(self.model(self.feed(index)), len(index)).float()
-            backward(raw, *values)
+            backward(self._raw_outputs(index), *values)
 
         if self.device.type != "cuda" or not self.feed.resident:
             return Captured(step, [torch.empty(0)])
@@ -288,8 +290,8 @@ class SingleReplica(Replicas):
                 raw, batch_sums = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
                 total.add_(batch_sums)
             else:
-                with torch.no_grad(), mixed_precision(self.device):
-                    raw = self.select_outputs(self.model(self.feed(part)), len(part)).float()
+                with torch.no_grad():
+                    raw = self._raw_outputs(part)
             outputs.append(raw)
         return torch.cat(outputs)[: len(order)] if outputs else torch.empty(0), total
 
