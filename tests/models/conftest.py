@@ -1,4 +1,4 @@
-"""A file of factories in a folder of its own."""
+"""A Python file with factories of networks, in a temporary folder."""
 
 from pathlib import Path
 

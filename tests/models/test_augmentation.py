@@ -1,4 +1,4 @@
-"""Augmentation: each kind does what its name says, rows keep their darkest value outside, draws depend on the seed alone."""
+"""Augmentation: each kind of change, the darkest value outside the image, and draws that depend only on the seed."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from equipoise.models.training import Augmentation, moved
 STILL = Augmentation(crop=1.0, flip=0.0, shift=0.0, turn=0.0)
 
 
-def test_nothing_to_change_changes_nothing():
+def test_zero_ranges_leave_images_unchanged():
     x = torch.randn(3, 1, 9, 9)
     assert torch.allclose(moved(x, STILL.draw(3, np.random.default_rng(0))), x, atol=1e-5)
 
@@ -19,7 +19,7 @@ def test_a_flip_mirrors_left_and_right():
     assert torch.allclose(moved(x, maps), x.flip(3), atol=1e-5)
 
 
-def test_a_quarter_turn_turns():
+def test_a_quarter_turn_rotates_the_image():
     x = torch.randn(1, 1, 8, 8)
     maps = torch.tensor([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]])
     assert torch.allclose(moved(x, maps), torch.rot90(x, 1, (2, 3)), atol=1e-5)
@@ -28,7 +28,7 @@ def test_a_quarter_turn_turns():
     assert 8 < angles.abs().max() <= 10
 
 
-def test_what_comes_from_outside_is_the_darkest_value():
+def test_pixels_from_outside_have_the_darkest_value():
     x = torch.full((1, 1, 10, 10), 3.0)
     x[0, 0, 4, 4] = 1.5
     shifted = moved(x, torch.tensor([[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]]))
@@ -47,7 +47,7 @@ def test_a_crop_keeps_the_centre_and_enlarges_it():
     assert 1.5 < large.sum() / x.sum() / 2 < 2.1
 
 
-def test_draws_depend_on_the_seed_alone():
+def test_draws_depend_only_on_the_seed():
     one, two, other = (Augmentation().draw(5, np.random.default_rng(k)) for k in (0, 0, 1))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)

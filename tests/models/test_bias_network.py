@@ -1,4 +1,4 @@
-"""A network that carries probes: its formula, and that it is a module like any other."""
+"""A network with the probes of a bias score: its formula, and its use as an ordinary module."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def _carrying(kind: str, depth: str = "auto") -> tuple[BiasScore, Heads, torch.T
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_the_score_is_the_chance_less_the_cost_of_the_posteriors(kind: str):
+def test_the_score_is_the_probability_minus_the_cost_of_the_posteriors(kind: str):
     model, heads, inputs = _carrying(kind)
     logit, seen = features(model.network, inputs, model.reading)
     chance = heads.task(np.column_stack([seen, logit]))[:, 1]
@@ -51,7 +51,7 @@ def test_the_score_is_the_chance_less_the_cost_of_the_posteriors(kind: str):
 
 
 @pytest.mark.parametrize(("kind", "depth"), [("cnn", "all"), ("mlp", "auto"), ("perceptron", "all")])  # an export takes seconds
-def test_onnx_and_an_exported_program_say_the_same(kind: str, depth: str, tmp_path: Path):
+def test_onnx_and_an_exported_program_give_the_same_scores(kind: str, depth: str, tmp_path: Path):
     model, _, inputs = _carrying(kind, depth)
     found = to_onnx(model, inputs, tmp_path / "model.onnx", threshold=0.5, output=model.output)
     assert found.agrees
@@ -62,7 +62,7 @@ def test_onnx_and_an_exported_program_say_the_same(kind: str, depth: str, tmp_pa
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_its_numbers_go_through_safetensors_and_its_plan_through_plain_values(kind: str, tmp_path: Path):
+def test_numbers_are_saved_as_safetensors_and_the_structure_as_json(kind: str, tmp_path: Path):
     model, _, inputs = _carrying(kind)
     save_file(model.state_dict(), tmp_path / "repaired.safetensors")
     again = BiasScore.from_dict(NETWORKS[kind](), model.to_dict())
@@ -74,7 +74,7 @@ def test_its_numbers_go_through_safetensors_and_its_plan_through_plain_values(ki
         BiasScore.from_dict(NETWORKS[kind](), {"kind": "threshold"})
 
 
-def test_a_class_that_nobody_was_in_is_a_number_in_the_file():
+def test_a_class_without_rows_has_a_finite_bias_in_the_file():
     model, heads, inputs = _carrying("mlp")
     never = Probe(heads.groups[0].weight, np.array([0.0, -np.inf]), np.empty((0, 2)), 0.0, 1.0)
     made = BiasScore(model.network, model.reading, Heads(heads.task, (never,), (None,), 0.4), COST[:1], "logit")
@@ -83,7 +83,7 @@ def test_a_class_that_nobody_was_in_is_a_number_in_the_file():
         assert torch.isfinite(made.eval()(inputs)).all()
 
 
-def test_it_leaves_no_hook_and_threads_do_not_disturb_each_other():
+def test_no_hook_remains_and_threads_do_not_interfere():
     model, _, inputs = _carrying("cnn")
     rows = [inputs[k : k + 7] for k in range(50)]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Rows reach the network as they are, on any device; memory that is too small is named or worked around."""
+"""Rows reach the network unchanged on any device; too little memory leads to smaller batches or an error with advice."""
 
 import logging
 from itertools import count
@@ -35,7 +35,7 @@ def cohort_of(images: Images) -> Cohort:
 
 
 class Greedy(nn.Module):
-    """A network that runs out of memory with more than so many rows."""
+    """A network that runs out of memory above a given number of rows."""
 
     output = "logit"
 
@@ -52,7 +52,7 @@ class Greedy(nn.Module):
         return found
 
 
-def test_a_feed_gives_what_its_inputs_give():
+def test_a_feed_returns_the_rows_of_its_inputs():
     images = pictures()
     index = torch.tensor([5, 3, 59])
     assert torch.equal(Feed(images, CPU)(index), images[index])
@@ -65,7 +65,7 @@ def mapped(folder: Path, n: int = 60) -> Images:
     return Images(np.load(folder / "pixels.npy", mmap_mode="r"))
 
 
-def test_images_on_a_device_are_shared_by_feeds_of_some_of_them_and_go_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_feeds_of_a_subset_share_the_images_on_a_device_until_these_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "FEW", 10)
     images = mapped(tmp_path)
     part, wider = images.take(np.arange(20, 50)), images.take(np.arange(15, 50))
@@ -79,9 +79,9 @@ def test_images_on_a_device_are_shared_by_feeds_of_some_of_them_and_go_with_them
     some = images.take(np.array([30, 21, 21, 49]))
     assert torch.equal(Feed(some, CPU)(torch.tensor([3, 2, 0])), images[[49, 21, 30]])
     place = id(images.pixels)
-    assert place in devices._kept
+    assert place in devices._copies
     del images, part, wider, some
-    assert place not in devices._kept
+    assert place not in devices._copies
 
 
 @needs_gpu
@@ -96,7 +96,7 @@ def test_feeds_on_a_gpu_share_one_copy(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.cuda.memory_allocated(gpu) < held
 
 
-def test_images_that_can_be_written_to_are_never_shared(monkeypatch: pytest.MonkeyPatch):
+def test_writeable_images_are_never_shared(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "FEW", 10)
     images = pictures()
     devices._share(images, devices._copied(images, CPU))
@@ -105,7 +105,7 @@ def test_images_that_can_be_written_to_are_never_shared(monkeypatch: pytest.Monk
     assert torch.equal(Feed(images, CPU)(torch.tensor([5])), images[[5]])
 
 
-def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytest.MonkeyPatch):
+def test_the_default_device_is_that_of_the_network(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("EQUIPOISE_DEVICE", raising=False)
     assert compute_device(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -116,7 +116,7 @@ def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytes
     assert compute_device(nn.Conv2d(1, 1, 3), pictures()) == CPU
 
 
-def test_scores_come_in_smaller_pieces_where_memory_is_too_small(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+def test_scores_use_smaller_batches_if_memory_is_too_small(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(score, "_halvings", count())
     images, model = pictures(), Greedy(8)
     found = outputs(model, images)
@@ -163,7 +163,7 @@ def test_training_and_fine_tuning_name_a_batch_that_would_fit():
         debias(Greedy(20), cohort, method="bias-gda", measure="spd", batch=32, epochs=1, stop_below=0.0)
 
 
-def test_influence_comes_in_smaller_pieces_where_memory_is_too_small():
+def test_influence_uses_smaller_batches_if_memory_is_too_small():
     class Small(Greedy):
         def __init__(self, most: int) -> None:
             super().__init__(most)

@@ -77,7 +77,7 @@ def test_photographs_are_recognised() -> None:
 
 @installed
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_pretrained_backbone_sees_in_our_normalisation_what_it_saw_in_its_own(channels: int) -> None:
+def test_a_pretrained_backbone_gives_the_same_outputs_in_either_normalisation(channels: int) -> None:
     pixels = _photograph("china.jpg")
     if channels == 1:
         pixels = pixels.mean(2, keepdims=True)
@@ -118,7 +118,7 @@ def test_without_the_package_the_error_names_the_pip_command(monkeypatch: pytest
 
 
 @installed
-def test_another_file_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = VARIANTS[LITE0]
     place = tmp_path / variant.package / "models"
     place.mkdir(parents=True)
@@ -137,12 +137,12 @@ def test_weights_of_another_network_are_named() -> None:
         renamed({"layer1.conv1.weight": torch.zeros(1)}, VARIANTS[LITE0].blocks)
 
 
-def test_a_file_and_published_weights_are_not_both_taken(tmp_path: Path) -> None:
+def test_a_file_and_published_weights_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="both"):
         backbone(LITE0, weights=tmp_path / "w.pth", pretrained=True)
 
 
-def test_published_weights_of_torchvision_come_from_its_cache_or_the_error_says_what_to_do(
+def test_published_weights_of_torchvision_come_from_its_cache_or_the_error_has_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = import_torchvision().models
@@ -195,7 +195,7 @@ def test_units_of_every_kind_of_convolution_can_be_switched_off(pattern: str, gr
         assert (seen[layer.name][:, ~off] != 0).any()
 
 
-def test_padding_is_that_of_tensorflow() -> None:
+def test_padding_equals_tensorflows() -> None:
     assert SamePad(3, 2)(torch.zeros(1, 1, 8, 8)).shape[-2:] == (9, 9)
     assert SamePad(3, 2)(torch.zeros(1, 1, 7, 8)).shape[-2:] == (9, 9)
     padded = SamePad(5, 2)(torch.ones(1, 1, 8, 8))[0, 0]
@@ -203,7 +203,7 @@ def test_padding_is_that_of_tensorflow() -> None:
     assert [int(padded[0, 1]), int(padded[1, 1]), int(padded[8, 8]), int(padded[9, 9])] == [0, 1, 1, 0]  # one before, two after
 
 
-def test_the_network_and_a_pruned_one_go_to_onnx_and_agree(tmp_path: Path) -> None:
+def test_the_network_and_a_pruned_one_agree_with_their_onnx_files(tmp_path: Path) -> None:
     session = pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
     network = backbone(LITE0).eval()
@@ -237,7 +237,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, eq.Parts]:
-    """A network trained for an epoch on simulated X-rays: from published weights where they are installed, else from random ones."""
+    """A network trained for one epoch on simulated X-rays, from published weights if they are installed, otherwise from random ones."""
     torch.manual_seed(0)
     parts = eq.split(eq.load("phantom", n=200, size=32), seed=0)
     start = backbone(LITE0, pretrained=importlib.util.find_spec(VARIANTS[LITE0].package) is not None)

@@ -1,4 +1,4 @@
-"""Out again: the old keys and shapes, weights that load with nothing of Equipoise, ONNX that agrees with torch."""
+"""Files of a repaired network: the original keys and shapes, weights that load without Equipoise, ONNX that agrees with torch."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def headed(inner: nn.Module | None = None, layer: str = "2") -> BiasScore:
 
 
 def elsewhere(alone: Run, folder: Path, code: str) -> object:
-    """What is found by a Python process that knows nothing of Equipoise."""
+    """Runs code in a Python process without Equipoise and returns its output."""
     (folder / "net.py").write_text(CODE)
     return alone(folder, f"import json\nimport torch\nimport net\n{code}\nprint(json.dumps(found))")
 
@@ -61,7 +61,7 @@ def elsewhere(alone: Run, folder: Path, code: str) -> object:
 # keys and shapes
 
 
-def test_the_keys_their_order_and_their_prefix_are_those_that_came():
+def test_keys_their_order_and_their_prefix_are_those_of_the_original():
     came = {f"module.{key}": value for key, value in reversed(network("build").state_dict().items())}
     model = network("build")
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_weights_written_do_not_change_with_the_network():
     assert torch.equal(state["0.bias"], before)
 
 
-def test_a_wrapper_of_ours_leaves_no_trace_in_the_keys():
+def test_an_adapter_leaves_the_keys_unchanged():
     came = network("build").state_dict()
     assert list(state_like(came, OneOutput(network("build"), 0))) == list(came)
     own = OneOutput(network("build"), 0)  # the user's own wrapper stays
@@ -95,7 +95,7 @@ def test_every_misfit_is_listed():
         assert part in str(caught.value)
 
 
-def test_masks_come_as_extra_keys_with_the_prefix():
+def test_masks_are_extra_keys_with_the_prefix():
     came = {f"module.{key}": value for key, value in network("cnn").state_dict().items()}
     state = state_like(came, masked())
     assert list(state)[: len(came)] == list(came)
@@ -105,7 +105,7 @@ def test_masks_come_as_extra_keys_with_the_prefix():
 # files
 
 
-def test_a_torch_file_keeps_its_nesting_and_all_else_that_was_in_it(tmp_path):
+def test_a_torch_file_keeps_its_nesting_and_other_content(tmp_path):
     model = network("build")
     wrapped = {f"module.{key}": value for key, value in model.state_dict().items()}
     torch.save({"epoch": 7, "model_state_dict": wrapped, "optimizer": {"lr": 0.1}}, tmp_path / "net.pt")
@@ -119,7 +119,7 @@ def test_a_torch_file_keeps_its_nesting_and_all_else_that_was_in_it(tmp_path):
     assert list(load_file(tmp_path / "repaired.safetensors")) == sorted(wrapped)
 
 
-def test_safetensors_come_back_as_safetensors_alone(tmp_path):
+def test_safetensors_are_written_only_as_safetensors(tmp_path):
     model = network("build")
     assert [path.name for path in save_weights(model, tmp_path, Checkpoint(model.state_dict()))] == ["repaired.safetensors"]
 
@@ -132,7 +132,7 @@ def test_tied_weights_can_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_repaired_weights_load_strictly_where_equipoise_is_not(alone, tmp_path, nested):
+def test_repaired_weights_load_strictly_without_equipoise(alone, tmp_path, nested):
     model = network("cnn").eval()
     switch_off(model, find_layers(model, X, channels=True), torch.arange(13) % 3 == 0)  # whole channels and linear units: no mask
     torch.save({"state_dict": network("cnn").state_dict()} if nested else network("cnn").state_dict(), tmp_path / "net.pt")
@@ -165,7 +165,7 @@ found = torch.sigmoid(model(torch.load("x.pt")))[:, 0].tolist()
     assert elsewhere(alone, tmp_path, code) == expected
 
 
-def test_masks_are_put_in_place_when_weights_are_loaded(tmp_path):
+def test_masks_are_applied_when_weights_are_loaded(tmp_path):
     model = masked()
     (tmp_path / "net.py").write_text(CODE)
     save_weights(model, tmp_path)
@@ -174,7 +174,7 @@ def test_masks_are_put_in_place_when_weights_are_loaded(tmp_path):
         assert torch.equal(again(X), model(X))
 
 
-def test_a_mask_that_fits_no_convolution_is_complained_about(tmp_path):
+def test_a_mask_that_fits_no_convolution_is_an_error(tmp_path):
     (tmp_path / "net.py").write_text(CODE)
     torch.save({**network("build").state_dict(), "0.unit_mask": torch.ones(8)}, tmp_path / "net.pt")
     with pytest.raises(BadInput, match=facts("0.unit_mask")):
@@ -193,7 +193,7 @@ def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch):
 # heads around a network
 
 
-def test_heads_lie_beside_weights_that_load_as_before_and_come_back_the_same(tmp_path):
+def test_heads_are_saved_next_to_the_original_weights_and_load_again(tmp_path):
     model, x = headed(), torch.randn(7, 3)
     plain = network("build").state_dict()
     came = Checkpoint({f"module.{key}": value for key, value in plain.items()}, {"epoch": 7, "state_dict": {}}, "state_dict")
@@ -209,7 +209,7 @@ def test_heads_lie_beside_weights_that_load_as_before_and_come_back_the_same(tmp
         assert not torch.allclose(fresh(x), model(x))
 
 
-def test_heads_around_a_wrapper_of_ours_leave_the_owners_keys(tmp_path):
+def test_heads_around_an_adapter_leave_the_original_keys(tmp_path):
     inner = network("build")
     model = headed(OneOutput(inner, 0), "inner.2")
     save_weights(model, tmp_path, Checkpoint(inner.state_dict()))
@@ -219,7 +219,7 @@ def test_heads_around_a_wrapper_of_ours_leave_the_owners_keys(tmp_path):
         assert torch.equal(load_heads(OneOutput(network("build"), 0), tmp_path / HEADS)(x), model(x))
 
 
-def test_heads_that_came_with_the_network_are_its_own_weights(tmp_path):
+def test_heads_of_the_original_network_are_ordinary_weights(tmp_path):
     model = headed()
     assert set(state_like(model.state_dict(), model)) == set(model.state_dict())
     assert [path.name for path in save_weights(model, tmp_path, Checkpoint(model.state_dict()))] == ["repaired.safetensors"]
@@ -243,7 +243,7 @@ def test_heads_that_do_not_fit_are_refused(tmp_path):
         assert part in str(caught.value)
 
 
-def test_onnx_holds_the_heads(tmp_path):
+def test_onnx_includes_the_heads(tmp_path):
     pytest.importorskip("onnxscript")
     assert to_onnx(headed(), torch.randn(9, 3), tmp_path / "model.onnx").max_difference < 1e-5
 
@@ -275,7 +275,7 @@ def test_onnx_agrees_with_torch_for_batches_of_any_size(tmp_path, kind):
 
 
 @pytest.mark.parametrize("output", ["logit", "probability"])
-def test_the_decision_can_be_a_part_of_the_network(tmp_path, output):
+def test_the_decision_can_be_an_output_of_the_onnx_file(tmp_path, output):
     pytest.importorskip("onnxscript")
     model = nn.Sequential(network("build"), nn.Sigmoid()) if output == "probability" else network("build")
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
@@ -291,7 +291,7 @@ def test_the_decision_can_be_a_part_of_the_network(tmp_path, output):
     assert 0 < sum(found["decision"]) < 50
 
 
-def test_an_operator_without_a_counterpart_is_named_and_leaves_no_file_and_no_noise(tmp_path, capfd):
+def test_an_operator_without_a_counterpart_is_named_without_a_file_or_output(tmp_path, capfd):
     pytest.importorskip("onnxscript")
     with pytest.raises(ExportFailed, match="bessel_j0"):
         to_onnx(network("Odd"), torch.randn(4, 3), tmp_path / "model.onnx")

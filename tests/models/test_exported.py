@@ -1,4 +1,4 @@
-"""Exported programs: the same scores and repairs as the network they were made from, and a refusal where they cannot work."""
+"""Exported programs: the same scores and repairs as the network they were made from, and an error if they cannot be used."""
 
 import copy
 import json
@@ -38,7 +38,7 @@ def given(tmp_path_factory) -> tuple[Path, nn.Module, Cohort]:
     return path, model, Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M")
 
 
-def test_it_scores_as_the_network_does_and_may_be_put_into_any_mode_and_copied(given):
+def test_scores_equal_the_networks_in_any_mode_and_after_a_copy(given):
     path, model, cohort = given
     program = load_model(str(path))
     assert isinstance(program, ExportedNetwork)
@@ -50,7 +50,7 @@ def test_it_scores_as_the_network_does_and_may_be_put_into_any_mode_and_copied(g
 @pytest.mark.parametrize(
     ("method", "settings"), [("bias-gda", {"epochs": 3, "learning_rate": 0.01}), ("random", {"trials": 4}), ("reject-option", {})]
 )
-def test_methods_repair_it_as_they_do_the_network(given, method, settings):
+def test_methods_repair_a_program_as_they_repair_the_network(given, method, settings):
     path, model, cohort = given
     program = load_exported(path)
     before = {key: value.clone() for key, value in weights_of(program).items()}
@@ -59,7 +59,7 @@ def test_methods_repair_it_as_they_do_the_network(given, method, settings):
     assert all(torch.equal(value, before[key]) for key, value in weights_of(program).items())
 
 
-def test_a_repaired_program_is_written_as_one_and_is_a_program_again(given, tmp_path):
+def test_a_repaired_program_is_saved_as_a_program(given, tmp_path):
     path, _, cohort = given
     repaired = debias(load_exported(path), cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5).model
     assert [p.name for p in save_weights(repaired, tmp_path)] == ["repaired.safetensors", "repaired.pt2", HEADS]
@@ -95,7 +95,7 @@ def test_a_program_object_in_training_mode_is_refused():
         eq.audit(program, Cohort.from_arrays(x, [0, 1, 0, 1], ["F", "M", "F", "M"]))
 
 
-def test_a_program_becomes_onnx(given, tmp_path):
+def test_a_program_is_exported_to_onnx(given, tmp_path):
     pytest.importorskip("onnxscript")
     path, _, cohort = given
     assert to_onnx(load_exported(path), cohort.inputs[:5], tmp_path / "model.onnx").max_difference <= 1e-5
@@ -110,7 +110,7 @@ def test_a_program_for_one_batch_size_or_in_training_mode_is_refused_with_the_re
 
 
 @pytest.mark.parametrize(("name", "expected"), [("none.pt2", r"none\.pt2"), ("text.pt2", r"text\.pt2")])
-def test_a_file_that_is_none_is_refused(tmp_path, name, expected):
+def test_a_file_that_is_no_program_is_refused(tmp_path, name, expected):
     (tmp_path / "text.pt2").write_text("hello")
     with pytest.raises(BadInput, match=expected):
         load_model(str(tmp_path / name))
@@ -160,6 +160,6 @@ def test_a_pickle_or_library_inside_is_refused_and_not_run(given, tmp_path, wher
         load_exported(tmp_path / "net.pt2")
 
 
-def test_weights_beside_a_program_are_refused(given):
+def test_a_weights_file_next_to_a_program_is_refused(given):
     with pytest.raises(BadInput, match="weights"):
         load_model(str(given[0]), "net.pt")

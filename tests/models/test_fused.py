@@ -1,4 +1,4 @@
-"""One pass for convolution, bias and ReLU: the same answers, and the network as it was afterwards. cuDNN's own pass needs a GPU."""
+"""Convolution, bias and ReLU in one call: the same outputs, and the network is restored. The call of cuDNN itself needs a GPU."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from equipoise.models.score import fused
 
 
 class Counted:
-    """Does on a CPU what cuDNN's pass does, and counts how often."""
+    """Computes on a CPU what cuDNN's call computes, and counts the calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -25,7 +25,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2), inner, head).eval()
 
 
-def test_the_same_answers_and_nothing_left_behind() -> None:
+def test_outputs_are_equal_and_the_network_is_restored() -> None:
     model, x = network(), torch.randn(5, 1, 24, 24)
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_the_same_answers_and_nothing_left_behind() -> None:
     assert {name: set(module.__dict__) for name, module in model.named_modules()} == {name: set(own) for name, own in before.items()}
 
 
-def test_left_as_it_was_after_an_error() -> None:
+def test_the_network_is_restored_after_an_error() -> None:
     model = network()
     with pytest.raises(RuntimeError), fused(model, Counted(), torch.float32):
         model(torch.randn(1, 3, 24, 24))
@@ -47,7 +47,7 @@ def test_left_as_it_was_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("change", ["hook", "pre-hook", "no bias", "reflect", "same", "subclass"])
-def test_layers_that_are_left_to_themselves(change: str) -> None:
+def test_layers_that_are_not_fused(change: str) -> None:
     class Masked(nn.Conv2d):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * 0.5
@@ -72,8 +72,8 @@ def test_layers_that_are_left_to_themselves(change: str) -> None:
     assert len(seen) == ("hook" in change)
 
 
-def test_a_layer_reached_on_its_own_is_not_changed() -> None:
-    """A network may run the layers of a chain by itself, to look at what a convolution gives."""
+def test_a_layer_called_directly_is_not_fused() -> None:
+    """A network may call the layers of a chain one by one, for example to read the output of a convolution."""
     model, x = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()).eval(), torch.randn(2, 1, 8, 8)
     with torch.no_grad(), fused(model, Counted(), torch.float32):
         assert (model[0](x) < 0).any()

@@ -1,4 +1,4 @@
-"""Image classifiers of transformers from a local folder: the same logits as transformers gives, and no code or pickle from the folder."""
+"""Image classifiers of transformers from a local folder: the same logits as in transformers, and no code or pickle from the folder."""
 
 import json
 
@@ -62,7 +62,7 @@ SQUARE, SHORT, CROP = {"height": 18, "width": 16}, {"shortest_edge": 20}, {"heig
         ("MobileNetV2", {"size": SHORT, "crop_size": CROP}),
     ],
 )
-def test_images_are_prepared_as_by_the_folders_own_preprocessor(tmp_path, family, options):
+def test_images_are_prepared_as_by_the_preprocessor_of_transformers(tmp_path, family, options):
     rng = np.random.default_rng(0)
     files = []
     for k, shape in enumerate([(45, 35, 3), (36, 49, 3), (25, 26, 3)]):
@@ -89,7 +89,7 @@ def test_images_are_prepared_as_by_the_folders_own_preprocessor(tmp_path, family
         ({"size": None}, "preprocessor_config"),
     ],
 )
-def test_what_cannot_be_adopted_is_refused_by_name(tmp_path, change, fact):
+def test_unsupported_preprocessing_is_refused_by_name(tmp_path, change, fact):
     (tmp_path / "config.json").write_text("{}")
     assert preparation_in(tmp_path) == {}
     plain = {"size": {"height": 8, "width": 8}, "image_mean": [0.5] * 3, "image_std": [0.2] * 3}
@@ -98,6 +98,15 @@ def test_what_cannot_be_adopted_is_refused_by_name(tmp_path, change, fact):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(plain | change))
     with pytest.raises(BadInput, match=fact):
         preparation_in(tmp_path)
+
+
+def test_an_error_of_the_configuration_is_not_blamed_on_the_preprocessor(tmp_path):
+    plain = {"size": {"height": 8, "width": 8}, "image_mean": [0.5] * 3, "image_std": [0.2] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(plain))
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(BadInput, match=r"config\.json") as error:
+        preparation_in(tmp_path)
+    assert "preprocessor_config" not in str(error.value)
 
 
 def test_code_pickles_and_other_folders_are_refused(tmp_path):

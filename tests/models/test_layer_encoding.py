@@ -1,4 +1,4 @@
-"""How well a group can be read from each layer: scikit-learn as oracle, cases whose answer is known, and a network left as it was."""
+"""AUROC of a group from each layer: scikit-learn as oracle, cases with a known answer, and an unchanged network."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from support.facts import facts
 
 
 def _cohort(n: int = 400, shift: float = 0.0, seed: int = 0, groups: int = 2, patients: bool = True) -> Cohort:
-    """Groups whose first input differs by `shift`; two rows a patient, labels by the second input."""
+    """Groups whose first input differs by `shift`; two rows per patient, labels by the second input."""
     rng = np.random.default_rng(seed)
     code = np.repeat(rng.permutation(np.arange(n // 2) % groups), 2)
     x = rng.normal(size=(n, 4))
@@ -34,7 +34,7 @@ def _network(inputs: int = 4) -> nn.Sequential:
 
 
 def _passing(column: int, inputs: int = 4) -> nn.Sequential:
-    """A network whose hidden layer holds one input column beside the second, and whose output is the second alone."""
+    """A network whose hidden layer passes on one input column and the second one, and whose output is only the second."""
     net = nn.Sequential(nn.Linear(inputs, 2), nn.Identity(), nn.Linear(2, 1))
     with torch.no_grad():
         net[0].weight.copy_(torch.zeros(2, inputs))
@@ -46,7 +46,7 @@ def _passing(column: int, inputs: int = 4) -> nn.Sequential:
     return net
 
 
-def test_what_a_layer_passes_on_is_read_there_and_what_the_output_leaves_out_is_not():
+def test_the_group_is_read_where_a_layer_encodes_it_and_not_from_an_output_without_it():
     cohort = _cohort()
     x = cohort.inputs.clone()
     x[:, 0] = torch.from_numpy(cohort.attribute.codes).float()
@@ -61,7 +61,7 @@ def test_what_a_layer_passes_on_is_read_there_and_what_the_output_leaves_out_is_
     assert blocked.loc["2", "auroc"] < 0.65
 
 
-def test_a_group_that_has_nothing_to_do_with_anything_is_at_chance():
+def test_a_random_group_is_at_chance():
     found = encoding(_network(), _cohort(600, seed=3), draws=300)
     for column in GIVEN:
         assert (found[f"{column}_low"] <= 0.5).all()
@@ -69,8 +69,8 @@ def test_a_group_that_has_nothing_to_do_with_anything_is_at_chance():
     assert (found["chance"] == 0.5).all()
 
 
-def test_intervals_hold_chance_about_as_often_as_they_say():
-    """60 intervals of 95 %: about 3 miss. A bootstrap of scores from probes that stand still misses about 12."""
+def test_intervals_cover_chance_about_as_often_as_their_level():
+    """60 intervals of 95 %: about 3 miss. A bootstrap that ignores the variation of the probes misses about 12."""
     missed = 0
     for seed in range(20):
         found = encoding(_passing(0), _cohort(120, seed=seed, patients=False), draws=50).iloc[0]
@@ -78,7 +78,7 @@ def test_intervals_hold_chance_about_as_often_as_they_say():
     assert missed <= 7
 
 
-def test_scikit_learn_finds_the_same():
+def test_values_equal_those_of_scikit_learn():
     cohort = _cohort(1000, shift=0.8)
     net = _network().eval()
     found = encoding(net, cohort, draws=50).set_index("layer")
@@ -100,7 +100,7 @@ def test_scikit_learn_finds_the_same():
             assert found.loc[layer, f"{column}_low"] < found.loc[layer, column] < found.loc[layer, f"{column}_high"]
 
 
-def test_the_area_is_that_of_the_scores_of_patients_held_out():
+def test_the_auroc_is_of_held_out_patients():
     two, three = _cohort(240, shift=0.7), _cohort(240, shift=0.7, groups=3)
     for cohort in (two, three):
         codes = cohort.attribute.codes
@@ -109,8 +109,8 @@ def test_the_area_is_that_of_the_scores_of_patients_held_out():
         assert encoding(nn.Linear(4, 1), cohort, draws=2)["auroc"][0] == pytest.approx(expected)
 
 
-def test_a_patient_is_not_known_again_by_his_other_images():
-    """Rows of a patient are alike and the group is dealt at random: a probe that had seen the patient would know the group."""
+def test_a_patient_is_not_recognised_from_other_images():
+    """Rows of a patient are similar and the group is random: a probe fitted with the patient would predict the group."""
     rng = np.random.default_rng(0)
     patient = np.repeat(np.arange(30), 20)
     x = torch.from_numpy(rng.normal(size=(30, 60))[patient]).float()
@@ -120,7 +120,7 @@ def test_a_patient_is_not_known_again_by_his_other_images():
     assert encoding(nn.Linear(60, 1), known, draws=2)["auroc"][0] < 0.75
 
 
-def test_a_difference_in_prevalence_alone_is_seen_by_everybody_and_by_no_label():
+def test_a_difference_in_prevalence_shows_overall_and_not_within_a_label():
     rng = np.random.default_rng(1)
     n = 2000
     code = rng.integers(0, 2, n)
@@ -132,7 +132,7 @@ def test_a_difference_in_prevalence_alone_is_seen_by_everybody_and_by_no_label()
         assert found[f"{column}_low"] <= 0.5 <= found[f"{column}_high"]
 
 
-def test_few_patients_are_insufficient_data_and_small_groups_are_left_out():
+def test_few_patients_are_insufficient_data_and_small_groups_are_excluded():
     cohort = _cohort(240, shift=1.0, groups=3)
     codes = cohort.attribute.codes.copy()
     codes[np.flatnonzero(codes == 2)[8:]] = -1  # four patients of two rows are left
@@ -150,7 +150,7 @@ def test_few_patients_are_insufficient_data_and_small_groups_are_left_out():
     assert none["auroc_negatives"].notna().all()
 
 
-def test_every_attribute_has_its_rows_in_the_order_that_the_layers_run():
+def test_every_attribute_has_one_row_per_layer_in_execution_order():
     cohort = _cohort(160)
     both = replace(cohort, attributes=(*cohort.attributes, Attribute.of(np.tile(["a", "b", "c", "c"], 40), name="race")))
     found = encoding(_network(), both, draws=2)
@@ -170,7 +170,7 @@ def test_a_deep_network_is_read_at_its_ends_and_evenly_between():
 
 
 def test_images_are_read_by_channels():
-    """The group is the brightness, which an instance norm takes away."""
+    """The group is the brightness, which an instance norm removes."""
     cohort = _cohort(200)
     bright = torch.from_numpy(cohort.attribute.codes).float().reshape(-1, 1, 1, 1)
     cohort = replace(cohort, source=torch.randn(200, 1, 6, 6, generator=torch.Generator().manual_seed(0)) * 0.1 + bright)
@@ -196,7 +196,7 @@ def test_a_network_without_layers_is_read_by_its_output():
     assert found["auroc"].tolist() == [1.0]
 
 
-def test_the_network_is_left_as_it_was():
+def test_the_network_is_not_changed():
     net = _network().train()
     net[3].eval()  # a mode of its own
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -216,13 +216,13 @@ def test_one_seed_one_result():
     assert not one.equals(other)
 
 
-def test_steps_are_told():
+def test_progress_is_reported():
     seen: list[tuple[int, int]] = []
     encoding(_network(), _cohort(100), draws=2, progress=lambda done, of: seen.append((done, of)))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_bad_input_is_told_at_once():
+def test_all_problems_of_the_arguments_are_reported_together():
     cohort = _cohort(100)
     with pytest.raises(BadInput, match=facts("folds", "draws", 2, 1, 0)):
         encoding(_network(), cohort, folds=1, draws=0)

@@ -1,4 +1,4 @@
-"""Networks from outside: built by the user's factory, filled from files that cannot run code, every misfit named."""
+"""Networks by name: built by the user's factory, with weights from files that cannot run code; every mismatch is named."""
 
 import hashlib
 import importlib.util
@@ -27,7 +27,7 @@ def test_a_factory_in_a_package():
     assert isinstance(build("torch.nn:Identity"), nn.Identity)
 
 
-def test_a_file_may_import_what_lies_beside_it(tmp_path: Path):
+def test_a_file_may_import_from_its_own_folder(tmp_path: Path):
     (tmp_path / "beside_me.py").write_text("from torch import nn\nlayer = nn.Linear(2, 1)\n")
     (tmp_path / "net.py").write_text("def network():\n    from beside_me import layer\n    return layer\n")
     before = list(sys.path)
@@ -58,7 +58,7 @@ def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
         ("torch.no_such_part:network", facts("torch.no_such_part")),
     ],
 )
-def test_a_bad_factory_says_what_is_wrong_with_it(code: Path, factory: str, expected: str):
+def test_an_unusable_factory_is_an_error_with_the_reason(code: Path, factory: str, expected: str):
     with pytest.raises(BadInput, match=expected):
         build(factory.format(code=code))
 
@@ -82,12 +82,12 @@ def test_a_file_that_raises_is_reported_with_its_line_and_without_blame(tmp_path
     assert "only" not in text
 
 
-def test_an_interruption_inside_the_users_code_stays_one(code: Path):
+def test_a_keyboard_interrupt_in_the_users_code_is_not_replaced(code: Path):
     with pytest.raises(KeyboardInterrupt):
         build(f"{code}:interrupted")
 
 
-def test_the_bytes_that_were_found_are_run_not_those_of_the_disk_or_of_a_cache(code: Path, tmp_path: Path):
+def test_the_bytes_with_the_checksum_are_run_not_those_of_the_disk_or_of_a_cache(code: Path, tmp_path: Path):
     found = code_of(f"{code}:network")
     assert found is not None
     assert (found.path, found.sha256) == (code, hashlib.sha256(CODE.encode()).hexdigest())
@@ -101,7 +101,7 @@ def test_the_bytes_that_were_found_are_run_not_those_of_the_disk_or_of_a_cache(c
     assert build(f"{code}:network", code=found)[2].out_features == 1
 
 
-def test_finding_code_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_finding_code_does_not_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     package = tmp_path / "found_package"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemError('it was run')")
@@ -117,14 +117,14 @@ def test_finding_code_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_users_file_may_import_torchvision_whatever_the_builds(tmp_path: Path):
-    """In a process of its own, since here torchvision may be imported already."""
+    """In a separate process, since torchvision may be imported already in this one."""
     (tmp_path / "net.py").write_text("import torchvision\n\ndef network():\n    return torchvision.models.squeezenet1_1(weights=None)\n")
     code = f"from equipoise.models import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     assert (ran.returncode, ran.stdout.strip()) == (0, "SqueezeNet"), ran.stderr
 
 
-def test_a_backbone_by_its_name_has_the_channels_of_its_weights():
+def test_a_backbone_has_the_channels_of_its_weights():
     state = backbone("squeezenet", channels=3).state_dict()
     assert build("squeezenet").features[0].in_channels == 1
     assert build("squeezenet", state).features[0].in_channels == 3
@@ -141,14 +141,14 @@ def test_a_backbone_by_its_name_has_the_channels_of_its_weights():
     ],
     ids=["no Exception", "an error without words", "a module that finds its names itself", "no Exception in the factory"],
 )
-def test_whatever_the_users_code_raises_is_an_error_of_one_line(tmp_path: Path, content: str, expected: str):
+def test_any_exception_of_the_users_code_becomes_a_one_line_error(tmp_path: Path, content: str, expected: str):
     (tmp_path / "odd_net.py").write_text(content)
     with pytest.raises(BadInput, match=expected) as caught:
         build(f"{tmp_path / 'odd_net.py'}:network")
     assert "odd_net.py" in str(caught.value)
 
 
-def test_what_the_users_code_prints_stays_out_of_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_output_of_the_users_code_does_not_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "loud.py").write_text(CODE + "print('loading')\ndef loud():\n    print('building')\n    return network()\n")
     build(f"{tmp_path / 'loud.py'}:loud")
     out, err = capsys.readouterr()

@@ -1,11 +1,11 @@
-"""Regressions for all folds and penalties: each is that of scikit-learn, solved for itself."""
+"""Regressions for all folds and penalties: each equals a separate fit of scikit-learn."""
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from equipoise.models import probes
-from equipoise.models.probes import Fit, chances, fits
+from equipoise.models import logistic
+from equipoise.models.logistic import Fit, fits, probabilities
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 
@@ -29,47 +29,47 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_):
         raise AssertionError("scikit-learn was asked")
 
-    monkeypatch.setattr(probes, "regression", never)
+    monkeypatch.setattr(logistic, "regression", never)
 
 
 @pytest.mark.parametrize(("n", "d"), [(900, 12), (100, 30)])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("far", [0.0, 0.5, 3.0])
-def test_newton_finds_what_scikit_learn_finds(seed: int, far: float, n: int, d: int, monkeypatch: pytest.MonkeyPatch):
+def test_newton_agrees_with_scikit_learn(seed: int, far: float, n: int, d: int, monkeypatch: pytest.MonkeyPatch):
     z, target, _classes, folds, known, counts = case = _case(seed, n, d, far=far)
     _quick(monkeypatch)
     found = list(fits(*case, PENALTIES))
     assert [fit.penalty for fit in found] == list(PENALTIES)
     for fit in found:
         whole = _oracle(z[known], target[known], counts[known], fit.penalty)
-        assert chances(*fit.final(), z) == pytest.approx(whole.predict_proba(z), abs=2e-3)
+        assert probabilities(*fit.final(), z) == pytest.approx(whole.predict_proba(z), abs=2e-3)
         for fold in range(5):
             own, out = known & (folds != fold), folds == fold
             expected = _oracle(z[own], target[own], counts[own], fit.penalty).predict_proba(z[out])
             assert fit.held_out[out] == pytest.approx(expected, abs=2e-3)
 
 
-def test_three_classes_and_wide_features_are_scikit_learn(monkeypatch: pytest.MonkeyPatch):
+def test_three_classes_and_many_features_use_scikit_learn(monkeypatch: pytest.MonkeyPatch):
     asked = []
-    real = probes.regression
-    monkeypatch.setattr(probes, "regression", lambda *given: asked.append(given) or real(*given))
+    real = logistic.regression
+    monkeypatch.setattr(logistic, "regression", lambda *given: asked.append(given) or real(*given))
     assert len(list(fits(*_case(0, classes=3), PENALTIES))) == 3
     assert len(asked) == 15  # five folds each; the final one is made when it is asked for
-    list(fits(*_case(0, n=100, d=probes.NARROW + 1), PENALTIES))
+    list(fits(*_case(0, n=100, d=logistic.NARROW + 1), PENALTIES))
     assert len(asked) == 30
 
 
-def test_a_class_that_a_fold_has_alone_gets_no_chance_without_it():
+def test_a_class_found_only_in_one_fold_has_probability_zero_without_it():
     z, _, _, folds, known, counts = _case(0)
     target = (folds == 2).astype(int)  # all of one class in one fold: without it there is nothing to learn
     fit = next(fits(z, target, 2, folds, known, counts, (1e-2,)))
     assert (fit.held_out[folds == 2, 1] == 0).all()
 
 
-def test_what_does_not_settle_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch):
+def test_without_convergence_scikit_learn_takes_over(monkeypatch: pytest.MonkeyPatch):
     case = _case(1)
     quick: list[Fit] = list(fits(*case, PENALTIES))
-    monkeypatch.setattr(probes._Newton, "fit", lambda self, penalty: None)
+    monkeypatch.setattr(logistic._Newton, "fit", lambda self, penalty: None)
     slow = list(fits(*case, PENALTIES))
     assert [fit.penalty for fit in slow] == list(PENALTIES)
     for one, other in zip(quick, slow, strict=True):
@@ -77,8 +77,8 @@ def test_what_does_not_settle_is_left_to_scikit_learn(monkeypatch: pytest.Monkey
         assert one.held_out[held_out] == pytest.approx(other.held_out[held_out], abs=5e-3)
 
 
-def test_two_classes_far_apart_settle(monkeypatch: pytest.MonkeyPatch):
-    """A table that has the group among its columns: nothing but the ridge holds the weights back."""
+def test_separable_classes_converge(monkeypatch: pytest.MonkeyPatch):
+    """A table that has the group among its columns: only the ridge penalty keeps the weights finite."""
     z, target, classes, folds, known, counts = _case(2)
     z[:, 1] = 8 * target
     _quick(monkeypatch)

@@ -24,7 +24,7 @@ def test_a_class_is_decided_where_it_is_the_argmax(output):
     assert torch.equal(decided.int().argmax(1), raw.argmax(1))
 
 
-def test_batches_hold_whole_images_once_each():
+def test_batches_contain_every_image_once_with_all_its_labels():
     networks = ManyOutputs(ChosenOutputs(nn.Linear(2, 3), [0, 1, 2], "labels", "logit"), torch.randn(11, 2))
     parts = list(networks.batches([np.random.default_rng(0)], 8))
     assert [part.shape[1] for part in parts] == [6, 6, 6, 6, 6, 3]
@@ -44,16 +44,16 @@ def test_gradients_are_those_of_the_weighted_scores(kind):
     raw = net(x)[:, [2, 0, 1]]
     scores = raw.softmax(1) if kind == "classes" else raw.sigmoid()
     expected = torch.autograd.grad((scores * w.view(9, 3)).sum(), list(net.parameters()))
-    for mine, theirs in zip(networks.model.parameters(), expected, strict=True):
-        torch.testing.assert_close(mine.grad, theirs)
+    for parameter, gradient in zip(networks.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
     np.testing.assert_allclose(networks.evaluate()[0], scores.detach().double().numpy().reshape(-1), atol=1e-6)
 
 
-def test_influence_is_that_of_the_one_output_which_has_weights():
+def test_influence_is_that_of_the_only_output_with_weights():
     x = torch.randn(20, 4)
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     many = ManyOutputs(ChosenOutputs(net, [0, 1], "labels", "logit"), x)
-    assert many.units("*") == 6  # not what the network tells
+    assert many.units("*") == 6  # without the output layer
     w = np.zeros((1, 20, 2))
     w[0, :, 1] = np.random.default_rng(0).normal(size=20)
     for criterion in ("gradient", "taylor", "second-order", "difference"):
@@ -64,29 +64,29 @@ def test_influence_is_that_of_the_one_output_which_has_weights():
         np.testing.assert_allclose(scores[0].reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
 
 
-def test_batches_are_filled_up_with_rows_of_zeros():
+def test_batches_are_padded_with_rows_of_weight_zero():
     """As on a GPU, where few shapes are recorded: the gradient is the same."""
     net, x, w = nn.Linear(2, 3), torch.randn(5, 2), torch.randn(1, 15)
     plain, padded = (ManyOutputs(ChosenOutputs(net, [0, 1, 2], "labels", "logit"), x) for _ in range(2))
     plain.proxy_gradient(torch.arange(15)[None], w)
-    rows, (given,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
-    assert (len(rows), given.shape) == (8, (8, 3))
-    padded._leave_gradient(padded._proxy_backward, rows, [given], 8)
-    for mine, theirs in zip(padded.model.parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
+    rows, (weights,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
+    assert (len(rows), weights.shape) == (8, (8, 3))
+    padded._set_gradient(padded._proxy_backward, rows, [weights], 8)
+    for a, b in zip(padded.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
 
 
 @pytest.mark.parametrize(("end", "kind", "expected"), [
     (nn.Identity(), "labels", "logit"), (nn.Sigmoid(), "labels", "probability"),
     (nn.Identity(), "classes", "logit"), (nn.Softmax(1), "classes", "probability"),
 ])  # fmt: skip
-def test_what_the_outputs_are_is_found_out(end, kind, expected):
+def test_logits_and_probabilities_are_auto_detected(end, kind, expected):
     x = torch.randn(64, 2)
     assert chosen_outputs(nn.Sequential(nn.Linear(2, 2), end), x, ["a", "b"], kind).output == expected
 
 
-def test_a_missing_operating_threshold_changes_nothing():
-    """As torchxrayvision's networks: outputs are moved so that their thresholds lie at 0.5, and NaN has none."""
+def test_an_output_without_operating_threshold_is_not_calibrated():
+    """As in torchxrayvision's networks: outputs are calibrated to a threshold of 0.5, and NaN means that there is none."""
 
     class Calibrating(nn.Module):
         pathologies = ("a", "b", "c")
@@ -106,7 +106,7 @@ def test_a_missing_operating_threshold_changes_nothing():
     torch.testing.assert_close(chosen(x), net.inner(x).sigmoid()[:, [2, 1]])
 
 
-def test_views_of_one_network_are_seen_in_one_pass_and_say_what_they_say_alone():
+def test_views_of_one_network_share_one_pass_and_keep_their_scores():
     calls = []
 
     class Counting(nn.Linear):

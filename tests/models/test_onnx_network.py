@@ -32,7 +32,7 @@ def pair(tmp_path_factory):
     return network, path
 
 
-def test_scores_are_those_of_the_network(pair):
+def test_scores_equal_those_of_the_network(pair):
     network, path = pair
     found = load_model(str(path))
     np.testing.assert_allclose(outputs(found, COHORT.inputs), outputs(network, COHORT.inputs), atol=1e-6)
@@ -49,7 +49,7 @@ def test_a_session_is_audited_as_well(pair):
 
 
 def linear(rows, *, outputs=(("y", TensorProto.FLOAT),), kind=TensorProto.FLOAT, inputs=1):
-    """The bytes of a graph that sums each row; every output is the same."""
+    """The bytes of a graph that sums each row; all of its outputs are equal."""
     given = [helper.make_tensor_value_info(f"x{k}", kind, [rows, 3]) for k in range(inputs)]
     nodes = [helper.make_node("ReduceSum", ["x0", "axes"], [name], keepdims=0) for name, _ in outputs]
     found = [helper.make_tensor_value_info(name, kind, [rows]) for name, kind in outputs]
@@ -58,7 +58,7 @@ def linear(rows, *, outputs=(("y", TensorProto.FLOAT),), kind=TensorProto.FLOAT,
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
 
 
-def test_a_fixed_batch_size_is_served_in_pieces():
+def test_a_fixed_batch_size_is_run_in_batches():
     np.testing.assert_allclose(outputs(OnnxNetwork(linear(7), "net.onnx"), torch.from_numpy(X)), X.sum(1), rtol=1e-5)
 
 
@@ -72,7 +72,7 @@ def test_several_outputs_need_a_name(tmp_path):
         load_model(f"{tmp_path / 'net.onnx'}:risks")
 
 
-def test_what_cannot_be_used_is_refused(tmp_path):
+def test_unusable_graphs_are_refused(tmp_path):
     with pytest.raises(BadInput, match="2 inputs"):
         OnnxNetwork(linear("n", inputs=2), "net.onnx")
     with pytest.raises(BadInput, match="int64"):
@@ -130,7 +130,7 @@ def test_a_repair_is_one_file_again(pair, tmp_path):
     assert 0 < decision.mean() < 1
 
 
-def test_an_older_graph_of_scikit_learn_is_joined_too(tmp_path):
+def test_an_older_graph_of_scikit_learn_is_merged(tmp_path):
     convert = pytest.importorskip("skl2onnx", reason="skl2onnx is not installed")
     fitted = LogisticRegression().fit(X, Y)
     found = convert.to_onnx(fitted, X[:1], options={"zipmap": False}, target_opset={"": 13, "ai.onnx.ml": 3})

@@ -1,4 +1,4 @@
-"""Steps with one second moment a tensor: their size, frozen replicates, and the same on a stack as on one module."""
+"""Blockwise Adam: the size of its steps, frozen replicates, and equal steps for a stack and for single modules."""
 
 import copy
 
@@ -28,7 +28,7 @@ def test_the_first_step_is_as_large_as_the_rate_in_each_tensor_and_lies_along_th
     torch.testing.assert_close(weight.detach() / weight.detach()[0, 0], weight.grad / 3.0)  # Adam would move both entries alike
 
 
-def test_a_stack_steps_as_each_network_alone_and_a_rate_of_zero_freezes_one():
+def test_a_stack_takes_the_steps_of_each_network_and_a_rate_of_zero_freezes_one():
     models = _networks()
     x = torch.randn(3, 20, 5, generator=torch.Generator().manual_seed(1))
     stack = Stack(models)

@@ -1,4 +1,4 @@
-"""Networks of timm and MONAI go through the methods as they come: convolutions, attention, dense blocks."""
+"""Methods repair networks of timm and MONAI without changes to them: convolutions, attention, dense blocks."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is read of an image without a network: small pictures by their means, edges by strength and direction, against NumPy by hand."""
+"""Features of an image without a network: small pictures, and edges by strength and direction, compared with a loop in NumPy."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from equipoise.models.readings import picture
 
 
 def by_hand(image: np.ndarray) -> np.ndarray:
-    """One gray image, one place at a time."""
+    """Features of one grey image, one position at a time."""
     h, w = image.shape
     side = max(1, min(h, w) // 16)
     small = [image[r : r + side, c : c + side].mean() for r in range(0, h - side + 1, side) for c in range(0, w - side + 1, side)]
@@ -34,7 +34,7 @@ def by_hand(image: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(34, 34), (40, 57), (8, 8), (3, 5)])
-def test_against_places_one_by_one(shape: tuple[int, int]) -> None:
+def test_features_equal_a_loop_over_positions(shape: tuple[int, int]) -> None:
     images = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 1, *shape)))
     assert picture(images).numpy() == pytest.approx(np.stack([by_hand(image[0].numpy()) for image in images]), abs=1e-12)
 
@@ -45,7 +45,7 @@ def test_colours_are_averaged() -> None:
 
 
 def test_every_edge_has_a_direction() -> None:
-    """The eight directions of a turned picture are those of the picture, turned."""
+    """The eight directions of a rotated picture are the rotated directions of the picture."""
     images = torch.randn(2, 1, 50, 50).double()
     one_way = picture(images)[:, 256:].reshape(2, 8, 64).sum(1)
     turned = picture(images.rot90(2, (2, 3)))[:, 256:].reshape(2, 8, 8, 8).sum(1).rot90(2, (1, 2)).reshape(2, 64)

@@ -1,4 +1,4 @@
-"""Estimators from files: nothing runs that the user did not ask for, and a missing library is named with its pip command."""
+"""Estimators from files: no code runs without the user's consent, and a missing library is named with its pip command."""
 
 import copy
 import pickle
@@ -61,7 +61,7 @@ def test_types_that_skops_does_not_know_are_listed_and_nothing_is_read(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".pkl", ".pickle", ".joblib"])
-def test_a_pickle_is_read_only_where_it_is_trusted(tmp_path, suffix):
+def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path, suffix):
     path, mark = tmp_path / f"model{suffix}", tmp_path / "ran"
     path.write_bytes(pickle.dumps(Bomb(str(mark))))
     with pytest.raises(Untrusted, match="--trust-pickle"):
@@ -79,7 +79,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path):
         load_predictor(tmp_path / "model.pkl", trust_pickle=True)
 
 
-def test_what_is_no_classifier_is_refused(tmp_path):
+def test_objects_that_are_no_classifiers_are_refused(tmp_path):
     joblib.dump({"model": fitted()}, tmp_path / "model.joblib")
     with pytest.raises(BadInput, match=r"dict.*predict_proba"):
         load_predictor(tmp_path / "model.joblib", trust_pickle=True)

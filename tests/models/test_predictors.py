@@ -1,4 +1,4 @@
-"""Classifiers that are not networks: their scores are those of the library, and what cannot be scored is refused with the reason."""
+"""Classifiers that are not networks: their scores are those of the library, and models without scores are refused with the reason."""
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ def test_a_pipeline_gets_the_raw_columns_it_was_fitted_on(fitted):
     assert eq.audit(fitted, parts.test, valid=parts.valid).rows == len(parts.test)
 
 
-def test_what_is_known_of_a_pipeline(fitted):
+def test_attributes_of_a_pipeline(fitted):
     found = predictor(fitted)
     assert (found.kind, found.reads, found.columns, found.positive) == ("estimator", "predict_proba", ("age", "ward"), 1)
     assert set(found.libraries) == {"scikit-learn"}
@@ -68,6 +68,12 @@ def test_an_estimator_of_arrays_gets_arrays():
         predictor(fitted).scores(FRAME[["age"]].assign(more=1.0))
     with pytest.raises(BadInput, match="'ward' hold text"):
         predictor(fitted).scores(FRAME[["ward"]])
+
+
+def test_an_array_of_another_width_is_refused_with_both_widths():
+    model = LogisticRegression().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
+    with pytest.raises(BadInput, match=r"fitted on 2 columns and the rows have 4"):
+        predictor(model).scores(np.zeros((3, 4)))
 
 
 def test_a_decision_function_is_mapped_so_that_its_decision_is_at_a_half():
@@ -114,7 +120,7 @@ def test_a_function_gets_the_frame_or_the_tensor():
     assert logits["spd"].value == eq.audit(lambda rows: expit(rows["age"] - 50), COHORT, threshold=0.5)["spd"].value
 
 
-def test_what_a_function_may_not_return():
+def test_invalid_outputs_of_a_function_are_refused():
     with pytest.raises(BadInput, match=r"outside \[0, 1\].*logit"):
         eq.audit(lambda rows: rows["age"], COHORT)
     with pytest.raises(BadInput, match=r"\(400, 3\)"):
@@ -134,7 +140,7 @@ def test_a_model_that_reads_the_group_needs_it_as_an_input():
     assert eq.audit(fitted, with_it).rows == 400
 
 
-def test_what_has_no_scores():
+def test_models_without_scores_are_refused():
     with pytest.raises(BadInput, match="LogisticRegression is not fitted"):
         eq.audit(LogisticRegression(), COHORT)
     with pytest.raises(Misuse, match="fitted instance"):

@@ -1,4 +1,4 @@
-"""Probes: which features are read, folds by patient, and regressions that have not seen the rows they speak of."""
+"""Probes: the features that are read, folds by patient, and held-out regressions."""
 
 import copy
 
@@ -19,7 +19,7 @@ from support.facts import suggests
 from support.networks import cnn, perceptron
 
 
-def test_what_is_read():
+def test_readings_by_depth():
     x = torch.randn(5, 6)
     model = MLP(6, width=8, depth=2)
     assert reading_of(model, x) == Reading(("out",), True)
@@ -37,7 +37,7 @@ def test_what_is_read():
         reading_of(nn.Sequential(nn.Linear(6, 1)), x, "last")
 
 
-def test_features_are_what_enters_a_layer_pooled_over_positions():
+def test_features_are_the_inputs_of_a_layer_pooled_over_positions():
     model, x = cnn().eval(), torch.randn(7, 1, 8, 8)
     with torch.no_grad():
         first = model[:3](x)
@@ -63,7 +63,7 @@ def test_a_table_is_read_with_its_inputs_and_a_probability_as_a_logit():
 
 
 class InPlace(nn.Module):
-    """Overwrites what entered a layer."""
+    """Overwrites its input in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class InPlace(nn.Module):
         return y
 
 
-def test_what_was_read_is_not_overwritten():
+def test_recorded_features_are_not_overwritten():
     model, x = InPlace(), torch.randn(4, 3)
     with torch.no_grad():
         _, seen = read(model, x, Reading(("second",), False))
@@ -133,7 +133,7 @@ def test_a_probe_is_logistic_regression_on_standardised_features(classes: int):
     assert probe.loss == pytest.approx(-np.log(held_out[np.arange(len(x)), target]).mean(), abs=1e-4)
 
 
-def test_held_out_probabilities_do_not_know_the_rows_own_target(monkeypatch: pytest.MonkeyPatch):
+def test_held_out_probabilities_do_not_depend_on_the_rows_own_target(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(probes, "PENALTIES", (0.1,))
     x, target, folds = _drawn()
     other = target.copy()
@@ -158,7 +158,7 @@ def test_the_penalty_is_that_of_the_best_loss_and_free_features_hardly_have_one(
     assert np.abs(np.diff(free.weight[:, :-1], axis=0)).max() < 0.02
 
 
-def test_rows_that_are_left_out_and_classes_that_are_not_there():
+def test_excluded_rows_and_missing_classes():
     x, target, folds = _drawn()
     known = target != 2
     probe = fit_probe(x, target, 3, folds, known)
@@ -187,7 +187,7 @@ def test_products_on_a_device_give_the_same_probe(rows: int, device: str):
         assert getattr(there, name) == pytest.approx(getattr(plain, name), abs=1e-9), name
 
 
-def test_a_network_is_read_once_for_all_rows_and_those_that_are_taken():
+def test_a_network_is_read_once_for_all_rows_and_their_subsets():
     runs: list[int] = []
     model, x = cnn().eval(), torch.randn(9, 1, 8, 8)
     expected = {reading: features(model, x, reading) for reading in (Reading((), True), Reading(("9",), True))}
@@ -205,7 +205,7 @@ def test_a_network_is_read_once_for_all_rows_and_those_that_are_taken():
     assert runs.count(9) == 2  # for the outputs, and for what enters a layer; the inputs need no run
 
 
-def test_a_copy_is_told_from_a_network_that_was_changed():
+def test_a_copy_is_distinguished_from_a_changed_network():
     model = cnn()
     read, same, other = ReadOnce(model, torch.randn(3, 1, 8, 8)), copy.deepcopy(model), copy.deepcopy(model)
     with torch.no_grad():
@@ -216,8 +216,8 @@ def test_a_copy_is_told_from_a_network_that_was_changed():
     assert not read.of(nn.Sequential(same))
 
 
-def test_the_time_of_a_probe_is_that_of_the_way_it_will_be_fitted(monkeypatch: pytest.MonkeyPatch):
-    """By a clock on which a fit takes as long as its rows, 10 more for its checks, and a product as long as its rows."""
+def test_the_estimated_time_is_that_of_the_solver_in_use(monkeypatch: pytest.MonkeyPatch):
+    """With a simulated clock: a fit takes one unit per row and 10 for its checks, a product one unit per row."""
     now = [0.0]
     monkeypatch.setattr(probes, "_timed", lambda work: (start := now[0], work(), now[0] - start)[-1])
     monkeypatch.setattr(probes, "fit_probe", lambda x, *_: now.__setitem__(0, now[0] + 10 + len(x)))

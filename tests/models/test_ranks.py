@@ -1,4 +1,4 @@
-"""One process and two take the same steps: training, bias-gda, influence and pruning, over gloo with the settings of torchrun."""
+"""One and two processes take the same steps: training, bias-gda, influence and pruning, over gloo with the settings of torchrun."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from support import shared_job
 
 
 def joined(path: Path, rank: int, processes: int, port: int) -> None:
-    """The job as one of several processes, with the settings that torchrun gives each."""
+    """Runs the job as one of several processes, with the settings of torchrun."""
     torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in torchrun.items()}, GLOO_SOCKET_IFNAME="lo", EQUIPOISE_DEVICE="cpu")
     shared_job.main(str(path))

@@ -1,4 +1,4 @@
-"""Recalibrated networks: the map is in the last layer, with the same keys and shapes; or around the network, where no layer can hold it."""
+"""Recalibrated networks: the map is folded into the last layer, with the same keys and shapes, or wrapped around the network."""
 
 import copy
 
@@ -58,7 +58,7 @@ def _logit(raw: torch.Tensor, output: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", list(_networks()))
-def test_the_logit_is_mapped_and_the_keys_are_the_same_where_a_layer_can_hold_it(name):
+def test_the_logit_is_mapped_and_the_keys_are_unchanged_if_a_layer_can_absorb_it(name):
     network, output, foldable = _networks()[name]
     network.eval()
     x, before = torch.randn(50, 4), copy.deepcopy(network.state_dict())
@@ -76,7 +76,7 @@ def test_the_logit_is_mapped_and_the_keys_are_the_same_where_a_layer_can_hold_it
     assert not any(module._forward_hooks for module in (*network.modules(), *found.modules()))
 
 
-def test_several_outputs_have_maps_of_their_own_and_others_stay():
+def test_several_outputs_have_their_own_maps_and_others_are_unchanged():
     torch.manual_seed(1)
     network, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)).eval(), torch.randn(40, 4)
     found = folded_outputs(network, x, {1: (2.0, 0.5), 3: (0.5, -1.0)}, "logit")
@@ -97,7 +97,7 @@ def _bias_score(network: nn.Module, x: torch.Tensor) -> BiasScore:
     return BiasScore(network, reading, Heads(task, (group,), (1,), 0.4), np.array([[0.3, -0.2]]), "logit").eval()
 
 
-def test_bias_scores_carry_the_map_themselves(tmp_path):
+def test_bias_scores_absorb_the_map(tmp_path):
     torch.manual_seed(2)
     network, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1)).eval(), torch.randn(60, 4)
     model = _bias_score(network, x)

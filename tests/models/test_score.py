@@ -1,4 +1,4 @@
-"""Scores of any network: what it returns is understood or refused, and it is left as it was found."""
+"""Scores of any network: its outputs are interpreted or refused, and the network is not changed."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ X = torch.linspace(-1, 1, 24).reshape(12, 2)
 
 
 class Given(nn.Module):
-    """A network that does what a function says."""
+    """A network that computes a function."""
 
     def __init__(self, function, output: object = None) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def _cohort() -> Cohort:
         (Given(lambda x: x[:, 0] * 0.1, output="probability"), "probability"),
     ],
 )
-def test_logits_and_probabilities_are_told_apart(model, kind):
+def test_logits_and_probabilities_are_distinguished(model, kind):
     assert output_kind(model, X) == kind
 
 
@@ -59,7 +59,7 @@ def test_a_layer_called_output_says_nothing_about_the_kind():
     assert output_kind(Named(), X) == "logit"
 
 
-def test_a_network_that_refuses_strange_inputs_is_judged_by_the_others():
+def test_a_network_that_rejects_scaled_inputs_is_judged_by_the_others():
     def careful(x: Tensor) -> Tensor:
         if x.abs().max() > 10:
             raise ValueError("out of range")
@@ -68,7 +68,7 @@ def test_a_network_that_refuses_strange_inputs_is_judged_by_the_others():
     assert output_kind(Given(careful), X) == "probability"
 
 
-def test_what_is_asked_for_decides_and_anything_else_is_refused():
+def test_a_given_kind_is_used_and_an_unknown_one_is_refused():
     model = Given(lambda x: torch.sigmoid(x[:, 0]))
     assert output_kind(model, X, "logit") == "logit"
     with pytest.raises(BadInput, match=facts("auto", "logit", "probability", "logits")):
@@ -99,12 +99,12 @@ def test_scores_keep_the_rows_of_the_cohort():
         (lambda x: x[:, 0] / 0 * 0, facts("NaN", 12, "tiny")),
     ],
 )
-def test_what_is_no_score_a_row_is_refused_with_the_shape(function, expected):
+def test_outputs_other_than_one_score_per_row_are_refused_with_the_shape(function, expected):
     with pytest.raises(BadInput, match=expected):
         predict(Given(function), _cohort())
 
 
-def test_batches_give_the_same_as_the_whole():
+def test_batches_give_the_same_outputs_as_a_single_pass():
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
     whole = outputs(model, X)
     assert whole.shape == (12,)
@@ -116,14 +116,14 @@ def test_no_rows_give_no_outputs():
     assert outputs(nn.Linear(2, 1), X[:0]).shape == (0,)
 
 
-def test_no_more_than_a_batch_is_seen_at_once():
+def test_the_network_runs_on_at_most_one_batch_at_a_time():
     seen: list[int] = []
     outputs(Given(lambda x: seen.append(len(x)) or x[:, 0]), X, batch=5)
     assert seen == [5, 5, 2]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_every_submodules_mode_is_put_back_even_after_an_exception(fails):
+def test_every_submodules_mode_is_restored_even_after_an_exception(fails):
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2), nn.Linear(2, 2 if fails else 1))
     model.train()
     model[1].eval()
@@ -149,13 +149,13 @@ def test_no_gradient_is_kept_and_no_weight_is_changed():
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-def test_a_network_without_parameters_lives_on_the_cpu():
+def test_a_network_without_parameters_is_on_the_cpu():
     assert device_of(Given(lambda x: x)) == torch.device("cpu")
     assert device_of(nn.Linear(1, 1, device="meta")) == torch.device("meta")
 
 
 class Normed(nn.Module):
-    """A logit that lies in [0, 1] for inputs of any size, as those of a transformer may."""
+    """A logit that lies in [0, 1] for inputs of any size, as may happen in a transformer."""
 
     def __init__(self, sigmoid: bool) -> None:
         super().__init__()
@@ -169,14 +169,14 @@ class Normed(nn.Module):
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_what_a_linear_layer_gives_is_a_logit_whatever_its_size(sigmoid: bool):
+def test_the_output_of_a_linear_layer_is_a_logit_whatever_its_values(sigmoid: bool):
     model = Normed(sigmoid)
     assert output_kind(model, torch.randn(30, 4)) == ("probability" if sigmoid else "logit")
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_equal_logits_have_equal_scores_wherever_they_stand():
-    """torch.sigmoid gives another last bit at the end of a tensor than in its middle for some numbers; a sweep would part such rows."""
+def test_equal_logits_have_equal_scores_at_any_position():
+    """torch.sigmoid differs in the last bit between the end and the middle of a tensor; a threshold sweep would separate such rows."""
     for seed in range(300):
         logits = (torch.rand(1, generator=torch.Generator().manual_seed(seed)) * 8 - 4).expand(3001)
         assert len(sigmoid(logits).unique()) == 1

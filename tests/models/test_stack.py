@@ -1,4 +1,4 @@
-"""A stack of networks equals the same networks in a loop."""
+"""A stack of networks gives the same results as the networks in a loop."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_steps_of_a_stack_equal_steps_of_each_network_with_torch_adam():
     torch.testing.assert_close(stack.evaluate(x), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_dropout_masks_have_the_right_share_and_belong_to_the_replicate():
+def test_dropout_masks_have_the_right_share_and_depend_on_the_replicate():
     stack = Stack([MLP(5) for _ in range(3)])
 
     def masks(count: int) -> torch.Tensor:
@@ -69,7 +69,7 @@ def test_dropout_masks_have_the_right_share_and_belong_to_the_replicate():
     assert stack.masks(8, [np.random.default_rng(0)] * 3).shape == (11, 3, 32, 8)
 
 
-def test_a_snapshot_is_a_copy_and_is_put_back_replicate_by_replicate():
+def test_a_snapshot_is_a_copy_and_is_restored_per_replicate():
     stack = Stack(_networks(2), torch.float64)
     before = stack.theta.detach().clone()
     kept = Snapshot.of(stack)
@@ -83,7 +83,7 @@ def test_a_snapshot_is_a_copy_and_is_put_back_replicate_by_replicate():
     assert torch.equal(kept.theta, stack.theta)
 
 
-def test_a_stack_trains_each_replicate_as_if_it_were_alone_early_stopping_included():
+def test_a_stack_trains_each_replicate_as_a_single_network_with_early_stopping():
     """In double precision, where rounding does not grow into another network over 25 epochs."""
     parts = [_parts(seed) for seed in range(4)]
     settings = Training(epochs=25, patience=3, plateau=1, batch=32)
@@ -108,7 +108,7 @@ def test_a_stack_trains_each_replicate_as_if_it_were_alone_early_stopping_includ
     assert len(set(epochs)) > 1  # they did stop at different times
 
 
-def test_initial_weights_depend_on_the_seed_alone_and_leave_the_global_generator():
+def test_initial_weights_depend_only_on_the_seed_and_not_on_the_global_generator():
     state = torch.random.get_rng_state()
     one, two, other = initial_mlp(4, 7), initial_mlp(4, 7), initial_mlp(4, 8)
     assert torch.equal(torch.random.get_rng_state(), state)

@@ -1,4 +1,4 @@
-"""A stack computes on the device it was given: every tensor lies there, no step waits for a value, and a GPU finds what a CPU finds."""
+"""A stack computes on the device it was given: every tensor lies there, no step waits for a value, and a GPU agrees with a CPU."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +27,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 
 
 class OneDevice(TorchDispatchMode):
-    """Fails where an operation, other than a copy, mixes tensors of two devices, which `meta` tensors often allow and CUDA does not."""
+    """Fails if an operation other than a copy mixes tensors of two devices, which `meta` tensors often allow and CUDA does not."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         given = tree_leaves((args, kwargs or {}))
@@ -77,7 +77,7 @@ def test_every_tensor_of_a_stack_its_copies_and_its_optimiser_lies_on_the_device
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_training_waits_for_nothing_during_an_epoch(frozen):
+def test_training_does_not_wait_for_the_device_during_an_epoch(frozen):
     seeds = list(range(SIZE))
     stack = Stack([initial_mlp(COLUMNS, seed) for seed in seeds], device=META)
     x, y = torch.zeros(SIZE, ROWS, COLUMNS), torch.zeros(SIZE, ROWS)
@@ -87,7 +87,7 @@ def test_training_waits_for_nothing_during_an_epoch(frozen):
             run.optimiser.set_rate(torch.tensor([1e-3, 0.0, 1e-3]))
         run._epoch()
         assert stack.evaluate(run.x_valid).device == META
-        run._evaluated(torch.tensor([0.5, 0.4, 0.3]))  # losses on the CPU
+        run._update_best(torch.tensor([0.5, 0.4, 0.3]))  # losses on the CPU
     assert run.optimiser.steps == 3
     assert {t.device for t in (run.x, run.y, run.x_valid, run.y_valid, *_tensors(run.best))} == {META}
 
@@ -120,7 +120,7 @@ def test_optimisers_stay_on_the_device(networks, name):
     steps.step()
 
 
-def test_an_adversary_is_opposed_on_the_device(networks):
+def test_adversarial_gradients_stay_on_the_device(networks):
     f, features = networks.scores_and_features(torch.zeros(SIZE, 8, dtype=torch.int64))
     critic = torch.zeros(SIZE, features.shape[2], 1, device=META, requires_grad=True)
     networks.adversarial_gradient(f.sum(), (f * torch.bmm(features, critic)[..., 0]).sum(), [critic], 0.5)
@@ -155,7 +155,7 @@ def test_sums_over_tensors_and_replicates_are_the_same_in_either_order():
         assert torch.equal(stack.theta[part].detach(), flat), r
 
 
-def test_the_device_comes_from_the_environment_and_one_that_is_not_there_is_refused(monkeypatch):
+def test_the_device_comes_from_the_environment_and_a_missing_one_is_refused(monkeypatch):
     monkeypatch.delenv(DEVICE, raising=False)
     assert requested_device() is None
     with computing_on("cpu"):
@@ -225,7 +225,7 @@ def test_a_method_runs_on_a_gpu_from_the_same_start_as_on_the_cpu(method, settin
 
 
 @needs_gpu
-def test_a_recorded_step_equals_the_same_step_run_as_it_is():
+def test_a_recorded_step_equals_the_same_step_without_recording():
     device = torch.device("cuda", torch.cuda.current_device())
     stack = Stack([initial_mlp(COLUMNS, seed) for seed in range(SIZE)], device=device)
     start, recorder = Snapshot.of(stack), Recorder(stack)

@@ -49,7 +49,7 @@ def test_one_seed_in_the_same_weights_out(parts: Parts, own: bool):
     assert not all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
-def test_it_learns_and_comes_back_in_eval_mode_with_a_threshold(parts: Parts):
+def test_training_learns_and_returns_eval_mode_with_a_threshold(parts: Parts):
     network = train(parts.train, parts.valid, seed=0, settings=Training(epochs=30))
     scores = predict(network, parts.test)
     assert not network.training
@@ -72,7 +72,7 @@ def test_the_best_weights_are_restored_not_the_last(parts: Parts):
 
 @pytest.mark.parametrize("own", [False, True])
 def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
-    """restore="last" gives what training for exactly as many epochs would end with, whatever the validation loss was on the way."""
+    """restore="last" gives the weights after exactly that number of epochs, whatever the validation losses were."""
 
     def network() -> nn.Module | None:
         if not own:
@@ -103,7 +103,7 @@ def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
     assert last.threshold == again.threshold
 
 
-def test_the_last_weights_do_not_depend_on_neighbours_in_a_stack(parts: Parts):
+def test_the_last_weights_do_not_depend_on_other_replicates(parts: Parts):
     three = [(parts.train, parts.valid, seed) for seed in (1, 2, 3)]
     settings = Training(epochs=30, patience=2, learning_rate=0.03, restore="last")
     together = train_stack(three, settings=settings)
@@ -129,7 +129,7 @@ def test_the_users_module_is_copied_and_probabilities_are_understood(parts: Part
         train(parts.train, parts.valid, model=frozen)
 
 
-def test_a_part_with_one_label_or_another_shape_is_an_error(parts: Parts):
+def test_a_set_with_one_label_or_another_shape_is_an_error(parts: Parts):
     negatives = parts.train.take(parts.train.y == 0)
     with pytest.raises(BadInput, match="label"):
         train(negatives, parts.valid)
@@ -138,7 +138,7 @@ def test_a_part_with_one_label_or_another_shape_is_an_error(parts: Parts):
         train(parts.train, narrow)
 
 
-def test_best_cut_equals_trying_every_score():
+def test_best_cut_equals_a_search_over_all_scores():
     rng = np.random.default_rng(0)
     y, score = rng.integers(0, 2, 80), rng.integers(0, 10, 80) / 10
     tried = {float(t): balanced_accuracy_score(y, score >= t) for t in np.unique(score)}

@@ -34,7 +34,7 @@ def test_vgg_16_has_thirteen_convolutions_and_a_one_logit_head():
     assert network.get_submodule("features.0").in_channels == 1
 
 
-def test_weights_of_a_colour_network_with_other_classes_are_taken_over(tmp_path):
+def test_weights_of_a_colour_network_with_other_classes_are_loaded(tmp_path):
     torch.manual_seed(0)
     original = import_torchvision().models.resnet18(weights=None, num_classes=10).eval()
     save_file(original.state_dict(), tmp_path / "resnet.safetensors")
@@ -74,7 +74,7 @@ def test_one_output_by_name_or_number_and_gray_images_for_a_colour_network():
 
 
 class Xray(nn.Module):
-    """A network with the face of torchxrayvision's: it calibrates itself if it has thresholds, and gives 0.5 where one is missing."""
+    """A network with the interface of torchxrayvision's: it calibrates itself if it has thresholds, and gives 0.5 for a missing one."""
 
     def __init__(self, thresholds: list[float] | None, apply_sigmoid: bool = False) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_a_network_that_calibrates_itself_gives_probabilities_and_the_threshold_
     assert [OneOutput(Xray(None, apply), 0).output for apply in (True, False)] == ["probability", "logit"]
 
 
-def test_a_pathology_without_a_threshold_keeps_its_plain_probability_and_it_is_said(caplog):
+def test_a_pathology_without_a_threshold_keeps_its_plain_probability_with_a_warning(caplog):
     torch.manual_seed(0)
     network, x = Xray([0.1, 0.3, float("nan")]), torch.randn(6, 4)
     one = OneOutput(network, "Mass")
@@ -183,7 +183,7 @@ def _vit(size: int) -> nn.Module:
     ],
     ids=["flattened", "attention", "gray attention", "colour", "unusual"],
 )
-def test_a_network_with_a_fixed_size_or_other_channels_is_told_what_it_takes(network: nn.Module, parts: list[str]):
+def test_advice_for_a_network_with_a_fixed_size_or_other_channels(network: nn.Module, parts: list[str]):
     cohort = phantom_parts(120, size=32, seed=0).valid
     network.train()
     for call in (lambda: check(network, cohort), lambda: debias(network, cohort, method="bias-gda", measure="eod", min_performance=0.5)):
@@ -194,14 +194,14 @@ def test_a_network_with_a_fixed_size_or_other_channels_is_told_what_it_takes(net
     assert network.training
 
 
-def test_no_advice_where_the_shape_is_not_to_blame():
+def test_no_advice_if_the_shape_is_not_the_problem():
     assert shape_advice(_square(32), (1, 32, 32)) == ""
     assert shape_advice(nn.Linear(3, 1), (2,)) == ""
     with pytest.raises(BadInput, match=facts("(2,)", "arrays")):
         check(nn.Linear(3, 1), Cohort.from_arrays(torch.zeros(4, 2), [0, 1, 0, 1], ["a", "a", "b", "b"]))
 
 
-def test_a_resnet_is_repaired_on_phantoms_and_skip_connections_survive():
+def test_a_resnet_with_skip_connections_is_repaired_on_phantoms():
     parts = phantom_parts(240, size=32, seed=0, hardness=0.5)
     torch.manual_seed(0)
     network = backbone("resnet-18").eval()
@@ -219,7 +219,7 @@ def test_importing_equipoise_does_not_import_torchvision():
 
 
 @pytest.mark.parametrize("method", ["bias-gda", "pruning", "random", "adversarial-finetune"])
-def test_an_attention_network_goes_through_the_methods_untouched(method: str):
+def test_methods_do_not_change_a_given_attention_network(method: str):
     quick = {"bias-gda": {"epochs": 1, "learning_rate": 1e-3, "batch": 32}, "pruning": {"steps": 3}, "random": {"trials": 2}}
     settings = quick.get(method, {"epochs": 1, "critic_steps": 2, "actor_steps": 2, "batch": 16})
     parts = phantom_parts(200, size=32, seed=1)

@@ -1,4 +1,4 @@
-"""Files of weights: what is read from them, what is refused, and what a misfit with the network is called."""
+"""Files of weights: accepted and refused content, and the errors for weights that do not fit the network."""
 
 import argparse
 import collections
@@ -92,7 +92,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("what", BESIDE)
-def test_what_people_save_beside_the_weights_is_read(tmp_path: Path, what: str):
+def test_plain_values_next_to_the_weights_are_read(tmp_path: Path, what: str):
     state, value = _network().state_dict(), BESIDE[what]
     torch.save({"state_dict": state, what: value}, tmp_path / "w.pt")
     before = torch.serialization.get_safe_globals()
@@ -127,7 +127,7 @@ class _Own:
         (collections.defaultdict(list, a=[1]), "'best'", "collections.defaultdict"),
     ],
 )
-def test_what_is_refused_beside_the_weights_is_named(tmp_path: Path, beside: object, key: str, kind: str):
+def test_refused_values_next_to_the_weights_are_named(tmp_path: Path, beside: object, key: str, kind: str):
     torch.save({"state_dict": _network().state_dict(), "best": beside}, tmp_path / "w.pt")
     with pytest.raises(BadInput, match="refused") as caught:
         load_weights(tmp_path / "w.pt")
@@ -158,13 +158,13 @@ def test_complex_weights_are_not_made_real_silently(tmp_path: Path, code: Path):
         load_model(f"{code}:network", tmp_path / "w.pt")
 
 
-def test_keys_that_are_no_names_are_refused(tmp_path: Path):
+def test_keys_that_are_not_text_are_refused(tmp_path: Path):
     torch.save({0: torch.zeros(2)}, tmp_path / "w.pt")
     with pytest.raises(BadInput, match=facts("w.pt", 0)):
         load_weights(tmp_path / "w.pt")
 
 
-def test_a_whole_pickled_network_is_refused_with_what_to_save_instead(tmp_path: Path):
+def test_a_whole_pickled_network_is_refused_with_advice(tmp_path: Path):
     torch.save(_network(), tmp_path / "w.pt")
     with pytest.raises(BadInput, match=facts("model.state_dict()")):
         load_weights(tmp_path / "w.pt")
@@ -187,7 +187,7 @@ def test_a_file_that_holds_no_weights_is_named(tmp_path: Path, name: str, conten
 
 
 @pytest.mark.parametrize(("value", "expected"), [([1, 2], "list"), ({"epoch": 3, "loss": 0.1}, "epoch, loss"), ({}, "state dict")])
-def test_plain_data_that_is_no_state_dict_is_named(tmp_path: Path, value, expected: str):
+def test_plain_data_without_a_state_dict_is_described(tmp_path: Path, value, expected: str):
     torch.save(value, tmp_path / "w.pt")
     with pytest.raises(BadInput, match=expected):
         load_weights(tmp_path / "w.pt")
@@ -222,7 +222,7 @@ def test_every_misfit_of_weights_and_network_is_listed(tmp_path: Path, code: Pat
     assert says(shape, "2.weight", "(1, 9)", "(1, 3)")
 
 
-def test_where_weights_lay_in_a_file_is_remembered(tmp_path: Path):
+def test_the_place_of_the_weights_in_a_file_is_kept(tmp_path: Path):
     state = _network().state_dict()
     torch.save({"epoch": 3, "model_state_dict": state}, tmp_path / "net.pt")
     found = read_checkpoint(tmp_path / "net.pt")
@@ -235,7 +235,7 @@ def test_where_weights_lay_in_a_file_is_remembered(tmp_path: Path):
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "model.", "model._orig_mod."])
-def test_what_compiling_and_training_libraries_put_before_every_key_is_removed(tmp_path: Path, code: Path, prefix: str):
+def test_prefixes_of_compilers_and_training_libraries_are_removed(tmp_path: Path, code: Path, prefix: str):
     saved = {f"{prefix}{key}": value for key, value in _network().state_dict().items()}
     torch.save({"state_dict": saved}, tmp_path / "w.ckpt")
     loaded = load_model(f"{code}:network", tmp_path / "w.ckpt")
@@ -243,7 +243,7 @@ def test_what_compiling_and_training_libraries_put_before_every_key_is_removed(t
     assert list(state_like(saved, loaded)) == list(saved)  # and it is there again in what is written
 
 
-def test_a_value_that_a_file_holds_many_times_is_read_once(tmp_path: Path):
+def test_a_value_with_many_references_is_converted_once(tmp_path: Path):
     shared: object = np.float64(0.5)
     for _ in range(16):
         shared = [shared, shared]

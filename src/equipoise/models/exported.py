@@ -1,19 +1,18 @@
 """Exported programs (`torch.export.save`, a .pt2 file) as networks.
 
-A program is a graph that torch builds from the file and runs, so it is code: name only one that you would run, as for a factory. torch
-would load the pickles inside the file whatever they contain, so they are checked first, and one with more than tensors is refused. A
-program has weights and a graph of operators but no layers: it can be scored, fine-tuned and given another rule, but not pruned.
+A program is a graph that torch builds from the file and runs, so it is code: name only a file that you would run, as for a factory. torch
+loads the pickles inside the file without a check, so they are checked first, and a pickle with more than tensors is refused. A program has
+weights and a graph of operators but no layers: it can be scored, fine-tuned and given another rule, but not pruned.
 """
 
 import copy
-import io
 import json
 import logging
 import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,29 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from equipoise.errors import BadInput, first_line, raise_all
+from equipoise.models.weights import file_content
 
-PROGRAM = ".pt2"  # how the name of an exported program ends
+PROGRAM = ".pt2"  # suffix of an exported program
+NAME_ONE = f"Name the exported program, a {PROGRAM} file."
 AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
-PLAIN = ("/weights/weight_", "/constants/tensor_")  # tensors as bytes, unless the list of weights marks them as pickled
+TENSORS = ("/weights/weight_", "/constants/tensor_")  # members with tensors as bytes, unless the list of weights marks them as pickled
+METADATA = (".json", "/version", "/serialization_id", "archive_format", "archive_version", "/byteorder")  # suffixes of other plain members
 MODES = {"batch_norm": 5, "dropout": 2}  # operators that differ in training: the position of the argument that sets the mode
 
 
 class ExportedNetwork(nn.Module):
-    """An exported program as a module. It has no modes: it computes what it computed when it was exported."""
+    """An exported program as a module. `train()` and `eval()` have no effect: the mode was fixed when it was exported."""
 
     def __init__(self, program: ExportedProgram, source: str, content: bytes | None = None) -> None:
         super().__init__()
         self.source = source
-        self.content = content  # the file of a program that was given as an object
+        self.content = content  # the bytes of a program that was given as an object, not as a file
         with quiet():
             self.graph: nn.Module = program.module()
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.graph(x)
-        return found
+        raw: Tensor = self.graph(x)
+        return raw
 
     def train(self, mode: bool = True) -> "ExportedNetwork":
         self.training = mode  # the graph itself would raise an error
@@ -68,11 +70,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_exported(path: str | Path) -> ExportedNetwork:
     """The network in a .pt2 file, or an error with the reason why it cannot be used."""
-    return exported_in(_content(Path(path)), str(path))
+    return exported_in(file_content(Path(path), NAME_ONE), str(path))
 
 
 def exported_object(program: ExportedProgram) -> ExportedNetwork:
-    """The network of a program in this process: a copy, so that no repair changes what was given."""
+    """The network of a program in memory: a copy, so that no repair changes the original."""
     content = BytesIO()
     with quiet():
         torch.export.save(program, content)
@@ -83,7 +85,7 @@ def exported_in(content: bytes, source: str, *, keep: bool = False) -> ExportedN
     """The network in the bytes of a .pt2 file; with `keep`, it holds them, since there is no file to read again."""
     program = _load(content, source)
     try:
-        problems, network = _problems(program), ExportedNetwork(program, source, content if keep else None)
+        problems, network = _program_problems(program), ExportedNetwork(program, source, content if keep else None)
     except Exception as error:  # torch can read the graph but cannot build a module from it
         raise _cannot_load(source, error) from error
     raise_all(problems, source)
@@ -91,12 +93,12 @@ def exported_in(content: bytes, source: str, *, keep: bool = False) -> ExportedN
 
 
 def save_exported(model: ExportedNetwork, path: Path) -> None:
-    """Writes the program that the network was made from with its present weights."""
-    program = _load(model.content or _content(Path(model.source)), model.source)
-    new = weights_of(model)
+    """Writes the network's program with its present weights."""
+    program = _load(model.content or file_content(Path(model.source), NAME_ONE), model.source)
+    weights = weights_of(model)
     with torch.no_grad():
         for key, value in program.state_dict.items():
-            value.copy_(new[key])
+            value.copy_(weights[key])
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names folders of the machine that exported it
@@ -104,22 +106,16 @@ def save_exported(model: ExportedNetwork, path: Path) -> None:
         torch.export.save(program, path)
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        raise BadInput(f"no such file: {path}. Name the exported program, a {PROGRAM} file.")
-    return path.read_bytes()
-
-
 def _load(content: bytes, source: str) -> ExportedProgram:
     if not zipfile.is_zipfile(BytesIO(content)):
         raise BadInput(f"{source} is not an exported program. {AGAIN}")
     try:
-        strange = _more_than_tensors(content)
+        unsafe = _unsafe_member(content)
     except Exception as error:  # a damaged archive, or damaged lists in it
         raise BadInput(f"{source} is damaged: {type(error).__name__}: {error}. {AGAIN}") from error
-    if strange:
+    if unsafe:
         raise BadInput(
-            f"{source} holds more than tensors and a graph ({strange.partition('/')[2]}) and could run code when loaded; "
+            f"{source} holds more than tensors and a graph ({unsafe.partition('/')[2]}) and could run code when loaded; "
             f"it is refused. {AGAIN}"
         )
     try:
@@ -130,26 +126,22 @@ def _load(content: bytes, source: str) -> ExportedProgram:
 
 
 def _cannot_load(source: str, error: Exception) -> BadInput:
-    reason = first_line(error)
-    return BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}")
+    return BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {first_line(error)}. {AGAIN}")
 
 
-def _more_than_tensors(content: bytes) -> str:
-    """The name of a member that is more than tensors: a pickle, a library or a custom object; empty if there is none."""
+def _unsafe_member(content: bytes) -> str:
+    """The name of a member that holds more than tensors: a pickle, a library or a custom object; empty if there is none."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
         names = archive.namelist()
-        pickled = {place for name in names if name.endswith("_config.json") for place in _pickled(archive, name)}
+        pickled = {member for name in names if name.endswith("_config.json") for member in _pickled_members(archive, name)}
         for name in names:
-            tensors = any(part in name for part in PLAIN) and name not in pickled
-            harmless = tensors or name.endswith(
-                (".json", "/version", "/serialization_id", "archive_format", "archive_version", "/byteorder")
-            )
-            if not harmless and not _only_tensors(archive.read(name)):
+            is_tensor = any(part in name for part in TENSORS) and name not in pickled
+            if not is_tensor and not name.endswith(METADATA) and not _only_tensors(archive.read(name)):
                 return name
     return ""
 
 
-def _pickled(archive: zipfile.ZipFile, name: str) -> Iterator[str]:
+def _pickled_members(archive: zipfile.ZipFile, name: str) -> Iterator[str]:
     """The members that a list of weights or constants marks as pickles."""
     for entry in json.loads(archive.read(name)).get("config", {}).values():
         if entry.get("use_pickle", True):
@@ -165,7 +157,7 @@ def _only_tensors(content: bytes) -> bool:
     return True
 
 
-def _problems(program: ExportedProgram) -> list[str]:
+def _program_problems(program: ExportedProgram) -> list[str]:
     names = set(program.graph_signature.user_inputs)
     inputs = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
     problems = []
@@ -176,26 +168,26 @@ def _problems(program: ExportedProgram) -> list[str]:
             f"the program takes batches of exactly {value.shape[0]} rows. "
             "Export it with dynamic_shapes=({0: torch.export.Dim.DYNAMIC},) for batches of any size."
         )
-    training = sorted({name for node in program.graph.nodes if (name := _in_training(node))})
+    training = sorted({name for node in program.graph.nodes if (name := _training_operator(node))})
     if training:
         problems.append(f"the program was exported in training mode ({', '.join(training)}). Export model.eval().")
     return problems
 
 
-def _in_training(node: torch.fx.Node) -> str:
+def _training_operator(node: torch.fx.Node) -> str:
     """The operator's name if it is in training mode, otherwise empty."""
     name = str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
-    place = MODES.get(name)
-    return name if place is not None and len(node.args) > place and node.args[place] is True else ""
+    position = MODES.get(name)
+    return name if position is not None and len(node.args) > position and node.args[position] is True else ""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses what torch prints, warns and logs about its internals, such as a traceback for a file that it fails to load."""
+    """Suppresses torch's output, warnings and logs about its internals, such as a traceback for a file that it fails to load."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,18 +1,17 @@
-"""What a repair puts around a network: the probes of a bias score, or a recalibration of its outputs.
+"""Modules that a repair wraps around a network: the probes of a bias score, or a recalibration of its outputs.
 
 A bias score is the probability of the label minus a cost for the posteriors of the groups. The network itself runs unchanged and the probes
 are small linear heads next to it, so that the whole is an ordinary module: it can be saved, copied and exported, and does not need the
 group.
 
-A recalibration is part of the last linear layer where that is possible, and a module around the network where not: slope * (w x + b) +
-intercept is a linear layer again, so that the network keeps its keys and shapes, and whoever loads the weights gets the recalibrated scores
-without knowing of them. That needs a linear layer with a bias whose outputs are the network's logits, or the logits of its probabilities,
-which is determined by running the network on a few rows.
+A recalibration is folded into the last linear layer if possible, and is a module around the network otherwise: slope * (w x + b) +
+intercept is a linear layer again, so that the network keeps its keys and shapes, and its weights can be loaded as before. That needs a
+linear layer with a bias whose outputs are the network's logits, or the logits of its probabilities, which is determined by running the
+network on a few rows.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +24,15 @@ from torch.nn import functional as F
 from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of
-from equipoise.models.many_outputs import as_matrix
+from equipoise.models.many_outputs import OneOutput, as_matrix
 from equipoise.models.probes import Probe
 from equipoise.models.protocol import FloatArray
-from equipoise.models.readings import Reading, Shown, logit_of, read, read_all
-from equipoise.models.score import outputs, sigmoid
-from equipoise.models.vision import OneOutput
+from equipoise.models.readings import Reading, Shown, read, read_all
+from equipoise.models.score import as_scores, logit_of, outputs, recorded_outputs
 
-STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
+STEEP = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
 NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
-FEW = 64  # rows to compare on
+FEW = 64  # rows on which a folded network is compared with the expected outputs
 AT_ONCE = 4096  # rows whose features are scored at a time
 SAME = 1e-5  # relative to the outputs, or to 1 if these are smaller
 Maps = Mapping[int, tuple[float, float]]  # slope and intercept of an output, by its number
@@ -42,10 +40,10 @@ Maps = Mapping[int, tuple[float, float]]  # slope and intercept of an output, by
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """What a BiasScore adds to a network: the probes, and the probability at which a decision breaks even."""
+    """The parts that a BiasScore adds to a network: the probes, and the probability at which a decision breaks even."""
 
-    task: Probe  # of the label, from the features and the logit
-    groups: tuple[Probe, ...]  # of the group, one per rate
+    task: Probe  # predicts the label from the features and the logit
+    groups: tuple[Probe, ...]  # predict the group, one per rate
     labels: tuple[int | None, ...]  # the label that each rate is conditional on
     centre: float  # the probability at which a positive decision is worth nothing
 
@@ -67,7 +65,7 @@ class BiasScore(nn.Module):
         self.network, self.reading, self.output = network, reading, output
         self.labels = heads.labels
         like = next((p for p in network.parameters()), torch.empty(0))
-        # Two classes: the label's logit is one row less the other, so that one output is enough.
+        # Two classes: the label's logit is the difference of the two rows, so that one output is enough.
         self.task = _linear(np.diff(heads.task.weight, axis=0), np.diff(heads.task.bias), like)
         self.groups = nn.ModuleList(_linear(probe.weight, probe.bias, like) for probe in heads.groups)
         self.register_buffer("cost", torch.from_numpy(cost).to(like))  # (rates, groups)
@@ -76,7 +74,7 @@ class BiasScore(nn.Module):
         self.register_buffer("shift", torch.tensor(0.0).to(like))
 
     def recalibrate(self, slope: float, intercept: float) -> None:
-        """Maps its logit from here on: slope * logit + intercept."""
+        """Replaces the logit by slope * logit + intercept, in place."""
         self.shift.copy_(self.shift.double() * slope + intercept)
         self.slope.copy_(self.slope.double() * slope)
 
@@ -88,53 +86,56 @@ class BiasScore(nn.Module):
 
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "BiasScore":
-        """A module built as `to_dict` says around a network, for a state dict to be loaded into."""
-        if plain.get("kind") != "bias-score":
-            raise BadInput(f"expected a network of kind 'bias-score'; got {plain.get('kind')!r}")
+        """A module of the structure in `plain` around a network; load its state dict afterwards."""
+        _check_kind(plain, "bias-score")
         size, groups, labels = int(plain["features"]), int(plain["groups"]), tuple(plain["labels"])
         empty = np.empty((0, 0))
         task = Probe(np.zeros((2, size + 1)), np.zeros(2), empty, 0.0, 0.0)
-        each = Probe(np.zeros((groups, size)), np.zeros(groups), empty, 0.0, 0.0)
+        group = Probe(np.zeros((groups, size)), np.zeros(groups), empty, 0.0, 0.0)
+        heads = Heads(task, (group,) * len(labels), labels, 0.0)
         reading = Reading(tuple(plain["layers"]), bool(plain["inputs"]))
-        return cls(network, reading, Heads(task, (each,) * len(labels), labels, 0.0), np.zeros((len(labels), groups)), str(plain["output"]))
+        return cls(network, reading, heads, np.zeros((len(labels), groups)), str(plain["output"]))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.score(*read(self.network, x, self.reading))
 
-    def score(self, raw: Tensor, seen: Tensor) -> Tensor:
-        """Its output, in the shape of the network's raw one, from that and the features (rows, d)."""
-        seen = seen.to(self.task.weight.dtype)
-        logit = logit_of(raw.reshape(seen.shape[0], 1).to(seen.dtype), self.output == "probability")
-        chance = torch.sigmoid(self.task(torch.cat([seen, logit], dim=1)))[:, 0]
-        value = chance - self.centre
+    def score(self, raw: Tensor, features: Tensor) -> Tensor:
+        """The module's output, in the shape of the network's raw output, from that and the features (rows, d)."""
+        features = features.to(self.task.weight.dtype)
+        logit = logit_of(raw.reshape(features.shape[0], 1).to(features.dtype), self.output == "probability")
+        p = torch.sigmoid(self.task(torch.cat([features, logit], dim=1)))[:, 0]
+        value = p - self.centre
         for label, head, cost in zip(self.labels, self.groups, self.cost, strict=True):
-            share = 1.0 if label is None else chance if label == 1 else 1 - chance
-            value = value - share * (F.softmax(head(seen), dim=1) * cost).sum(1)
+            label_p = 1.0 if label is None else p if label == 1 else 1 - p
+            value = value - label_p * (F.softmax(head(features), dim=1) * cost).sum(1)
         z = (self.slope * value + self.shift).reshape(raw.shape)
         return torch.sigmoid(z) if self.output == "probability" else z
 
 
 def bias_scores(networks: Sequence[BiasScore], shown: Shown) -> list[FloatArray]:
-    """The scores (n,) of several bias scores around one network, from what that network shows of the rows: it does not run again."""
+    """The scores (n,) of several bias scores around one network, from its outputs and features: the network does not run again."""
     first = networks[0]
-    if any(own.network is not first.network or own.reading != shown.reading or own.output != shown.output for own in networks):
+    if any(b.network is not first.network or b.reading != shown.reading or b.output != shown.output for b in networks):
         raise BadInput("scores at once are for bias scores around one network with one reading; use predict for each of them")
-    working = list(networks)
+    modules = list(networks)
     if device_of(first) != shown.device:
-        working = [own.to(shown.device) for own in copy.deepcopy(working)]  # all at once, so that the copies share one network too
-    found: list[Tensor] = []
+        modules = [module.to(shown.device) for module in copy.deepcopy(modules)]  # in one copy, so that they still share one network
+    batches: list[Tensor] = []
     with torch.no_grad():
-        for raw, seen in zip(shown.raw.split(AT_ONCE), shown.seen.split(AT_ONCE), strict=True):
-            raw, seen = raw.to(shown.device), seen.to(shown.device)
-            found.append(torch.stack([own.score(raw, seen).float() for own in working]).cpu())
-    raw = torch.cat(found, dim=1).double()
-    return list((sigmoid(raw) if first.output == "logit" else raw).numpy())
+        for raw, features in zip(shown.raw.split(AT_ONCE), shown.seen.split(AT_ONCE), strict=True):
+            raw, features = raw.to(shown.device), features.to(shown.device)
+            batches.append(torch.stack([module.score(raw, features).float() for module in modules]).cpu())
+    return list(as_scores(torch.cat(batches, dim=1), first.output).numpy())
+
+
+def _check_kind(plain: Mapping[str, Any], kind: str) -> None:
+    if plain.get("kind") != kind:
+        raise BadInput(f"expected a network of kind {kind!r}; got {plain.get('kind')!r}")
 
 
 def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
-    layer: nn.Linear = nn.utils.skip_init(
-        nn.Linear, weight.shape[1], weight.shape[0], device=like.device, dtype=like.dtype
-    )  # draws no numbers
+    # skip_init draws no random numbers.
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], device=like.device, dtype=like.dtype)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
         layer.bias.copy_(torch.from_numpy(np.maximum(bias, NEVER)))
@@ -144,10 +145,10 @@ def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
 def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads, cost: FloatArray) -> FloatArray:
     """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array per rate."""
     value = chance - heads.centre
-    for label, posterior, price in zip(heads.labels, posteriors, cost, strict=True):
-        share = 1.0 if label is None else chance if label == 1 else 1 - chance
-        value = value - share * (posterior @ price)
-    score: FloatArray = expit(STEEP * value)  # which does not overflow
+    for label, posterior, group_cost in zip(heads.labels, posteriors, cost, strict=True):
+        label_p = 1.0 if label is None else chance if label == 1 else 1 - chance
+        value = value - label_p * (posterior @ group_cost)
+    score: FloatArray = expit(STEEP * value)
     return score
 
 
@@ -160,54 +161,50 @@ class ManyBiasScores(nn.Module):
     def __init__(self, network: nn.Module, heads: Mapping[int, BiasScore], output: str) -> None:
         super().__init__()
         self.network, self.output, self.columns = network, output, list(heads)
-        self.heads = nn.ModuleList(heads.values())  # around no network of their own
+        self.heads = nn.ModuleList(heads.values())  # without the network, which they share
         for name in ("pathologies", "targets"):
-            if (told := getattr(network, name, None)) is not None:
-                setattr(self, name, told)
+            if (names := getattr(network, name, None)) is not None:
+                setattr(self, name, names)
 
     @classmethod
-    def of(cls, network: nn.Module, found: Mapping[int, BiasScore], output: str, inside: str = "") -> "ManyBiasScores":
-        """The heads of bias scores that were found for one output each; `inside` comes before the network's own names in their readings."""
+    def of(cls, network: nn.Module, scores: Mapping[int, BiasScore], output: str, prefix: str = "") -> "ManyBiasScores":
+        """The heads of one bias score per output; removes `prefix` from the names of the layers that they read."""
         heads = {}
-        for column, one in found.items():
-            head = copy.deepcopy(one)
+        for column, score in scores.items():
+            head = copy.deepcopy(score)
             head.network = nn.Identity()
-            head.reading = Reading(tuple(name.removeprefix(inside) for name in one.reading.layers), one.reading.inputs)
+            head.reading = Reading(tuple(name.removeprefix(prefix) for name in score.reading.layers), score.reading.inputs)
             heads[column] = head
         return cls(network, heads, output)
 
     def to_dict(self) -> dict[str, object]:
         """The structure as plain values for JSON; the numbers are in the state dict."""
-        each = {str(column): head.to_dict() for column, head in zip(self.columns, self._heads, strict=True)}
-        return {"kind": "many-bias-scores", "output": self.output, "heads": each}
+        heads = {str(column): head.to_dict() for column, head in self.heads_by_output.items()}
+        return {"kind": "many-bias-scores", "output": self.output, "heads": heads}
 
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "ManyBiasScores":
-        """A module built as `to_dict` says around a network, for a state dict to be loaded into."""
-        if plain.get("kind") != "many-bias-scores":
-            raise BadInput(f"expected a network of kind 'many-bias-scores'; got {plain.get('kind')!r}")
+        """A module of the structure in `plain` around a network; load its state dict afterwards."""
+        _check_kind(plain, "many-bias-scores")
         heads = {int(column): BiasScore.from_dict(nn.Identity(), head) for column, head in plain["heads"].items()}
         return cls(network, heads, str(plain["output"]))
 
     @property
     def heads_by_output(self) -> dict[int, BiasScore]:
         """The head of each output that has one."""
-        return dict(zip(self.columns, self._heads, strict=True))
-
-    @property
-    def _heads(self) -> list[BiasScore]:
-        return [head for head in self.heads if isinstance(head, BiasScore)]
+        return {column: head for column, head in zip(self.columns, self.heads, strict=True) if isinstance(head, BiasScore)}
 
     def forward(self, x: Tensor) -> Tensor:
-        raw, seen = read_all(self.network, x, [head.reading for head in self._heads])
+        heads = self.heads_by_output
+        raw, readings = read_all(self.network, x, [head.reading for head in heads.values()])
         columns = list(raw.unbind(1))
-        for column, head, features in zip(self.columns, self._heads, seen, strict=True):
+        for (column, head), features in zip(heads.items(), readings, strict=True):
             columns[column] = head.score(columns[column], features)
         return torch.stack(columns, dim=1)
 
 
 class Recalibrated(nn.Module):
-    """A network around which its logit is mapped: slope * logit + intercept. It returns what the network does, a logit or a probability."""
+    """A network whose logit is replaced by slope * logit + intercept. It returns a logit or a probability, as the network does."""
 
     slope: Tensor
     intercept: Tensor
@@ -230,16 +227,15 @@ class Recalibrated(nn.Module):
 
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "Recalibrated":
-        """A module built as `to_dict` says around a network, for a state dict to be loaded into."""
-        if plain.get("kind") != "recalibrated":
-            raise BadInput(f"expected a network of kind 'recalibrated'; got {plain.get('kind')!r}")
+        """A module of the structure in `plain` around a network; load its state dict afterwards."""
+        _check_kind(plain, "recalibrated")
         return cls(network, 1.0, 0.0, str(plain["output"]))
 
 
 def recalibrated_network(
     network: nn.Module, inputs: Tensor | Images, slope: float, intercept: float, output: str
 ) -> tuple[nn.Module, bool]:
-    """A copy of a network with one output per row whose logit is slope * logit + intercept, and whether its keys are the same."""
+    """A copy of a one-output network with the logit slope * logit + intercept, and whether the keys of its state dict are unchanged."""
     folded = folded_outputs(network, inputs, {0: (slope, intercept)}, output)
     if folded is not None:
         return folded, True
@@ -247,7 +243,7 @@ def recalibrated_network(
 
 
 def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str) -> nn.Module | None:
-    """A copy of a network in which the logits of some outputs are mapped, with the same keys and shapes; None where that is impossible."""
+    """A copy of a network with recalibrated logits of some outputs, with the same keys and shapes; None if that is impossible."""
     changed = copy.deepcopy(network)
     if isinstance(changed, BiasScore):
         changed.recalibrate(*maps[0])
@@ -255,10 +251,10 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
     inner = changed.inner if isinstance(changed, OneOutput) else changed
     if isinstance(inner, ManyBiasScores):
         heads = inner.heads_by_output
-        wanted = {int(changed.which): pair for pair in maps.values()} if isinstance(changed, OneOutput) else maps
-        if not wanted.keys() <= heads.keys():
+        by_output = {int(changed.which): pair for pair in maps.values()} if isinstance(changed, OneOutput) else maps
+        if not by_output.keys() <= heads.keys():
             return None
-        for column, pair in wanted.items():
+        for column, pair in by_output.items():
             heads[column].recalibrate(*pair)
         return changed
     before, (layer, sums) = _last_layer(changed, inputs[: min(FEW, len(inputs))])
@@ -266,20 +262,19 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
         return None
     expected = before.clone()
     for column, (slope, intercept) in maps.items():
-        own = before[:, column]
-        shown = torch.sigmoid(sums) if output == "probability" else sums
-        places = [k for k in range(sums.shape[1]) if _close(shown[:, k], own)]
-        if len(places) != 1:
+        layer_outputs = torch.sigmoid(sums) if output == "probability" else sums
+        matches = [k for k in range(sums.shape[1]) if _close(layer_outputs[:, k], before[:, column])]
+        if len(matches) != 1:
             return None
-        _scale(layer, places[0], slope, intercept)
-        z = slope * sums[:, places[0]] + intercept
+        _scale(layer, matches[0], slope, intercept)
+        z = slope * sums[:, matches[0]] + intercept
         expected[:, column] = torch.sigmoid(z) if output == "probability" else z
     after, _ = _last_layer(changed, inputs[: min(FEW, len(inputs))])
     return changed if _close(after, expected) else None
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
-    return bool(torch.allclose(found, expected, rtol=SAME, atol=SAME))
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool(torch.allclose(a, b, rtol=SAME, atol=SAME))
 
 
 def _scale(layer: nn.Linear, row: int, slope: float, intercept: float) -> None:
@@ -289,19 +284,12 @@ def _scale(layer: nn.Linear, row: int, slope: float, intercept: float) -> None:
 
 
 def _last_layer(network: nn.Module, few: Tensor) -> tuple[Tensor, tuple[nn.Linear | None, Tensor]]:
-    """The outputs (rows, outputs) for a few inputs, and the linear layer that ran last, with its own."""
-    last: list[tuple[str, Tensor]] = []  # by name: what runs may be a copy of the network on another device
-
-    def watch(name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        return lambda _module, _inputs, given: last.append((name, given.detach()))
-
-    layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear)}
-    with ExitStack() as hooks:
-        for name, layer in layers.items():
-            hooks.enter_context(layer.register_forward_hook(watch(name)))
+    """The outputs (rows, outputs) for a few inputs, and the linear layer that ran last, with its outputs."""
+    with recorded_outputs(network, (nn.Linear,)) as calls:
         raw = outputs(network, few, taken=as_matrix)
-    if not last:
+    if not calls:
         return raw, (None, raw)
-    name, sums = last[-1]
-    once = sum(other == name for other, _ in last) == 1
-    return raw, (layers[name] if once and sums.ndim == 2 and len(sums) == len(raw) else None, sums.float().cpu())
+    name, sums = calls[-1]
+    once = sum(called == name for called, _ in calls) == 1
+    layer = network.get_submodule(name) if once and sums.ndim == 2 and len(sums) == len(raw) else None
+    return raw, (layer if isinstance(layer, nn.Linear) else None, sums.float().cpu())

@@ -1,12 +1,13 @@
-"""ONNX files as networks: the graph runs in onnxruntime, and what comes in and out are tensors.
+"""ONNX files as networks: the graph runs in onnxruntime, with tensors as input and output.
 
-A file is data: it names standard operators, and nothing in it is Python code. It has no weights that could be tuned and no layers to read,
-so that it is audited, given another decision rule, or given the probes of a bias score; what comes out is one ONNX file again. The part
-around the file is exported by torch with the output of the file as a second input; then both graphs are joined. The user's graph stays as
-it was, with a prefix before its names, converted to the version of the operators that torch writes.
+A file is data: it names standard operators and contains no Python code. It has no weights that could be tuned and no layers to read, so it
+can be audited, given another decision rule, or given the probes of a bias score; the result is one ONNX file again. For that, torch exports
+the part around the user's graph with the graph's output as a second input; then both graphs are joined. The user's graph is unchanged,
+except for a prefix before its names and a conversion to the version of the operators that torch writes.
 """
 
 import copy
+import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput, MissingExtra, did_you_mean, first_line, raise_all
+from equipoise.models.weights import file_content
 
-ONNX = ".onnx"  # how the name of such a file ends
+ONNX = ".onnx"  # suffix of such a file
 ORIGINAL_ONNX = "original.onnx"  # the user's file in the folder of its repair
 PREFERRED = ("output", "logits", "logit", "score", "scores", "probabilities", "probability", "output_probability")
 KINDS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
-BOTH = re.compile(r"(output_)?probabilit(y|ies)")  # the output of a converted scikit-learn classifier: of both classes
+BOTH_CLASSES = re.compile(r"(output_)?probabilit(y|ies)")  # the output of a converted scikit-learn classifier: one column per class
 AGAIN = "Export it again with one input of rows, (n, ...), of floating-point numbers."
-PREFIX = "original/"  # before the names of the user's graph
-RAW = "raw"  # the output of the user's graph, as the part around it takes it
+PREFIX = "original/"  # for the names of the user's graph
+RAW = "raw"  # the output of the user's graph, as an input of the part around it
 
 
 class OnnxNetwork(nn.Module):
@@ -33,43 +35,39 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, content: bytes, source: str, which: str | None = None, *, session: Any = None) -> None:
         super().__init__()
-        self.content, self.source = content, source  # without content, of a session, it can be used but not written
-        self._session = _session(content, source) if session is None else session
-        given, found = self._session.get_inputs(), self._session.get_outputs()
-        raise_all(_problems(given), source)
-        self.input, self.kind = str(given[0].name), KINDS[given[0].type]
-        self.shape = tuple(given[0].shape)
-        self.which = _chosen([(each.name, each.type) for each in found], which, source)
-        self.both = bool(BOTH.fullmatch(self.which))
-        self.rows = self.shape[0] if isinstance(self.shape[0], int) else None  # of every batch, where the graph fixes it
-        self.output = "probability" if self.both or self.which in ("score", "scores") else "auto"
+        self.content, self.source = content, source  # empty content for a session, which can be run but not saved
+        self._session = open_session(content, source) if session is None else session
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        raise_all(_input_problems(inputs), source)
+        self.input, self.kind = str(inputs[0].name), KINDS[inputs[0].type]
+        self.shape = tuple(inputs[0].shape)
+        self.which = _choose_output([(output.name, output.type) for output in outputs], which, source)
+        self.both_classes = bool(BOTH_CLASSES.fullmatch(self.which))
+        self.rows = self.shape[0] if isinstance(self.shape[0], int) else None  # of every batch, if the graph fixes their number
+        self.output = "probability" if self.both_classes or self.which in ("score", "scores") else "auto"
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check(x)
-        values = x.detach().cpu().numpy().astype(self.kind, copy=False)
+        self._check_shape(x)
         if self.rows is None:
-            raw = self._run(values)
+            raw = self.raw(x)
         else:
-            parts = [self._run(_filled(values[at : at + self.rows], self.rows)) for at in range(0, len(values), self.rows)]
-            raw = np.concatenate(parts)[: len(values)]
-        return self.taken(torch.from_numpy(np.ascontiguousarray(raw)).to(x.device))
+            raw = torch.cat([self.raw(_padded(part, self.rows)) for part in x.split(self.rows)])[: len(x)]
+        return self.select_output(raw.to(x.device))
 
-    def taken(self, raw: Tensor) -> Tensor:
-        """What is used of the graph's output: of the probabilities of two classes, those of the second."""
-        return (raw[:, 1] if self.both and raw.ndim == 2 and raw.shape[1] == 2 else raw).float()
+    def select_output(self, raw: Tensor) -> Tensor:
+        """The part of the graph's output that is used: of the probabilities of two classes, those of the second."""
+        return (raw[:, 1] if self.both_classes and raw.ndim == 2 and raw.shape[1] == 2 else raw).float()
 
     def raw(self, x: Tensor) -> Tensor:
-        """The graph's output for a few rows, as it is."""
-        return torch.from_numpy(np.ascontiguousarray(self._run(x.detach().cpu().numpy().astype(self.kind, copy=False))))
+        """The graph's output for one batch, on the CPU."""
+        values = x.detach().cpu().numpy().astype(self.kind, copy=False)
+        return torch.from_numpy(np.ascontiguousarray(self._session.run([self.which], {self.input: values})[0]))
 
-    def _run(self, values: Any) -> Any:
-        return self._session.run([self.which], {self.input: values})[0]
-
-    def _check(self, x: Tensor) -> None:
-        wanted = self.shape[1:]
-        fits = x.ndim - 1 == len(wanted) and all(not isinstance(w, int) or w == n for w, n in zip(wanted, x.shape[1:], strict=True))
+    def _check_shape(self, x: Tensor) -> None:
+        expected = self.shape[1:]
+        fits = x.ndim - 1 == len(expected) and all(not isinstance(w, int) or w == n for w, n in zip(expected, x.shape[1:], strict=True))
         if not fits:
-            shown = " x ".join(str(w) if isinstance(w, int) else "any" for w in wanted)
+            shown = " x ".join(str(w) if isinstance(w, int) else "any" for w in expected)
             raise BadInput(
                 f"{self.source} takes rows of {shown} in its input {self.input!r}; these are {' x '.join(map(str, x.shape[1:]))}. "
                 "Give it the inputs that it was trained on (--size, --channels, --feature)."
@@ -95,75 +93,74 @@ def is_session(value: object) -> bool:
 
 
 def load_onnx(path: str | Path, which: str | None = None) -> OnnxNetwork:
-    """The network in an ONNX file; `which` names one of its outputs, where there are several."""
+    """The network in an ONNX file; `which` names one of its outputs, if there are several."""
     path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"no such file: {path}. Name the ONNX file.")
-    return OnnxNetwork(_whole(path.read_bytes(), path), str(path), which)
+    return OnnxNetwork(_with_weights(file_content(path, "Name the ONNX file."), path), str(path), which)
 
 
 def place_of(named: str) -> tuple[str, str | None] | None:
-    """The file and the output that a name such as net.onnx or net.onnx:logits stands for; None for other names."""
+    """The file and the output in a name such as net.onnx or net.onnx:logits; None for other names."""
     place, colon, which = named.rpartition(":")
     if colon and place.endswith(ONNX):
         return place, which or None
     return (named, None) if named.endswith(ONNX) else None
 
 
-def _whole(content: bytes, path: Path) -> bytes:
-    """The bytes of a file with its weights inside, also where they were in files next to it."""
-    onnx = _library("onnx", f"reading {path.name}")
+def _with_weights(content: bytes, path: Path) -> bytes:
+    """The bytes of the file, including weights that are stored in files next to it."""
+    require_onnx(["onnx"], f"reading {path.name}")
+    import onnx  # type: ignore[import-not-found, unused-ignore]
+
     try:
         model = onnx.load_model_from_string(content)
         if not any(onnx.external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer):
             return content
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
-    except Exception as error:  # protobuf and onnx have their own
-        reason = first_line(error)
-        raise BadInput(f"{path} cannot be read as ONNX: {type(error).__name__}: {reason}. {AGAIN}") from error
+    except Exception as error:  # protobuf and onnx raise their own
+        raise BadInput(f"{path} cannot be read as ONNX: {type(error).__name__}: {first_line(error)}. {AGAIN}") from error
 
 
-def _library(name: str, purpose: str) -> Any:
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    if find_spec(name) is None:
-        raise MissingExtra(name, "onnx", purpose)
-    return import_module(name)
+def require_onnx(libraries: Sequence[str], purpose: str) -> None:
+    """Raises an error with the pip command if one of these libraries for ONNX is not installed."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(", ".join(missing), "onnx", purpose)
 
 
-def _session(content: bytes, source: str) -> Any:
-    runtime = _library("onnxruntime", f"running {Path(source).name}")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4  # what is wrong is in the error
+def open_session(content: bytes | str, source: str) -> Any:
+    """A session of onnxruntime for the content of a file, or for its path."""
+    require_onnx(["onnxruntime"], f"running {Path(source).name}")
+    import onnxruntime  # type: ignore[import-untyped, unused-ignore]
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # the error is enough
     options.intra_op_num_threads = torch.get_num_threads()
     try:
-        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has its own, one per status code
-        reason = first_line(error)
-        raise BadInput(f"{source} cannot be run by onnxruntime {runtime.__version__}: {reason}") from error
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own, one per status code
+        raise BadInput(f"{source} cannot be run by onnxruntime {onnxruntime.__version__}: {first_line(error)}") from error
 
 
-def _problems(given: Sequence[Any]) -> list[str]:
-    if len(given) != 1:
-        names = ", ".join(f"{each.name!r}" for each in given)
-        return [f"the graph has {len(given)} inputs ({names}); one tensor of rows is needed. {AGAIN}"]
-    if given[0].type not in KINDS:
-        return [f"the input {given[0].name!r} is of type {given[0].type}. {AGAIN}"]
+def _input_problems(inputs: Sequence[Any]) -> list[str]:
+    if len(inputs) != 1:
+        names = ", ".join(repr(node.name) for node in inputs)
+        return [f"the graph has {len(inputs)} inputs ({names}); one tensor of rows is needed. {AGAIN}"]
+    if inputs[0].type not in KINDS:
+        return [f"the input {inputs[0].name!r} is of type {inputs[0].type}. {AGAIN}"]
     return []
 
 
-def _chosen(found: Sequence[tuple[str, str]], which: str | None, source: str) -> str:
-    """The output that is used: as named; the only one of numbers; or the first with a usual name."""
-    numbers = [name for name, kind in found if kind in KINDS and kind != "tensor(uint8)"]
+def _choose_output(outputs: Sequence[tuple[str, str]], which: str | None, source: str) -> str:
+    """The output to use: the named one; the only one with numbers; or the first with a usual name."""
+    numbers = [name for name, kind in outputs if kind in KINDS and kind != "tensor(uint8)"]
     if which is not None:
         if which not in numbers:
             raise BadInput(f"{source} has no output {which!r} of numbers.{did_you_mean(which, numbers)} It has: {', '.join(numbers)}.")
         return which
     if not numbers:
-        shown = ", ".join(f"{name} ({kind})" for name, kind in found)
-        maps = " Convert the scikit-learn model with options={'zipmap': False}." if any("map" in kind for _, kind in found) else ""
+        shown = ", ".join(f"{name} ({kind})" for name, kind in outputs)
+        maps = " Convert the scikit-learn model with options={'zipmap': False}." if any("map" in kind for _, kind in outputs) else ""
         raise BadInput(f"{source} has no output that is a tensor of numbers; it has {shown}.{maps}")
     usual = [name for name in PREFERRED if name in numbers]
     if len(numbers) > 1 and not usual:
@@ -171,53 +168,52 @@ def _chosen(found: Sequence[tuple[str, str]], which: str | None, source: str) ->
     return numbers[0] if len(numbers) == 1 else usual[0]
 
 
-def _filled(values: Any, rows: int) -> Any:
-    """A batch of the size that the graph takes; its last row is repeated where there are too few."""
-    lacking = rows - len(values)
-    return values if not lacking else np.concatenate([values, np.repeat(values[-1:], lacking, axis=0)])
+def _padded(x: Tensor, rows: int) -> Tensor:
+    """A batch of the size that the graph takes: the last row is repeated if there are too few."""
+    return torch.cat([x, x[-1:].expand(rows - len(x), *x.shape[1:])])
 
 
-class _Given(nn.Module):
-    """Stands in for the ONNX file: what the file gave for the rows of this pass."""
+class _OnnxOutput(nn.Module):
+    """Replaces the ONNX file inside a network: returns the file's output for the rows of this pass, set in `raw`."""
 
     def __init__(self, network: OnnxNetwork) -> None:
         super().__init__()
-        self.taken = network.taken
+        self.select_output = network.select_output
         self.raw = torch.empty(0)
         for name in ("output", "targets"):
             if hasattr(network, name):
                 setattr(self, name, getattr(network, name))
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: ARG002 (what it is called with)
-        return self.taken(self.raw)
+    def forward(self, x: Tensor) -> Tensor:  # noqa: ARG002 (a network is called with the rows)
+        return self.select_output(self.raw)
 
 
 class AroundOnnx(nn.Module):
-    """A network around an ONNX file, as a function of the rows and of what the file gave for them."""
+    """A network around an ONNX file, as a function of the rows and of the file's output for them."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         network = onnx_in(model)
-        assert network is not None  # the caller has looked
-        self.given = _Given(network)
-        self.model = _with(copy.deepcopy(model), self.given)
+        assert network is not None  # the caller has checked
+        self.replacement = _OnnxOutput(network)
+        self.model = _replace_onnx(copy.deepcopy(model), self.replacement)
 
     def forward(self, x: Tensor, raw: Tensor) -> Any:
-        self.given.raw = raw
+        self.replacement.raw = raw
         return self.model(x)
 
 
-def _with(model: nn.Module, given: _Given) -> nn.Module:
+def _replace_onnx(model: nn.Module, replacement: _OnnxOutput) -> nn.Module:
     """The network with the ONNX file in it replaced."""
     if isinstance(model, OnnxNetwork):
-        return given
+        return replacement
     for name, child in list(model.named_children()):
-        setattr(model, name, _with(child, given))
+        setattr(model, name, _replace_onnx(child, replacement))
     return model
 
 
 def check_mergeable(network: OnnxNetwork) -> None:
-    """Raises where a graph cannot be part of another one."""
+    """Raises an error if a graph cannot be part of another one."""
     if not network.content:
         raise ValueError("a session of onnxruntime cannot be written; give the file: eq.debias('net.onnx', ...)")
     if network.rows is not None:
@@ -226,36 +222,37 @@ def check_mergeable(network: OnnxNetwork) -> None:
 
 def write_merged(network: OnnxNetwork, around: Any, path: Path) -> int:
     """Writes the user's graph and an exported one around it (input, raw) as one file with one input, and returns its opset."""
-    import onnx  # type: ignore[import-not-found, unused-ignore]
+    import onnx
     from onnx import compose, helper, version_converter
 
-    opset = next(each.version for each in around.opset_import if each.domain in ("", "ai.onnx"))
-    own = onnx.load_model_from_string(network.content)
-    had = next((each.version for each in own.opset_import if each.domain in ("", "ai.onnx")), opset)
-    if had > opset:
-        around, opset = version_converter.convert_version(around, had), had
-    elif had < opset:
-        own = version_converter.convert_version(own, opset)
-    for part in (own, own.graph):
+    opset = next(entry.version for entry in around.opset_import if entry.domain in ("", "ai.onnx"))
+    original = onnx.load_model_from_string(network.content)
+    original_opset = next((entry.version for entry in original.opset_import if entry.domain in ("", "ai.onnx")), opset)
+    if original_opset > opset:
+        around, opset = version_converter.convert_version(around, original_opset), original_opset
+    elif original_opset < opset:
+        original = version_converter.convert_version(original, opset)
+    for part in (original, original.graph):
         part.doc_string = ""
-    own = compose.add_prefix(own, PREFIX)
-    rows, kind = around.graph.input[0], own.graph.input[0].type.tensor_type.elem_type
-    first = [helper.make_node("Cast", [rows.name], [own.graph.input[0].name], to=kind)]
-    raw = [helper.make_node("Identity", [f"{PREFIX}{network.which}"], [around.graph.input[1].name])]
-    shaped = copy.deepcopy(rows)
+    original = compose.add_prefix(original, PREFIX)
+    rows, original_input = around.graph.input[0], original.graph.input[0]
+    cast = helper.make_node("Cast", [rows.name], [original_input.name], to=original_input.type.tensor_type.elem_type)
+    connect = helper.make_node("Identity", [f"{PREFIX}{network.which}"], [around.graph.input[1].name])
     graph = helper.make_graph(
-        [*first, *own.graph.node, *raw, *around.graph.node],
+        [cast, *original.graph.node, connect, *around.graph.node],
         "repaired",
-        [shaped],
+        [copy.deepcopy(rows)],
         list(around.graph.output),
-        [*own.graph.initializer, *around.graph.initializer],
+        [*original.graph.initializer, *around.graph.initializer],
     )
-    graph.sparse_initializer.extend(own.graph.sparse_initializer)
-    versions = {each.domain: each.version for each in (*own.opset_import, *around.opset_import)} | {"": opset}
-    imports = [helper.make_opsetid(domain, number) for domain, number in versions.items() if domain != "ai.onnx"]
-    functions = [*own.functions, *around.functions]
+    graph.sparse_initializer.extend(original.graph.sparse_initializer)
+    versions = {entry.domain: entry.version for entry in (*original.opset_import, *around.opset_import)} | {"": opset}
     joined = helper.make_model(
-        graph, opset_imports=imports, functions=functions, ir_version=max(own.ir_version, around.ir_version), producer_name="equipoise"
+        graph,
+        opset_imports=[helper.make_opsetid(domain, number) for domain, number in versions.items() if domain != "ai.onnx"],
+        functions=[*original.functions, *around.functions],
+        ir_version=max(original.ir_version, around.ir_version),
+        producer_name="equipoise",
     )
     onnx.checker.check_model(joined)
     path.write_bytes(joined.SerializeToString())

@@ -1,12 +1,11 @@
-"""Steps down a gradient, for one module and for a stack: Adam, a blockwise Adam, and plain gradient descent.
+"""Optimisers for one module and for a stack: Adam, a blockwise Adam, and plain gradient descent.
 
-Adam gives every weight a step of the same size, including weights of an input that only two rows have: fine-tuning on a few thousand rows
-then memorises these rows. The blockwise kind has one second moment per tensor: a step is as large as Adam's on average over a tensor, and
-follows the gradient within it.
+Adam gives every weight a step of the same size, including weights of an input that is nonzero in only two rows: fine-tuning on a few
+thousand rows then memorises these rows. Blockwise Adam has one second moment per tensor: a step is as large as Adam's on average over a
+tensor, and follows the gradient within it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +27,16 @@ class StackedAdam:
         self.stack, self.betas, self.eps = stack, betas, eps
         self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(stack.theta)
         self.steps = 0
-        self.own_steps: Tensor | None = None  # (R,) where replicates were restored, so that they have taken different numbers of steps
+        self.own_steps: Tensor | None = None  # (R,) after a restoration, when replicates have taken different numbers of steps
         self.set_rate(rate)
 
     def set_rate(self, rate: float | Tensor) -> None:
-        """A new learning rate for all replicates or for each (R,), on the CPU."""
+        """Sets the learning rate of all replicates, or of each (R,), on the CPU."""
         self.rate = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
         uniform = bool((self.rate == self.rate[0]).all())
-        self._spread: Tensor | float = float(self.rate[0]) if uniform else to_device(self.rate, self.stack.device)[self.stack.owner]
+        self._rate_of_numbers: Tensor | float = (
+            float(self.rate[0]) if uniform else to_device(self.rate, self.stack.device)[self.stack.owner]
+        )
 
     @torch.no_grad()
     def step(self) -> None:
@@ -49,16 +50,16 @@ class StackedAdam:
             self.own_steps += 1
             first, second = (to_device(1 - b**self.own_steps, self.stack.device).to(g.dtype) for b in self.betas)
             denominator = self.square.sqrt().div_(second.sqrt()[self.stack.owner]).add_(self.eps)
-            each = to_device(self.rate, self.stack.device) / first
-            self.stack.theta.addcmul_(self.mean.div(denominator), each[self.stack.owner], value=-1)
+            rate = to_device(self.rate, self.stack.device) / first
+            self.stack.theta.addcmul_(self.mean.div(denominator), rate[self.stack.owner], value=-1)
             g.zero_()
             return
         scale = (1 - b2**self.steps) ** 0.5
         denominator = self.square.sqrt().div_(scale).add_(self.eps)
-        if isinstance(self._spread, float):
-            self.stack.theta.addcdiv_(self.mean, denominator, value=-self._spread / (1 - b1**self.steps))
+        if isinstance(self._rate_of_numbers, float):
+            self.stack.theta.addcdiv_(self.mean, denominator, value=-self._rate_of_numbers / (1 - b1**self.steps))
         else:
-            self.stack.theta.addcmul_(self.mean.div(denominator), self._spread, value=-1 / (1 - b1**self.steps))
+            self.stack.theta.addcmul_(self.mean.div(denominator), self._rate_of_numbers, value=-1 / (1 - b1**self.steps))
         g.zero_()
 
 
@@ -70,13 +71,13 @@ class StackedBlockwise:
         self.lengths = stack.lengths.to(stack.theta.dtype)
         self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(self.lengths)
         self.steps = 0
-        self.own_steps: Tensor | None = None  # (R,) where replicates were restored
+        self.own_steps: Tensor | None = None  # (R,) after a restoration
         self.set_rate(rate)
 
     def set_rate(self, rate: float | Tensor) -> None:
-        """A new learning rate for all replicates or for each (R,)."""
-        each = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
-        self.rate = to_device(each.repeat(len(self.lengths) // self.stack.size), self.stack.device)
+        """Sets the learning rate of all replicates, or of each (R,)."""
+        rates = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
+        self.rate = to_device(rates.repeat(len(self.lengths) // self.stack.size), self.stack.device)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -104,9 +105,9 @@ class Blockwise(torch.optim.Optimizer):
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float) -> None:
         super().__init__(parameters, {"lr": rate})
-        self.wanted = [p for group in self.param_groups for p in group["params"]]
-        self.means = [torch.zeros_like(p) for p in self.wanted]
-        self.squares = [torch.zeros((), device=p.device) for p in self.wanted]
+        self.parameters = [p for group in self.param_groups for p in group["params"]]
+        self.means = [torch.zeros_like(p) for p in self.parameters]
+        self.squares = [torch.zeros((), device=p.device) for p in self.parameters]
         self.steps = 0
 
     @torch.no_grad()
@@ -116,53 +117,15 @@ class Blockwise(torch.optim.Optimizer):
         self.steps += 1
         b1, b2 = BETAS
         rate = self.param_groups[0]["lr"] / (1 - b1**self.steps)
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.wanted]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         torch._foreach_lerp_(self.means, gradients, 1 - b1)
-        for p, g, mean, square in zip(self.wanted, gradients, self.means, self.squares, strict=True):
+        for p, g, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
             square.lerp_(g.square().mean().to(square.dtype), 1 - b2)
             p.sub_(mean * (rate / square.div(1 - b2**self.steps).sqrt_().add_(EPS)).to(p.dtype))
 
 
-@dataclass(eq=False)
-class Moments:
-    """A copy of the moments of a stack's optimiser, updated replicate by replicate."""
-
-    mean: Tensor
-    square: Tensor
-    steps: Tensor  # (R,)
-
-    @classmethod
-    def of(cls, adam: "StackedAdam | StackedBlockwise") -> "Moments":
-        """The present moments."""
-        return cls(adam.mean.clone(), adam.square.clone(), _steps_of(adam).clone())
-
-    def update(self, adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> None:
-        """Copies the present moments of some replicates."""
-        for chosen, mine, theirs in zip(_places(adam, replicates), (self.mean, self.square), (adam.mean, adam.square), strict=True):
-            torch.where(chosen, theirs, mine, out=mine)
-        self.steps = torch.where(replicates, _steps_of(adam), self.steps)
-
-    def load(self, adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> None:
-        """Puts some replicates back to these moments."""
-        for chosen, mine, theirs in zip(_places(adam, replicates), (self.mean, self.square), (adam.mean, adam.square), strict=True):
-            torch.where(chosen, mine, theirs, out=theirs)
-        adam.own_steps = torch.where(replicates, self.steps, _steps_of(adam))
-
-
-def _steps_of(adam: "StackedAdam | StackedBlockwise") -> Tensor:
-    """How many steps each replicate has taken (R,), on the CPU."""
-    return torch.full((adam.stack.size,), float(adam.steps), dtype=torch.float64) if adam.own_steps is None else adam.own_steps
-
-
-def _places(adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> tuple[Tensor, Tensor]:
-    """Which numbers of the first and of the second moments are of these replicates."""
-    stack, chosen = adam.stack, to_device(replicates, adam.stack.device)
-    everywhere = chosen[stack.owner]
-    return everywhere, everywhere if isinstance(adam, StackedAdam) else chosen.repeat(len(adam.square) // stack.size)
-
-
 class StackedSteps:
-    """Steps of a stack: Adam, blockwise Adam or plain gradient descent."""
+    """The optimiser of a stack: Adam, blockwise Adam or plain gradient descent."""
 
     def __init__(self, stack: Stack, name: str, rate: float) -> None:
         if name == "adamw":
@@ -170,7 +133,7 @@ class StackedSteps:
         self.stack = stack
         self.rate = torch.full((stack.size,), rate)
         self.stopped = torch.zeros(stack.size, dtype=torch.bool)
-        self._marked: Moments | None = None
+        self._marked: list[Tensor] = []
         kinds: dict[str, type[StackedAdam] | type[StackedBlockwise]] = {"adam": StackedAdam, "blockwise": StackedBlockwise}
         self.adam = kinds[name](stack, self.rate) if name in kinds else None
 
@@ -184,30 +147,49 @@ class StackedSteps:
 
     def stop(self, replicates: BoolArray) -> None:
         self.stopped = self.stopped | torch.from_numpy(replicates)
-        self._use(self.rate)
+        self._apply_rates(self.rate)
 
     def set_rates(self, rates: FloatArray) -> None:
-        self._use(torch.from_numpy(rates).float())
+        self._apply_rates(torch.from_numpy(rates).float())
 
-    def _use(self, rates: Tensor) -> None:
+    def _apply_rates(self, rates: Tensor) -> None:
         self.rate = torch.where(self.stopped, 0.0, rates)
         if self.adam is not None:
             self.adam.set_rate(self.rate)
 
     def mark(self, replicates: BoolArray) -> None:
-        if self.adam is not None:
-            if self._marked is None:
-                self._marked = Moments.of(self.adam)
-            self._marked.update(self.adam, torch.from_numpy(replicates))
+        if self.adam is None:
+            return
+        present = _moments(self.adam)
+        self._marked = self._marked or [t.clone() for t in present]
+        for chosen, marked, value in zip(_moment_masks(self.adam, replicates), self._marked, present, strict=True):
+            torch.where(chosen, value, marked, out=marked)
 
     def restore(self, replicates: BoolArray) -> None:
-        if self.adam is not None and replicates.any():
-            assert self._marked is not None  # there is a mark to go back to
-            self._marked.load(self.adam, torch.from_numpy(replicates))
+        if self.adam is None or not replicates.any():
+            return
+        present = _moments(self.adam)
+        for chosen, marked, value in zip(_moment_masks(self.adam, replicates), self._marked, present, strict=True):
+            torch.where(chosen, marked, value, out=value)
+        self.adam.own_steps = present[2]
+
+
+def _moments(adam: StackedAdam | StackedBlockwise) -> list[Tensor]:
+    """The first and second moments, and the number of steps that each replicate has taken (R,), on the CPU."""
+    steps = torch.full((adam.stack.size,), float(adam.steps), dtype=torch.float64) if adam.own_steps is None else adam.own_steps
+    return [adam.mean, adam.square, steps]
+
+
+def _moment_masks(adam: StackedAdam | StackedBlockwise, replicates: BoolArray) -> list[Tensor]:
+    """Masks of the numbers in `_moments` that belong to these replicates."""
+    chosen = torch.from_numpy(replicates)
+    on_device = to_device(chosen, adam.stack.device)
+    numbers = on_device[adam.stack.owner]
+    return [numbers, numbers if isinstance(adam, StackedAdam) else on_device.repeat(len(adam.square) // adam.stack.size), chosen]
 
 
 class SingleSteps:
-    """Steps of one module by a torch optimiser."""
+    """The optimiser of one module, around an optimiser of torch."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner, self.stopped = inner, False
@@ -250,9 +232,9 @@ class SingleSteps:
 
 @torch.no_grad()
 def copied(source: Sequence[Tensor], target: list[Tensor]) -> list[Tensor]:
-    """The source's values in the tensors of the target; in new ones where it has none."""
+    """The target with the source's values; new tensors if the target is empty."""
     if len(target) != len(source):
         return [t.detach().clone() for t in source]
-    for mine, theirs in zip(target, source, strict=True):
-        mine.copy_(theirs)
+    for old, new in zip(target, source, strict=True):
+        old.copy_(new)
     return target

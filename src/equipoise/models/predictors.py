@@ -1,31 +1,44 @@
 """Classifiers that are not networks: scikit-learn estimators and pipelines, those of XGBoost, LightGBM and CatBoost, and functions.
 
-They take rows as they stand in the user's table: raw columns, which a pipeline encodes itself, or arrays. What comes back is one
-probability per row. A repair changes nothing in them; it is a decision rule on their scores.
+They take rows as they stand in the user's table: raw columns, which a pipeline encodes itself, or arrays, and return one probability per
+row. A repair does not change them: it is a decision rule on their scores.
+
+Estimators are read from .skops files, which list every type they would build, and from pickles (.pkl, .pickle, .joblib), which run code
+when read. A pickle is read only if the user declares it trusted. A .skops file with types other than those of scikit-learn and numpy is
+read only if the user names each of them. This module does not import torch.
 """
 
+import importlib.util
+import logging
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Cohort, Images, Scores, Table
-from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
+from equipoise.errors import BadInput, MissingExtra, Misuse, Untrusted, did_you_mean, first_line, raise_all
 from equipoise.measures import FloatArray
 
 ESTIMATOR, FUNCTION = "estimator", "function"
-READS = ("predict_proba", "decision_function")  # the first that an estimator has gives its scores
-OBVIOUS = ({0, 1}, {-1, 1}, {"0", "1"})  # classes of which the larger is the positive one
+READS = ("predict_proba", "decision_function")  # scores come from the first of these methods that an estimator has
+OBVIOUS = ({0, 1}, {-1, 1}, {"0", "1"})  # pairs of classes whose larger one is the positive class
 UNNAMED = re.compile(r"(Column_|f|x)?\d+")  # names that a library gave to the columns of an array
 BATCH = 256  # images at a time
-NOT_ONE = {  # what is given in place of a classifier, and what to do
+SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
+HARMLESS = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)  # arrays of scikit-learn that skops does not know
+PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-image", "yaml": "pyyaml"}
+log = logging.getLogger(__name__)
+NOT_A_CLASSIFIER = {  # by type: what to do with objects that are no classifiers
     "Booster": "Its predictions are those of a function: eq.audit(lambda rows: booster.predict(rows), cohort), or use the "
     "library's scikit-learn class (XGBClassifier, LGBMClassifier).",
     "RegressorMixin": "It predicts a number, not a class. If that is a probability: eq.audit(lambda rows: model.predict(rows), cohort).",
@@ -36,7 +49,7 @@ NOT_ONE = {  # what is given in place of a classifier, and what to do
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A classifier that is no torch.nn.Module, and what is known of it. `scores(rows)` is the probability of the positive class.
+    """A classifier that is not a torch.nn.Module. `scores(rows)` is the probability of the positive class.
 
     >>> found = predictor(lambda rows: rows["age"] / 100)
     >>> found.kind, found.scores(pd.DataFrame({"age": [30, 50]})).tolist()
@@ -46,12 +59,12 @@ class Predictor:
     model: Any
     kind: str  # estimator or function
     reads: str  # the method that gives the scores; empty for a function
-    libraries: Mapping[str, str]  # that the classifier is from, with their versions
-    columns: tuple[str, ...] | None = None  # that it was fitted on, in their order; None where it has no names for them
+    libraries: Mapping[str, str]  # the libraries of its classes, with their versions
+    columns: tuple[str, ...] | None = None  # the columns that it was fitted on, in order; None if it has no names for them
     width: int | None = None  # the number of columns that it was fitted on
-    classes: tuple[object, ...] = ()  # as it names them
+    classes: tuple[object, ...] = ()  # as in `classes_`
     positive: object = None  # the class whose probability is the score
-    output: str = "auto"  # of a function: probability, or logit
+    output: str = "auto"  # the output of a function: probability or logit
 
     def __repr__(self) -> str:
         shown = "" if self.columns is None else f", {len(self.columns)} columns"
@@ -60,45 +73,46 @@ class Predictor:
     def scores(self, rows: object) -> FloatArray:
         """The probability of the positive class for each row: of a frame with the columns it was fitted on, or of an array (n, ...)."""
         if isinstance(rows, Images):
-            parts = [self._scored(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
+            parts = [self._batch_scores(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
             return np.concatenate(parts) if parts else np.empty(0)
-        return self._scored(rows)
+        return self._batch_scores(rows)
 
-    def _scored(self, rows: object) -> FloatArray:
-        given = self._given(rows)
-        asked = self.model if self.kind == FUNCTION else getattr(self.model, self.reads)
+    def _batch_scores(self, rows: object) -> FloatArray:
+        inputs = self._inputs(rows)
+        function = self.model if self.kind == FUNCTION else getattr(self.model, self.reads)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the library, about its own future
-                raw = asked(given)
+                warnings.simplefilter("ignore")  # deprecations inside the library
+                raw = function(inputs)
         except BadInput:
             raise
-        except Exception as error:  # a model may raise anything; what it was given helps more than a traceback
-            raise self._failed(error, given) from error
-        return self._positive(raw, len(given))
+        except Exception as error:  # a model may raise anything; a description of its inputs helps more than a traceback
+            raise self._model_error(error, inputs) from error
+        return self._positive_probability(raw, len(inputs))
 
-    def _given(self, rows: object) -> Any:
+    def _inputs(self, rows: object) -> Any:
         """The rows as the classifier takes them: the columns it was fitted on, in their order."""
         if isinstance(rows, Table):
             rows = rows.frame
         if is_tensor(rows):
-            return rows if self.kind == FUNCTION else self._wide_enough(_array(rows))
+            return rows if self.kind == FUNCTION else self._check_width(_array(rows))
         if not isinstance(rows, pd.DataFrame):
             try:
-                return self._wide_enough(np.asarray(rows))
+                array = np.asarray(rows)
             except (TypeError, ValueError):
                 raise Misuse("the scores of a classifier", "rows as a pandas frame or an array", rows) from None
+            return self._check_width(array)
         if self.columns is not None:
-            there = list(map(str, rows.columns))
+            names = list(map(str, rows.columns))
             raise_all(
                 [
-                    f"no column {name!r}, which the model was fitted on.{did_you_mean(name, there, 0.6)} Add it; where it is the group, "
+                    f"no column {name!r}, which the model was fitted on.{did_you_mean(name, names, 0.6)} Add it; where it is the group, "
                     "keep it as an input (attribute_as_input=True, or --feature)."
                     for name in self.columns
-                    if name not in there
+                    if name not in names
                 ]
             )
-            return rows.set_axis(there, axis=1)[list(self.columns)]
+            return rows.set_axis(names, axis=1)[list(self.columns)]
         if self.kind == FUNCTION or self.width is None:
             return rows
         text = [str(name) for name in rows.columns if not pd.api.types.is_numeric_dtype(rows[name])]
@@ -107,9 +121,10 @@ class Predictor:
                 f"the model was fitted on an array of {self.width} numbers per row, and {', '.join(map(repr, text))} hold text. "
                 "Name the columns that are its inputs, in their order: features=[...] (--feature)."
             )
-        return self._wide_enough(rows.to_numpy(dtype=float, na_value=np.nan), list(map(str, rows.columns)))
+        return self._check_width(rows.to_numpy(dtype=float, na_value=np.nan), list(map(str, rows.columns)))
 
-    def _wide_enough(self, rows: Any, names: Sequence[str] = ()) -> Any:
+    def _check_width(self, rows: Any, names: Sequence[str] = ()) -> Any:
+        """The rows, if they have as many columns as the estimator was fitted on."""
         if self.kind == ESTIMATOR and self.width is not None and rows.ndim == 2 and rows.shape[1] != self.width:
             shown = f" ({', '.join(names)})" if names else ""
             raise BadInput(
@@ -118,26 +133,25 @@ class Predictor:
             )
         return rows
 
-    def _failed(self, error: Exception, given: Any) -> BadInput:
+    def _model_error(self, error: Exception, inputs: Any) -> BadInput:
         kind = type(error).__name__
         if kind == "NotFittedError":
             return BadInput(f"the {type(self.model).__name__} is not fitted. Fit it before it is audited or repaired.")
         reason = first_line(error)
-        what = f"columns {', '.join(map(str, given.columns))}" if isinstance(given, pd.DataFrame) else f"shape {tuple(given.shape)}"
+        what = f"columns {', '.join(map(str, inputs.columns))}" if isinstance(inputs, pd.DataFrame) else f"shape {tuple(inputs.shape)}"
         return BadInput(
-            f"the model raised {kind} on {len(given):,} rows with {what}: {reason}. "
+            f"the model raised {kind} on {len(inputs):,} rows with {what}: {reason}. "
             "Give it the rows that it was trained on, in the same form."
         )
 
-    def _positive(self, raw: object, rows: int) -> FloatArray:
-        """One probability per row from what the classifier returned."""
+    def _positive_probability(self, raw: object, rows: int) -> FloatArray:
+        """One probability per row from the output of the classifier."""
         try:
             values = np.asarray(_array(raw) if is_tensor(raw) else raw, dtype=np.float64)
         except (TypeError, ValueError):
             raise BadInput(f"the model must return numbers, one per row; it returned {type(raw).__name__}.") from None
         if values.ndim == 2 and values.shape == (rows, 2) and self.output != "logit":
-            at = self.classes.index(self.positive) if self.classes else 1
-            values = values[:, at]
+            values = values[:, self.classes.index(self.positive) if self.classes else 1]
         elif values.shape in ((rows,), (rows, 1)):
             values = values.reshape(rows)
         else:
@@ -165,16 +179,18 @@ class Predictor:
 def predictor(model: object, *, positive: object = None, output: str = "auto") -> Predictor:
     """A fitted estimator, or a function from rows to probabilities, as `eq.audit` and `eq.debias` take it.
 
-    An estimator has `predict_proba`, or `decision_function`, whose values the logistic function maps to scores: 0, where it decides,
-    becomes 0.5. `positive` names the class that a score is the probability of, where that does not follow from the classes (0 and 1, -1
-    and 1, False and True). A function gets the raw columns of a table as a frame, or a tensor; `output="logit"`: it returns logits.
+    An estimator has `predict_proba`, or `decision_function`, whose values the logistic function maps to scores: the decision threshold 0
+    becomes 0.5. `positive` names the positive class, unless the classes are 0 and 1, -1 and 1, or False and True. A function gets the raw
+    columns of a table as a frame, or a tensor; give `output="logit"` if it returns logits.
     """
     if isinstance(model, Predictor):
         return model
     reads = None if isinstance(model, type) else next((name for name in READS if callable(getattr(model, name, None))), None)
     if not can_predict(model):
         advice = "Give a fitted instance of it, not the class." if isinstance(model, type) else ""
-        raise Misuse("eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, {"type": advice} | NOT_ONE)
+        raise Misuse(
+            "eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, {"type": advice} | NOT_A_CLASSIFIER
+        )
     if output not in ("auto", "probability", "logit"):
         raise BadInput(f"output must be auto, probability or logit; got {output!r}")
     if reads is None:
@@ -182,9 +198,9 @@ def predictor(model: object, *, positive: object = None, output: str = "auto") -
     classes = _classes(model)
     columns, width = _columns(model)
     if classes and positive is None:
-        positive = _obvious(classes)
+        positive = _default_positive(classes)
     if classes and positive not in classes:  # a word from a command line may stand for a number
-        positive = next((own for own in classes if str(own) == positive), positive)
+        positive = next((name for name in classes if str(name) == positive), positive)
     if classes and positive not in classes:
         raise BadInput(f"positive={positive!r} is none of the model's classes, {', '.join(map(repr, classes))}. Name one of them.")
     return Predictor(model, ESTIMATOR, reads, libraries_of(model), columns, width, classes, positive, output)
@@ -198,7 +214,7 @@ def can_predict(model: object) -> bool:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor, without importing torch: where there is one, it has been imported."""
+    """Whether a value is a tensor, without importing torch: if it is one, torch has been imported already."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -208,26 +224,23 @@ def _array(tensor: Any) -> Any:
 
 
 def _classes(model: Any) -> tuple[object, ...]:
-    try:
-        found = getattr(model, "classes_", None)
-    except Exception:  # a property of an estimator that is not fitted
+    names = _attribute(model, "classes_")
+    if names is None:
         return ()
-    if found is None:
-        return ()
-    if isinstance(found, list) and found and not np.isscalar(found[0]):
+    if isinstance(names, list) and names and not np.isscalar(names[0]):
         raise BadInput("the model has several outputs. Give a model of one label, or a function that returns the probability of one.")
-    classes = tuple(np.asarray(found).tolist())
+    classes = tuple(np.asarray(names).tolist())
     if len(classes) != 2:
         shown = ", ".join(map(repr, classes[:8]))
         raise BadInput(
-            f"the model has {len(classes)} classes ({shown}); an audit is of two. Give a function that returns the probability of the one "
+            f"the model has {len(classes)} classes ({shown}); an audit needs two. Give a function that returns the probability of the one "
             "that is the label: lambda rows: model.predict_proba(rows)[:, k]."
         )
     return classes
 
 
-def _obvious(classes: tuple[object, ...]) -> object:
-    if any(set(classes) == one for one in OBVIOUS):  # True == 1
+def _default_positive(classes: tuple[object, ...]) -> object:
+    if set(classes) in OBVIOUS:  # True == 1
         return max(classes)  # type: ignore[type-var]
     shown = " and ".join(map(repr, classes))
     raise BadInput(
@@ -237,62 +250,147 @@ def _obvious(classes: tuple[object, ...]) -> object:
 
 
 def _columns(model: Any) -> tuple[tuple[str, ...] | None, int | None]:
-    """The columns that an estimator was fitted on, where it has names for them, and their number."""
-    names = None
-    for attribute in ("feature_names_in_", "feature_names_"):
-        found = _attribute(model, attribute)
-        if found is not None and len(found) and not all(UNNAMED.fullmatch(str(name)) for name in found):
-            names = tuple(map(str, found))
-            break
+    """The names of the columns that an estimator was fitted on, if it has them, and their number."""
     width = _attribute(model, "n_features_in_")
-    return names, None if width is None else int(width)
+    count = None if width is None else int(width)
+    for attribute in ("feature_names_in_", "feature_names_"):
+        names = _attribute(model, attribute)
+        if names is not None and len(names) and not all(UNNAMED.fullmatch(str(name)) for name in names):
+            return tuple(map(str, names)), count
+    return None, count
 
 
 def _attribute(model: Any, name: str) -> Any:
     try:
         return getattr(model, name, None)
-    except Exception:  # each library's own (CatBoostError, ...), from a property of one that is not fitted or was fitted on an array
+    except Exception:  # each library's own (CatBoostError, ...), from a property of an estimator that is not fitted or has no names
         return None
 
 
 def libraries_of(model: object) -> dict[str, str]:
-    """The libraries whose classes a classifier is made of, with their versions; those inside a pipeline as well."""
+    """The libraries of a classifier's classes, including those of a pipeline's steps, with their versions."""
     parameters = getattr(model, "get_params", None)
-    inside = parameters(deep=True).values() if callable(parameters) and not isinstance(model, type) else ()
-    modules = {type(part).__module__.partition(".")[0] for part in (model, *inside)}
-    known, found = _packages(), {}
+    steps = parameters(deep=True).values() if callable(parameters) and not isinstance(model, type) else ()
+    modules = {type(part).__module__.partition(".")[0] for part in (model, *steps)}
+    packages, versions = _packages(), {}
     for module in sorted(modules - {"builtins", "__main__", "numpy"}):
-        for package in known.get(module, [])[:1]:
-            try:
-                found[package] = version(package)
-            except PackageNotFoundError:
-                continue
-    return found
+        for package in packages.get(module, [])[:1]:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
+    return versions
 
 
 @cache
 def _packages() -> Mapping[str, list[str]]:
-    """The packages that each module comes from. The files of all that are installed are read for it, which takes half a second."""
+    """The packages that provide each module. Cached, since reading the metadata of all installed packages takes half a second."""
     return packages_distributions()
 
 
 def predicted(model: Predictor, cohort: Cohort) -> Scores:
-    """The cohort's scores by a classifier that is not a network, with the columns that a rule may read as well."""
+    """The cohort's scores by a classifier that is not a network, with the columns of the table for rules that read features."""
     if cohort.targets is not None:
         raise BadInput(
             f"{model!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
             f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."
         )
-    found = Scores.of(cohort, model.scores(cohort.source))
+    scores = Scores.of(cohort, model.scores(cohort.source))
     groups = {attribute.name for attribute in cohort.attributes}
     if isinstance(cohort.source, Table):
         columns = [name for name in cohort.source.frame.columns if name not in groups]
-        return found.with_features(cohort.source.frame[columns]) if columns else found
-    return found.with_features(_array(cohort.source)) if is_tensor(cohort.source) and len(cohort.source.shape) == 2 else found
+        return scores.with_features(cohort.source.frame[columns]) if columns else scores
+    return scores.with_features(_array(cohort.source)) if is_tensor(cohort.source) and len(cohort.source.shape) == 2 else scores
 
 
 def with_output(model: Predictor, output: str) -> Predictor:
-    """The same classifier with its output read as a logit or a probability; `auto` leaves it as it is."""
+    """The classifier with its output declared a logit or a probability; `auto`, and any estimator, stay unchanged."""
     if output == "auto" or model.kind == ESTIMATOR:
         return model
     return replace(model, output=output)
+
+
+def is_estimator_file(named: str | Path) -> bool:
+    """Whether a name is that of a file with an estimator."""
+    return str(named).endswith((SKOPS, *PICKLES))
+
+
+def load_predictor(path: str | Path, *, trusted: Sequence[str] = (), trust_pickle: bool = False, positive: object = None) -> Predictor:
+    """The classifier in a file of an estimator; `trusted` names types in a .skops file, `trust_pickle` lets a pickle run its code."""
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"no such file: {path}. Name the file with the estimator ({SKOPS}, or {', '.join(PICKLES)}).")
+    return predictor_in(path.read_bytes(), str(path), trusted=trusted, trust_pickle=trust_pickle, positive=positive)
+
+
+def predictor_in(
+    content: bytes, source: str, *, trusted: Sequence[str] = (), trust_pickle: bool = False, positive: object = None
+) -> Predictor:
+    """The classifier in the bytes of such a file."""
+    if source.endswith(SKOPS):
+        model = _load_skops(content, source, [*trusted, *HARMLESS])
+    elif trust_pickle:
+        import joblib
+
+        model = _load(lambda: joblib.load(BytesIO(content)), source)
+    else:
+        raise Untrusted(
+            f"{source} is a pickle, which can run any code when it is read. Save the estimator with skops instead: "
+            f"skops.io.dump(model, 'model{SKOPS}'). If you know who wrote the file, read it with --trust-pickle "
+            "(Python: trust_pickle=True)."
+        )
+    if not can_predict(model):
+        raise BadInput(
+            f"{source} holds an object of type {type(model).__name__}, which has neither predict_proba nor decision_function. "
+            "Save a fitted classifier by itself."
+        )
+    return predictor(model, positive=positive)
+
+
+def _load_skops(content: bytes, source: str, trusted: list[str]) -> Any:
+    try:
+        import skops.io
+    except ImportError as error:
+        raise MissingExtra("skops", "sklearn", f"reading {source}") from error
+    try:
+        unknown = [name for name in skops.io.get_untrusted_types(data=content) if name not in trusted]
+    except Exception as error:  # no archive, or a damaged one
+        raise _unreadable(source, error) from error
+    if unknown:
+        options = " ".join(f"--trust-type {name}" for name in unknown)
+        raise Untrusted(
+            f"{source} holds types that are not known to be harmless: {', '.join(unknown)}. Find out what they are; those that you trust "
+            f"can be named: {options} (Python: trusted={unknown!r})."
+        )
+    return _load(lambda: skops.io.loads(content, trusted=trusted), source)
+
+
+def _load(load: Callable[[], Any], source: str) -> Any:
+    """The object that `load` returns. An error names a missing library; warnings about versions are logged in one line each."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = load()
+    except ModuleNotFoundError as error:
+        raise BadInput(f"{source} cannot be read: no module named {error.name!r}.{pip_advice(error)}") from error
+    except Exception as error:  # a pickle may raise anything
+        raise _unreadable(source, error) from error
+    messages = [str(warning.message) for warning in caught]
+    for text in dict.fromkeys(message.splitlines()[0] for message in messages if "version" in message):
+        log.warning("%s: %s", source, text)
+    return model
+
+
+def _unreadable(source: str, error: Exception) -> BadInput:
+    return BadInput(f"{source} cannot be read: {type(error).__name__}: {first_line(error)}. Save the estimator again.")
+
+
+def pip_advice(error: ModuleNotFoundError) -> str:
+    """The pip command for a library that is not installed, as an addition to a message; empty if the name is not that of a library.
+
+    >>> pip_advice(ModuleNotFoundError(name="nowhere_to_be_found.layers"))
+    ' It needs the library nowhere_to_be_found, which is not installed: pip install nowhere_to_be_found'
+    """
+    module = (error.name or "").partition(".")[0]
+    if not module or importlib.util.find_spec(module) is not None:
+        return ""
+    package = PACKAGES.get(module, module)
+    return f" It needs the library {package}, which is not installed: pip install {package}"

@@ -23,35 +23,31 @@ class Optimiser(Protocol):
 
     def stop(self, replicates: BoolArray) -> None:
         """Freezes these replicates."""
-        ...
 
     def set_rates(self, rates: FloatArray) -> None:
-        """Sets the learning rate of each replicate (R,); those that were stopped stay so."""
-        ...
+        """Sets the learning rate of each replicate (R,); stopped replicates remain stopped."""
 
     def mark(self, replicates: BoolArray) -> None:
         """Copies the moments of some replicates, for `restore`."""
-        ...
 
     def restore(self, replicates: BoolArray) -> None:
-        """Puts some replicates back to their last mark."""
-        ...
+        """Restores the moments of some replicates from their last mark."""
 
 
 class Replicas(Protocol):
-    """Networks under repair. Who implements it derives from it, for the methods that are the same for all."""
+    """Networks under repair. Implementations derive from it, since it also defines the methods that they share."""
 
     size: int
     rows: int
-    frozen: tuple[int, int]  # parameter tensors that stay as they are, and all of them
-    reduced: bool  # scores during the repair have a lower precision than those of the repaired network
+    frozen: tuple[int, int]  # numbers of parameter tensors: frozen ones (requires_grad=False), and all
+    reduced: bool  # whether scores during the repair have a lower precision than those of the repaired network
     _optimisers: list[Optimiser]
-    _frozen: BoolArray  # (R,) replicates that change no more
+    _frozen: BoolArray  # (R,) replicates that no longer change
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
-        """All rows once in the order of the generators, one per replicate, as indices (R, b) of at most `batch` rows.
+        """All rows once, shuffled by the generators, one per replicate, as indices (R, b) of at most `batch` rows.
 
-        A last batch of fewer than `least` rows of input is left out.
+        A last batch of fewer than `least` rows of input is omitted.
         """
         return shuffled(self.rows, generators, batch, least)
 
@@ -60,15 +56,12 @@ class Replicas(Protocol):
 
         In eval mode; with generators, in training mode with dropout from them.
         """
-        ...
 
     def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """As `scores_and_features` in eval mode, without a graph; valid as long as the networks do not change."""
-        ...
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         """The scores (R, rows) of all rows in eval mode; or of other inputs, one tensor per replicate."""
-        ...
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         """Sets the gradient to that of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode.
@@ -76,34 +69,31 @@ class Replicas(Protocol):
         With generators, in training mode with dropout from them: batch norm then normalises by all rows of index, including those with
         weight zero, and its running statistics are updated.
         """
-        ...
 
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        """Sets the gradient to that of a loss with derivative `slope(logits, *given)` with respect to the logits (R, b), in eval mode.
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        """Sets the gradient to that of a loss with derivative `slope(logits, *values)` with respect to the logits (R, b), in eval mode.
 
-        `given` are values (R, b) of the rows. `slope` must be the same function at every step, treat rows independently, and be zero where
-        all given values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
+        The values are (R, b), one per row. `slope` must be the same function at every step, treat rows independently, and be zero where
+        all values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
         """
-        ...
 
-    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
-        """Sets the gradient to that of `own`, minus its projection on that of `theirs`, minus `weight` times that of `theirs`.
+    def adversarial_gradient(self, loss: Tensor, adversary_loss: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        """Sets the gradient to that of `loss`, minus its projection on that of `adversary_loss`, minus `weight` times the latter.
 
-        `own` and `theirs` are sums over replicates of losses. The adversary's parameters get the gradient of `theirs`.
+        Both losses are sums over replicates. The adversary's parameters get the gradient of `adversary_loss`.
         """
-        ...
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         """An optimiser: adam, adamw (single networks only), blockwise (see optimisers) or sgd."""
-        found = self._steps_by(name, rate)
-        found.stop(self._frozen)
-        self._optimisers.append(found)
-        return found
+        optimiser = self._make_optimiser(name, rate)
+        optimiser.stop(self._frozen)
+        self._optimisers.append(optimiser)
+        return optimiser
 
-    def _steps_by(self, name: str, rate: float) -> Optimiser: ...
+    def _make_optimiser(self, name: str, rate: float) -> Optimiser: ...
 
     def freeze(self, replicates: BoolArray) -> None:
-        """These networks change no more by the optimisers that were made."""
+        """Stops every optimiser for these networks."""
         self._frozen = replicates
         for optimiser in self._optimisers:
             optimiser.stop(replicates)
@@ -115,7 +105,7 @@ class Replicas(Protocol):
             optimiser.mark(replicates)
 
     def restore(self, replicates: BoolArray) -> None:
-        """Puts some replicates, with the moments of their optimisers, back to their last mark."""
+        """Restores some replicates, with the moments of their optimisers, from their last mark."""
         self._restore(replicates)
         for optimiser in self._optimisers:
             optimiser.restore(replicates)
@@ -126,36 +116,41 @@ class Replicas(Protocol):
 
     def keep(self, replicates: BoolArray) -> None:
         """Copies the present state of some replicates, for `kept`."""
-        ...
 
     def kept(self) -> list[nn.Module]:
         """The networks in the state of the last `keep`."""
-        ...
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
-        """The number of units per network in the layers that match, which are then ready for pruning.
+        """The number of units per network in the layers that match; selects these layers for `influence` and `prune`.
 
         Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
         """
-        ...
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units).
 
-        Or another criterion of the units' influence on that sum (see units).
+        `criterion` selects another measure of the units' influence on that sum (see units).
         """
-        ...
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         """Switches off the marked units (R, units): their pre-activation, or their outgoing weights if the next layer is known."""
-        ...
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         """Multiplies every original parameter by a draw from N(1, spread^2)."""
-        ...
 
 
 def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
     """The positions of all rows, shuffled by each generator, as indices (R, b); without a last batch of fewer than `least`."""
     order = torch.from_numpy(np.stack([g.permutation(rows) for g in generators]))
     yield from (index for index in order.split(batch, dim=1) if index.shape[1] >= least)
+
+
+def adversarial_gradients(
+    loss: Tensor, adversary_loss: Tensor, parameters: Sequence[Tensor], adversary: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The gradients of the two losses with respect to the network's parameters; sets those of the adversary's parameters."""
+    of_adversary = torch.autograd.grad(adversary_loss, [*parameters, *adversary], retain_graph=True)
+    of_network = torch.autograd.grad(loss, parameters)
+    for p, gradient in zip(adversary, of_adversary[len(parameters) :], strict=True):
+        p.grad = gradient
+    return of_network, of_adversary[: len(parameters)]

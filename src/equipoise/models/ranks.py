@@ -1,7 +1,7 @@
 """Several processes on one job, under torchrun: each processes its share of every batch, and the results are summed.
 
 Sums of w_i f_i and of gradients add up over shards because w comes from the counts of the whole split (averages of per-shard gaps would
-not). One process and many take the same steps, up to the order of floating-point sums. In a script:
+not). One process and several take the same steps, up to the order of floating-point sums. In a script:
 
     from equipoise.models import ranks
     ranks.begin()                      # reads torchrun's settings; does nothing without them

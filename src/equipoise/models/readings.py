@@ -1,13 +1,14 @@
 """Features of a network: the inputs of linear and convolutional layers (after activation and norm; the mean over positions of a
 convolution or over tokens), and the inputs of the network: the columns of a table, or for images a small picture and its edges.
 
-They are read by hooks while the network runs, so that any module can be probed, exporters can trace it, and no hook remains. `ReadOnce`
-keeps what was read of the rows of a repair, of which some are left out in turn.
+Hooks read them while the network runs, so that any module can be probed, exporters can trace it, and no hook remains. `ReadOnce` caches
+them for cross-fitting, which needs them for different subsets of the same rows.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import get_ident
 
 import numpy as np
@@ -19,13 +20,12 @@ from equipoise.data import Images, IntArray
 from equipoise.errors import BadInput, pick
 from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.protocol import FloatArray
-from equipoise.models.score import evaluating, in_pieces, output_kind, outputs, rows_at_once, single_output
+from equipoise.models.score import evaluating, in_pieces, logit_of, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.units import MASKED
 
 KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
 WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
 DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
-EDGE = 1e-6  # probabilities are clipped to [EDGE, 1 - EDGE], so that their logits are finite
 PIXELS = 16  # approximate side of the small picture
 PLACES = 8  # approximate side of the grid of edge strengths
 ROOT_2 = 2.0**0.5
@@ -33,7 +33,7 @@ ROOT_2 = 2.0**0.5
 
 @dataclass(frozen=True)
 class Reading:
-    """The features that are read: names of layers whose inputs are read, and whether the network's inputs are."""
+    """The features to read: the inputs of the named layers, and optionally the inputs of the network."""
 
     layers: tuple[str, ...]
     inputs: bool
@@ -45,62 +45,53 @@ class Reading:
 
 
 def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> Reading:
-    """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `max_layers`), or
-    `all`.
+    """The features to read: `inputs`, the `last` layer, all `hidden` layers (at most `max_layers`, evenly spaced), or `all`.
 
-    `auto` is the inputs and the last layer of a table, and of images the inputs, which are read as small pictures and their edges.
+    `auto` is the inputs and the last layer for a table, and for images the inputs, which are read as small pictures and their edges.
     """
     table = len(inputs.shape) == 2
     chosen = pick("depth", depth, DEPTHS)
     if chosen == "auto":
         chosen = "inputs and last" if table else "inputs"
-    layers = [] if chosen == "inputs" else _layers(model, inputs, table)
+    layers = [] if chosen == "inputs" else _readable_layers(model, inputs, table)
     if chosen in ("last", "inputs and last"):
         layers = layers[-1:]
     elif len(layers) > max_layers:
         layers = [layers[k] for k in np.linspace(0, len(layers) - 1, max_layers).round().astype(int)]
-    found = Reading(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
-    if not found.layers and not found.inputs:
+    reading = Reading(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
+    if not reading.layers and not reading.inputs:
         raise BadInput(
             'this network has no linear or convolutional layer whose inputs could be read; use depth="inputs". '
             "Or use a method that reads no features, such as bias-gda."
         )
-    return found
+    return reading
 
 
-def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
+def _readable_layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
     """The layers that a row passes through once, in execution order; for a table without the first, whose input is the table."""
     named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
     device = compute_device(model, inputs)
-    few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
-    with evaluating(working), torch.no_grad(), _reading(working, list(named)) as seen:
-        working(few)
-    fit = [name for name, found in seen.items() if found.ndim == 2 and len(found) == len(few) and found.shape[1] <= WIDEST]
-    return fit[1:] if table and fit else fit
+    few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
+    with evaluating(network), torch.no_grad(), _recorded_inputs(network, list(named)) as recorded:
+        network(few)
+    readable = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST]
+    return readable[1:] if table and readable else readable
 
 
 @contextmanager
-def _reading(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """The inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards."""
-    seen: dict[str, Tensor] = {}
-    handles, thread = [], get_ident()  # a network may serve several threads at once
+def _recorded_inputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """Records the inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards."""
+    recorded: dict[str, Tensor] = {}
+    thread = get_ident()  # a network may serve several threads at once
 
-    def watch(name: str) -> None:
-        layer = model.get_submodule(name)
+    def record(name: str, layer: nn.Module, args: tuple[object, ...]) -> None:
+        if get_ident() == thread and args and isinstance(args[0], Tensor) and name not in recorded:
+            recorded[name] = _pooled(args[0], isinstance(layer, nn.Linear))
 
-        def take(_module: nn.Module, args: tuple[object, ...]) -> None:
-            if get_ident() == thread and args and isinstance(args[0], Tensor) and name not in seen:
-                seen[name] = _pooled(args[0], isinstance(layer, nn.Linear))
-
-        handles.append(layer.register_forward_pre_hook(take))
-
-    try:
+    with ExitStack() as hooks:
         for name in names:
-            watch(name)
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+            hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(partial(record, name)))
+        yield recorded
 
 
 def _pooled(x: Tensor, linear: bool) -> Tensor:
@@ -112,35 +103,35 @@ def _pooled(x: Tensor, linear: bool) -> Tensor:
 
 def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
     """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
-    raw, (seen,) = read_all(model, x, [reading])
-    return raw, seen
+    raw, (features,) = read_all(model, x, [reading])
+    return raw, features
 
 
 def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[Tensor, list[Tensor]]:
     """The network's raw output and the features (rows, d) of several readings, in one pass."""
-    with _reading(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as seen:
+    with _recorded_inputs(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as recorded:
         raw: Tensor = model(x)
-    shown = [_of_inputs(x)] if any(reading.inputs for reading in readings) else []
-    return raw, [torch.cat([*(shown if r.inputs else []), *(seen[name] for name in r.layers)], dim=1) for r in readings]
+    inputs = [_input_features(x)] if any(reading.inputs for reading in readings) else []
+    return raw, [torch.cat([*(inputs if r.inputs else []), *(recorded[name] for name in r.layers)], dim=1) for r in readings]
 
 
-def _of_inputs(x: Tensor) -> Tensor:
+def _input_features(x: Tensor) -> Tensor:
     return picture(x) if x.ndim == 4 else x.flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """What a network shows of some rows, on the CPU: its outputs, their logits, and the features of a reading."""
+    """A network's outputs for some rows, their logits, and the features of a reading, on the CPU."""
 
     reading: Reading
     output: str  # what the network returns: logit or probability
     device: torch.device  # where it was computed
-    raw: Tensor  # (n,)
+    raw: Tensor  # outputs (n,)
     logit: Tensor  # (n,)
-    seen: Tensor  # (n, d)
+    seen: Tensor  # features (n, d)
 
     def take(self, rows: IntArray) -> "Shown":
-        """The same of some of the rows."""
+        """The same for some of the rows."""
         index = torch.from_numpy(rows)
         return replace(self, raw=self.raw[index], logit=self.logit[index], seen=self.seen[index])
 
@@ -151,74 +142,69 @@ class Shown:
 
 def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
     """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
-    return _shown(model, inputs, reading).arrays()
+    return _read_rows(model, inputs, reading).arrays()
 
 
-def _shown(model: nn.Module, inputs: Tensor | Images, reading: Reading, known: Tensor | None = None) -> Shown:
-    """What the network shows of all rows. Where only the inputs are read and the outputs (n,) are known, it does not run."""
+def _read_rows(model: nn.Module, inputs: Tensor | Images, reading: Reading, known: Tensor | None = None) -> Shown:
+    """The outputs and features of all rows. If only the inputs are read and the outputs (n,) are `known`, the network does not run."""
     device = compute_device(model, inputs)
-    working, feed = on_device(model, device), Feed(inputs, device)
+    network, feed = on_device(model, device), Feed(inputs, device)
     output = output_kind(model, inputs)
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    batches: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def show(rows: Tensor) -> None:
+    def read_batch(rows: Tensor) -> None:
         x = feed(rows)
-        raw, seen = read(working, x, reading) if known is None or reading.layers else (known[rows].to(device), _of_inputs(x))
+        raw, features = read(network, x, reading) if known is None or reading.layers else (known[rows].to(device), _input_features(x))
         raw = single_output(raw, len(rows))
-        found.append((raw.cpu(), logit_of(raw, output == "probability").cpu(), seen.cpu()))
+        batches.append((raw.cpu(), logit_of(raw, output == "probability").cpu(), features.cpu()))
 
-    with evaluating(working), torch.no_grad():
-        in_pieces(show, torch.arange(len(inputs)), feed, rows_at_once(feed))
-    return Shown(reading, output, device, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+    with evaluating(network), torch.no_grad():
+        in_pieces(read_batch, torch.arange(len(inputs)), feed, rows_at_once(feed))
+    return Shown(reading, output, device, *(torch.cat(parts) for parts in zip(*batches, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class ReadOnce:
-    """One network on the rows of one cohort: its outputs and its features, each read when first needed and kept for the next time.
+    """One network on the rows of one cohort: its outputs and its features, each computed when first needed and cached.
 
-    What is kept belongs to this object and to those that `take` makes of it. It does not follow a network that is changed: make one for a
-    piece of work that leaves the network as it is, and let it go with that.
+    Objects made by `take` share the cache. Changes of the network do not invalidate it, so use an object only as long as the network
+    stays unchanged.
     """
 
     model: nn.Module
     inputs: Tensor | Images
-    rows: IntArray | None = None  # of the inputs; None: all
-    _kept: dict[Reading | None, Tensor | Shown] = field(default_factory=dict, repr=False)  # of all rows; None: the outputs
+    rows: IntArray | None = None  # positions among the inputs; None: all
+    _cache: dict[Reading | None, Tensor | Shown] = field(default_factory=dict, repr=False)  # for all rows; None: the outputs
 
     def take(self, rows: IntArray) -> "ReadOnce":
-        """The same of some of the rows."""
+        """The same for some of the rows."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def raw(self) -> Tensor:
-        """The network's outputs (n,), as `outputs` gives them."""
+        """The network's outputs (n,), as returned by `outputs`."""
         whole = self._outputs()
         return whole if self.rows is None else whole[torch.from_numpy(self.rows)]
 
     def shown(self, reading: Reading) -> Shown:
-        """What the network shows of these rows."""
-        whole = self._kept.get(reading)
+        """The network's outputs and the features of a reading for these rows."""
+        whole = self._cache.get(reading)
         if not isinstance(whole, Shown):
-            whole = self._kept[reading] = _shown(self.model, self.inputs, reading, None if reading.layers else self._outputs())
+            whole = self._cache[reading] = _read_rows(self.model, self.inputs, reading, None if reading.layers else self._outputs())
         return whole if self.rows is None else whole.take(self.rows)
 
     def of(self, network: nn.Module) -> bool:
-        """Whether a network is the one that was read, or a copy of it: of one class, with the same numbers."""
+        """Whether a network is the one that was read, or a copy of it: of the same class, with the same numbers."""
         if network is self.model:
             return True
-        own, other = self.model.state_dict(), network.state_dict()
-        same = type(network) is type(self.model) and own.keys() == other.keys()
-        return same and all(torch.equal(own[name].to(other[name].device), other[name]) for name in own)
+        a, b = self.model.state_dict(), network.state_dict()
+        same = type(network) is type(self.model) and a.keys() == b.keys()
+        return same and all(torch.equal(a[name].to(b[name].device), b[name]) for name in a)
 
     def _outputs(self) -> Tensor:
-        whole = self._kept.get(None)
+        whole = self._cache.get(None)
         if not isinstance(whole, Tensor):
-            whole = self._kept[None] = outputs(self.model, self.inputs)
+            whole = self._cache[None] = outputs(self.model, self.inputs)
         return whole
-
-
-def logit_of(raw: Tensor, probability: bool) -> Tensor:
-    """The logit of a raw output."""
-    return torch.logit(raw, EDGE) if probability else raw
 
 
 def picture(x: Tensor) -> Tensor:
@@ -236,7 +222,7 @@ def picture(x: Tensor) -> Tensor:
 
 
 def _edges(gray: Tensor) -> Iterator[Tensor]:
-    """Edge strength at each position (rows, 1, height - 2, width - 2), in one of eight directions after the other, to spare memory.
+    """Yields the edge strength at each position (rows, 1, height - 2, width - 2) for eight directions, one at a time to save memory.
 
     A brightness gradient is the sum of a part along the nearest axis and one along the nearest diagonal: (3, 1) is 2 to the right and 1
     diagonally. Both are continuous, so that rounding moves none of them: in images with few levels of gray, gradients lie exactly along

@@ -1,4 +1,4 @@
-"""Networks made ready for repair: checked, copied, and behind one interface; equal MLPs as one stack, any other network by itself."""
+"""Networks prepared for repair: checked, copied, and behind one interface; equal MLPs as one stack, any other network singly."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.devices import compute_device, to_device
-from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs, as_matrix
+from equipoise.models.many_outputs import ChosenOutputs, as_matrix
 from equipoise.models.optimisers import StackedSteps
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope, adversarial_gradients
 from equipoise.models.score import outputs, sigmoid
-from equipoise.models.single import SingleReplica
+from equipoise.models.single import ManyOutputs, SingleReplica
 from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
-from equipoise.models.units import find_units, row_parts, settled, sums
+from equipoise.models.units import combine_sums, find_units, row_parts, sum_count
 from equipoise.models.vision import shape_advice
 
 
@@ -37,13 +37,13 @@ class StackedReplicas(Replicas):
         self._layers: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
         self._first_rows = torch.arange(self.size, device=self.device)[:, None] * self.rows
         self._run = Recorder(self.stack)
-        self._elsewhere: tuple[list[Tensor], Tensor] | None = None  # the other inputs of the last evaluation, and the same as a stack
+        self._last_inputs: tuple[list[Tensor], Tensor] | None = None  # other inputs of the last evaluation, and their stack
 
     def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)
-        seen: list[Tensor] = []
-        logits = self.stack.logits(self._take(index), masks=masks, training=generators is not None, kept=seen)
-        return torch.sigmoid(logits), seen[-1].transpose(1, 2)
+        activations: list[Tensor] = []
+        logits = self.stack.logits(self._take(index), masks=masks, training=generators is not None, kept=activations)
+        return torch.sigmoid(logits), activations[-1].transpose(1, 2)
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)
@@ -59,11 +59,11 @@ class StackedReplicas(Replicas):
     def _proxy_gradient_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
         self._proxy_gradient(index, weights, masks, training=True)
 
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        def step(index: Tensor, *given: Tensor) -> None:
-            self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        def step(index: Tensor, *values: Tensor) -> None:
+            self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *values))
 
-        self._run(step, index, *given, key=slope)
+        self._run(step, index, *values, key=slope)
 
     def _take(self, index: Tensor) -> Tensor:
         flat = (to_device(index, self.device) + self._first_rows).reshape(-1)
@@ -81,21 +81,17 @@ class StackedReplicas(Replicas):
         return scores
 
     def _stacked(self, inputs: Sequence[Tensor]) -> Tensor:
-        if self._elsewhere is None or any(a is not b for a, b in zip(self._elsewhere[0], inputs, strict=True)):
-            self._elsewhere = (list(inputs), torch.stack(list(inputs)).to(self.device))
-        return self._elsewhere[1]
+        if self._last_inputs is None or any(a is not b for a, b in zip(self._last_inputs[0], inputs, strict=True)):
+            self._last_inputs = (list(inputs), torch.stack(list(inputs)).to(self.device))
+        return self._last_inputs[1]
 
-    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
-        mine = list(self.stack.parameters.values())
-        pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
-        push = torch.autograd.grad(own, mine)
-        for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
-            p.grad = gradient
-        toward, away = (torch.cat([g.reshape(-1) for g in gradients]) for gradients in (push, pull[: len(mine)]))
-        share = self.stack.replicate_sums(toward * away) / self.stack.replicate_sums(away * away).clamp(min=1e-12)
-        self.stack.gradient.copy_(toward - (share + weight)[self.stack.owner] * away)
+    def adversarial_gradient(self, loss: Tensor, adversary_loss: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        gradients = adversarial_gradients(loss, adversary_loss, list(self.stack.parameters.values()), adversary)
+        push, against = (torch.cat([g.reshape(-1) for g in flat]) for flat in gradients)
+        share = self.stack.replicate_sums(push * against) / self.stack.replicate_sums(against * against).clamp(min=1e-12)
+        self.stack.gradient.copy_(push - (share + weight)[self.stack.owner] * against)
 
-    def _steps_by(self, name: str, rate: float) -> Optimiser:
+    def _make_optimiser(self, name: str, rate: float) -> Optimiser:
         return StackedSteps(self.stack, name, rate)
 
     def _mark(self, replicates: BoolArray) -> None:
@@ -104,24 +100,24 @@ class StackedReplicas(Replicas):
         self._marked.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))
 
     def _restore(self, replicates: BoolArray) -> None:
-        assert self._marked is not None  # there is a mark to go back to
+        assert self._marked is not None  # `mark` came first
         self.stack.load(self._marked, torch.from_numpy(np.flatnonzero(replicates)))
 
     def keep(self, replicates: BoolArray) -> None:
         self._kept.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))
 
     def kept(self) -> list[nn.Module]:
-        everyone = torch.arange(self.size)
+        all_replicates = torch.arange(self.size)
         present = Snapshot.of(self.stack)
-        self.stack.load(self._kept, everyone)
+        self.stack.load(self._kept, all_replicates)
         models: list[nn.Module] = list(self.stack.unstack())
-        self.stack.load(present, everyone)
+        self.stack.load(present, all_replicates)
         return models
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
-        found = find_units(self.stack.unstack()[0], self.x[0, :2].clone(), pattern, granularity)
-        self._layers = [] if granularity == "input" else [int(layer.name.split(".")[1]) for layer in found]
-        return sum(layer.size for layer in found)
+        layers = find_units(self.stack.unstack()[0], self.x[0, :2].clone(), pattern, granularity)
+        self._layers = [] if granularity == "input" else [int(layer.name.split(".")[1]) for layer in layers]
+        return layers[-1].end
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights)
@@ -131,7 +127,7 @@ class StackedReplicas(Replicas):
         order, w = to_device(order, self.device), to_device(w.gather(1, order).float(), self.device)
         logits = torch.empty(self.size, self.rows, device=self.device)
         units = len(self._layers) * self.stack.width or self.stack.inputs
-        total = torch.zeros(sums(criterion), self.size, units, device=self.device)
+        total = torch.zeros(sum_count(criterion), self.size, units, device=self.device)
         for start in range(0, self.rows, self.stack.chunk):
             part = slice(start, min(start + self.stack.chunk, self.rows))
             x = self._take(order[:, part])
@@ -139,20 +135,20 @@ class StackedReplicas(Replicas):
                 with torch.no_grad():
                     logits[:, part] = self.stack.logits(x)
                 continue
-            seen: list[Tensor] = []
+            activations: list[Tensor] = []
             columns = x.transpose(1, 2).requires_grad_(not self._layers)
-            out = self.stack.logits(columns.transpose(1, 2), kept=seen)
-            chosen = [seen[k] for k in self._layers] or [columns]
+            out = self.stack.logits(columns.transpose(1, 2), kept=activations)
+            chosen = [activations[k] for k in self._layers] or [columns]
             f = torch.sigmoid(out)
             gradients = torch.autograd.grad((f * w[:, part]).sum(), chosen)
             if criterion == "gradient":
                 total[0] += torch.cat([g.sum(2) for g in gradients], dim=1)
             else:
-                a, wg = (torch.cat(found, dim=1).transpose(1, 2)[..., None] for found in ([c.detach() for c in chosen], gradients))
+                a, wg = (torch.cat(parts, dim=1).transpose(1, 2)[..., None] for parts in ([c.detach() for c in chosen], gradients))
                 total += row_parts(criterion, a, wg, w[:, part, None], f.detach()[..., None]).sum(2)
             logits[:, part] = out.detach()
         scores = torch.empty_like(logits).scatter_(1, order, logits)
-        return sigmoid(scores).numpy(), settled(criterion, total).double() / self.rows
+        return sigmoid(scores).numpy(), combine_sums(criterion, total).double() / self.rows
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         if not self._layers:
@@ -180,8 +176,8 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
     """Copies of the networks, ready for repair; one error with all of their problems."""
     check(models[0], cohorts[0])
     if all(type(m) is MLP and all(p.requires_grad for p in m.parameters()) for m in models):
-        place = compute_device(models[0], cohorts[0].inputs)
-        return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]), place)
+        device = compute_device(models[0], cohorts[0].inputs)
+        return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]), device)
     if len(models) > 1:
         raise BadInput(f"only equal MLPs can be repaired as a stack; got {len(models)} networks of type {type(models[0]).__name__}")
     if isinstance(models[0], ChosenOutputs):
@@ -192,10 +188,10 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
 def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
     """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights will change."""
     problems = []
-    half = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.dtype not in (torch.float32, torch.float64)})
-    if half:
-        problems.append(f"the network's weights are {', '.join(half)}; repair needs full precision: model.float()")
-    if changed and not any(True for _ in model.parameters()):
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
+    if dtypes:
+        problems.append(f"the network's weights are {', '.join(sorted(map(str, dtypes)))}; repair needs full precision: model.float()")
+    if changed and next(model.parameters(), None) is None:
         problems.append("the network has no parameters. Use a method that leaves it as it is, such as bias-score.")
     if not problems:
         try:

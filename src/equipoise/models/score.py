@@ -1,9 +1,10 @@
-"""Scores of any network: in eval mode, without gradients, in the memory of one batch; the network is left unchanged."""
+"""Scores of any network: in eval mode, without gradients, in the memory of one batch. The network is not changed."""
 
 import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -19,11 +20,12 @@ from equipoise.models.predictors import Predictor, predicted, with_output
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
 log = logging.getLogger(__name__)
-_halvings = count()  # of batches that were too large, in this process
+_halvings = count()  # how often a batch was too large, in this process
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # their outputs are sums, not probabilities
 OUTPUTS = ("auto", "logit", "probability")
+TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken
 Taken = Callable[[object, int], Tensor]  # a network's output and the number of rows -> the part that is used
-NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # of input per pass; a GPU needs more to be busy
+NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # input values per pass; a GPU needs more to be busy
 
 
 @contextmanager
@@ -37,8 +39,8 @@ def fused(model: nn.Module, convolve: Convolve = torch.cudnn_convolution_relu, k
     changed = []
     try:
         for module in model.modules():
-            if type(module) is nn.Sequential and (layers := _in_one_pass(list(module), convolve, kind)) is not None:
-                module.forward = _Chain(layers)  # type: ignore[method-assign]
+            if type(module) is nn.Sequential and (layers := _fused_layers(list(module), convolve, kind)) is not None:
+                module.forward = partial(_run_layers, layers)  # type: ignore[method-assign]
                 changed.append(module)
         yield
     finally:
@@ -53,34 +55,28 @@ def can_fuse(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class _Chain:
-    """Layers in sequence."""
-
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+def _run_layers(layers: Layers, x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
 
 
-def _in_one_pass(modules: list[nn.Module], convolve: Convolve, kind: torch.dtype) -> Layers | None:
+def _fused_layers(modules: list[nn.Module], convolve: Convolve, kind: torch.dtype) -> Layers | None:
     """The layers of a chain, each pair of a convolution and its ReLU as one; None if there is no such pair."""
     layers: Layers = []
-    at = 0
-    while at < len(modules):
-        first, *rest = modules[at : at + 2]
-        if isinstance(first, nn.Conv2d) and rest and _plain(first, nn.Conv2d) and _plain(rest[0], nn.ReLU) and _can(first):
-            layers.append(_together(first, convolve, kind))
-            at += 2
+    position = 0
+    while position < len(modules):
+        layer, *following = modules[position : position + 2]
+        if isinstance(layer, nn.Conv2d) and _fusible(layer) and following and _plain(following[0], nn.ReLU):
+            layers.append(_fused_convolution(layer, convolve, kind))
+            position += 2
         else:
-            layers.append(first)
-            at += 1
+            layers.append(layer)
+            position += 1
     return layers if len(layers) < len(modules) else None
 
 
-def _together(layer: nn.Conv2d, convolve: Convolve, kind: torch.dtype) -> Callable[[Tensor], Tensor]:
+def _fused_convolution(layer: nn.Conv2d, convolve: Convolve, kind: torch.dtype) -> Callable[[Tensor], Tensor]:
     assert layer.bias is not None
     weight, bias = layer.weight.detach().to(kind), layer.bias.detach().to(kind)  # once, not for every batch
     return lambda x: convolve(x.to(kind), weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
@@ -92,8 +88,8 @@ def _plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module) is kind and not any(hooks) and "forward" not in module.__dict__
 
 
-def _can(layer: nn.Conv2d) -> bool:
-    return layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+def _fusible(layer: nn.Conv2d) -> bool:
+    return _plain(layer, nn.Conv2d) and layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 @contextmanager
@@ -128,21 +124,21 @@ def feed_outputs(
 ) -> Tensor:
     """One raw output for each of these rows of a feed, on the CPU; `fast`: in bfloat16 if the device supports it.
 
-    `taken` selects what is used of the network's outputs, by default one number per row.
+    `taken` selects the part of the network's outputs that is used, by default one number per row.
     """
-    found: list[Tensor] = []
+    raw: list[Tensor] = []
 
-    def show(part: Tensor) -> None:
-        found.append(_shown(model, feed(part), taken or single_output))
+    def run(part: Tensor) -> None:
+        raw.append(_raw_output(model, feed(part), taken or single_output))
 
-    one_pass = fused(model) if fast and can_fuse(feed.device) else nullcontext()
-    with evaluating(model), torch.no_grad(), mixed_precision(feed.device) if fast else nullcontext(), one_pass:
-        in_pieces(show, rows, feed, batch)
-    return torch.cat(found).cpu() if found else torch.empty(0)
+    fusion = fused(model) if fast and can_fuse(feed.device) else nullcontext()
+    with evaluating(model), torch.no_grad(), mixed_precision(feed.device) if fast else nullcontext(), fusion:
+        in_pieces(run, rows, feed, batch)
+    return torch.cat(raw).cpu() if raw else torch.empty(0)
 
 
 def in_pieces(work: Callable[[Tensor], None], rows: Tensor, feed: Feed, batch: int | None = None) -> None:
-    """Does the work for all rows of a feed in batches; their size is halved when the device's memory is too small, which the feed keeps."""
+    """Calls `work` on all rows of a feed in batches. Halves the batch size if the device's memory is too small; the feed remembers it."""
     start, batch = 0, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"]))
     while start < len(rows):
         batch = min(batch, feed.most)
@@ -161,23 +157,22 @@ def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
             "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
         ) from error
     torch.cuda.empty_cache()
-    level = logging.DEBUG if next(_halvings) else logging.WARNING  # a warning once per process: every pass over the rows may come here
+    level = logging.DEBUG if next(_halvings) else logging.WARNING  # warn once per process: this may happen in every pass over the rows
     log.log(level, "the device's memory is too small for %s rows at a time; continuing with %s", batch, batch // 2)
     return batch // 2
 
 
-def _shown(model: nn.Module, piece: Tensor, taken: Taken) -> Tensor:
+def _raw_output(model: nn.Module, x: Tensor, taken: Taken) -> Tensor:
     try:
-        raw = model(piece)
+        raw = model(x)
     except (torch.OutOfMemoryError, BadInput):
         raise
     except Exception as error:  # a network may raise anything; the shapes help more than a traceback
-        reason = first_line(error)
         raise BadInput(
-            f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape[1:])}, {piece.dtype}: {reason}. "
+            f"the network raised {type(error).__name__} on inputs of shape {tuple(x.shape[1:])}, {x.dtype}: {first_line(error)}. "
             "Give it the inputs that it was trained on, in the same order."
         ) from error
-    return taken(raw, len(piece)).float()
+    return taken(raw, len(x)).float()
 
 
 def single_output(raw: object, rows: int) -> Tensor:
@@ -192,46 +187,60 @@ def single_output(raw: object, rows: int) -> Tensor:
     return raw.reshape(rows)
 
 
-def output_kind(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") -> str:
+def output_kind(model: nn.Module, inputs: Tensor | Images, output: str = "auto") -> str:
     """'logit' or 'probability': as given, or from the network's attribute `output`, or auto-detected.
 
     The output of a linear layer is a logit. Otherwise the values decide. Logits may all lie in [0, 1] by chance, so a few inputs are also
     scaled by 1,000: a probability stays within [0, 1], a logit does not.
     """
-    if asked not in OUTPUTS:
-        raise BadInput(f"output must be one of {', '.join(OUTPUTS)}; got {asked!r}")
-    said = getattr(model, "output", "auto") if asked == "auto" else asked
-    if isinstance(said, str) and said in ("logit", "probability"):
-        return said
+    if output not in OUTPUTS:
+        raise BadInput(f"output must be one of {', '.join(OUTPUTS)}; got {output!r}")
+    declared = getattr(model, "output", "auto") if output == "auto" else output
+    if isinstance(declared, str) and declared in ("logit", "probability"):
+        return declared
     few = inputs[:64]
     if _ends_in_a_layer(model, few[:2]):
         return "logit"
     return "probability" if looks_like_probability(lambda x: outputs(model, x), few) else "logit"
 
 
-def looks_like_probability(shown: Callable[[Tensor], Tensor], few: Tensor) -> bool:
-    """Whether what a network gives for a few inputs, and for the same scaled by 1,000, lies in [0, 1]."""
-    seen = [shown(few)]
+def looks_like_probability(network: Callable[[Tensor], Tensor], few: Tensor) -> bool:
+    """Whether the outputs for a few inputs, and for the same inputs scaled by 1,000, lie in [0, 1]."""
+    raw = [network(few)]
     for scale in (1000, -1000) if few.is_floating_point() else ():
         with suppress(BadInput):  # a network may reject such inputs
-            seen.append(shown(few * scale))
-    values = torch.cat(seen)
+            raw.append(network(few * scale))
+    values = torch.cat(raw)
     values = values[~values.isnan()]  # such as a logarithm of a negative input
     return len(values) > 0 and bool(((values >= 0) & (values <= 1)).all())
 
 
 def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
     """Whether the network returns the output of its last linear or convolutional layer."""
-    last: list[Tensor] = []
+    with recorded_outputs(model, LAYERS) as recorded:
+        raw = outputs(model, few)
+    if not recorded:
+        return False
+    _, last = recorded[-1]
+    return last.numel() == len(raw) and torch.equal(last.reshape(-1).float().cpu(), raw)
 
-    def see(_module: nn.Module, _inputs: object, given: Tensor) -> None:
-        last[:] = [given]
+
+@contextmanager
+def recorded_outputs(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Records the name and output of every call of a layer of these types during the block; no hook remains afterwards.
+
+    The hooks also run in a copy of the network, such as the one that `outputs` makes on another device.
+    """
+    calls: list[tuple[str, Tensor]] = []
+
+    def record(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        calls.append((name, output.detach()))
 
     with ExitStack() as hooks:
-        for layer in (m for m in model.modules() if isinstance(m, LAYERS)):
-            hooks.enter_context(layer.register_forward_hook(see))
-        raw = outputs(model, few)
-    return bool(last) and last[0].numel() == len(raw) and torch.equal(last[0].detach().reshape(-1).float().cpu(), raw)
+        for name, module in model.named_modules():
+            if isinstance(module, kinds):
+                hooks.enter_context(module.register_forward_hook(partial(record, name)))
+        yield calls
 
 
 def sigmoid(logits: Tensor) -> Tensor:
@@ -239,10 +248,20 @@ def sigmoid(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(expit(logits.detach().cpu().double().numpy())))
 
 
-def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto", raw: Tensor | None = None) -> Scores:
-    """The cohort's scores by a network that returns one logit or one probability per row; scores, which need no network, as they are.
+def as_scores(raw: Tensor, output: str) -> Tensor:
+    """The scores in double precision of a network's raw outputs, which are logits or probabilities."""
+    return sigmoid(raw) if output == "logit" else raw.double()
 
-    `raw` are the network's outputs for these rows where they are known already; it then does not run over them again.
+
+def logit_of(raw: Tensor, probability: bool) -> Tensor:
+    """The logit of a raw output."""
+    return torch.logit(raw, TINY) if probability else raw
+
+
+def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto", raw: Tensor | None = None) -> Scores:
+    """The cohort's scores by a network that returns one logit or one probability per row; `Scores` are returned unchanged.
+
+    `raw` are the network's outputs for these rows if they are known already, so that the network does not run again.
     """
     if isinstance(cohort, Scores):
         return cohort
@@ -258,6 +277,4 @@ def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = 
             f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}. "
             "Check for missing or unscaled inputs, or weights that diverged in training."
         )
-    kind = output_kind(model, cohort.inputs, output)
-    values = raw.double()
-    return Scores.of(cohort, (sigmoid(values) if kind == "logit" else values).numpy().astype(np.float64))
+    return Scores.of(cohort, as_scores(raw, output_kind(model, cohort.inputs, output)).numpy())

@@ -1,4 +1,4 @@
-"""Any one module under repair: on a CPU, on a GPU, or in several processes (see ranks)."""
+"""Any one module under repair, with one or several outputs: on a CPU, on a GPU, or in several processes (see ranks)."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -12,46 +12,58 @@ from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
+from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, as_matrix
 from equipoise.models.optimisers import OPTIMISERS, Blockwise, SingleSteps, copied
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
-from equipoise.models.score import feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
-from equipoise.models.units import Layer, find_units, gap_gradients, settled, sums, switch_off
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope, adversarial_gradients, shuffled
+from equipoise.models.score import (
+    as_scores,
+    evaluating,
+    feed_outputs,
+    in_pieces,
+    logit_of,
+    output_kind,
+    rows_at_once,
+    single_output,
+    smaller,
+)
+from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, sum_count, switch_off
 
-AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input per pass with a graph, which stores activations
-TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken
-DISTINCT = 50  # scores in bfloat16: with fewer, thresholds and gaps would be those of the rounding, and full precision is used
+AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
+DISTINCT = 50  # distinct scores in bfloat16, below which rounding would determine thresholds and gaps: full precision is used instead
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
 
 class SingleReplica(Replicas):
-    """Any one module."""
+    """Any one module with one output per row."""
 
-    taken = staticmethod(single_output)  # selects the outputs of the rows
+    select_outputs = staticmethod(single_output)  # as `taken` in `score.outputs`
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         self.size, self.rows, self.inputs = 1, len(inputs), inputs
-        self.grid: tuple[int, ...] = (len(inputs),)  # rows of input, and outputs per row if there are several
-        self.home, self.device = device_of(model), compute_device(model, inputs)
+        self.output_shape: tuple[int, ...] = (len(inputs),)  # rows of input, and outputs per row if there are several
+        self.original_device, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
         self.feed = Feed(inputs, self.device)
         self._feeds: dict[int, Feed] = {id(inputs): self.feed}
-        self.probability = output_kind(model, inputs) == "probability"
+        self.output = output_kind(model, inputs)
+        self.probability = self.output == "probability"
         self.reduced = self.device.type == "cuda"  # scores during the repair are in bfloat16
-        self._coarse = False  # bfloat16 would give nearly all rows the same score
+        self._coarse = False  # whether bfloat16 gives nearly all rows the same score
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._marked: list[Tensor] = []
         self._layers: list[Layer] = []
-        self._at_once = rows_at_once(self.feed, AT_ONCE.get(self.device.type, AT_ONCE["cpu"]))  # fewer once memory was too small
+        self._at_once = rows_at_once(self.feed, AT_ONCE.get(self.device.type, AT_ONCE["cpu"]))  # lowered if memory is too small
         self._optimisers = []
         self._frozen = np.zeros(1, bool)
         self._steps: dict[tuple[Backward, int], Captured] = {}
         self._backwards: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
-        frozen = sum(not p.requires_grad for p in model.parameters())
-        total = sum(1 for _ in model.parameters())
-        self.frozen = (frozen, total)
+        self.frozen = (sum(not p.requires_grad for p in model.parameters()), sum(1 for _ in model.parameters()))
+
+    def _trainable(self) -> list[nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
 
     def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
@@ -60,15 +72,15 @@ class SingleReplica(Replicas):
         try:
             with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generators is None else self._training(generators):
                 for layer in last:
-                    hooks.enter_context(layer.register_forward_pre_hook(lambda _m, args: features.append(args[0])))
+                    hooks.enter_context(layer.register_forward_pre_hook(lambda _module, args: features.append(args[0])))
                 raw = single_output(self.model(x), len(x))
         except torch.OutOfMemoryError as error:
             if not torch.is_grad_enabled():
                 raise  # without a graph the caller can use smaller batches
             raise too_large(len(x)) from error
         raw = raw.float()
-        seen = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
-        return (raw if self.probability else torch.sigmoid(raw))[None], seen[None]
+        last_input = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
+        return (raw if self.probability else torch.sigmoid(raw))[None], last_input[None]
 
     @contextmanager
     def _training(self, generators: Sequence[np.random.Generator]) -> Iterator[None]:
@@ -81,10 +93,10 @@ class SingleReplica(Replicas):
                 self.model.eval()
 
     def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        found: list[tuple[Tensor, Tensor]] = []
+        batches: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():  # every row once; random batches would compute each many times
-            in_pieces(lambda part: found.append(self.scores_and_features(part[None])), torch.arange(self.rows), self.feed)
-        scores, features = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+            in_pieces(lambda part: batches.append(self.scores_and_features(part[None])), torch.arange(self.rows), self.feed)
+        scores, features = (torch.cat(parts, dim=1) for parts in zip(*batches, strict=True))
 
         def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
             rows = index[0].to(self.device)
@@ -93,137 +105,133 @@ class SingleReplica(Replicas):
         return scores_and_features
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
-        wanted = self.inputs if inputs is None else inputs[0]
-        if id(wanted) not in self._feeds:  # a feed holds its inputs, so that their id is not reused
-            self._feeds[id(wanted)] = Feed(wanted, self.device)
-        feed, rows = self._feeds[id(wanted)], torch.arange(len(self._feeds[id(wanted)]))
-        scores = self._gathered(feed, rows)
-        if self.reduced and not self._coarse and len(scores.unique()) < min(DISTINCT, len(rows)):
+        source = self.inputs if inputs is None else inputs[0]
+        if id(source) not in self._feeds:  # a feed holds its inputs, so that their id is not reused
+            self._feeds[id(source)] = Feed(source, self.device)
+        feed = self._feeds[id(source)]
+        scores = self._all_scores(feed)
+        if self.reduced and not self._coarse and len(scores.unique()) < min(DISTINCT, len(feed)):
             self._coarse = True
-            scores = self._gathered(feed, rows)
+            scores = self._all_scores(feed)
         return scores.reshape(1, -1).numpy()
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
-        everyone, (weight,) = self._given(index, [weights])
+        rows, (weight,) = self._rows_and_values(index, [weights])
         if generators is not None:
-            self._proxy_gradient_in_training(everyone, weight, generators)
+            self._proxy_gradient_in_training(rows, weight, generators)
             return
-        rows, w = ranks.share(everyone), ranks.share(weight)
-        wanted = w.reshape(len(w), -1).any(1).nonzero()[:, 0]  # in eval mode, rows without weight have no effect
-        self._leave_gradient(self._proxy_backward, rows[wanted], [w[wanted]], len(everyone))
+        shard, w = ranks.share(rows), ranks.share(weight)
+        weighted = w.reshape(len(w), -1).any(1).nonzero()[:, 0]  # in eval mode, rows without weight have no effect
+        self._set_gradient(self._proxy_backward, shard[weighted], [w[weighted]], len(rows))
 
-    def _given(self, index: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The rows of input (b,) of indices, and what is given of them."""
-        return index[0], [g[0] for g in given]
+    def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The rows of input (b,) at indices (1, b), and the values of these rows."""
+        return index[0], [v[0] for v in values]
 
     def _proxy_gradient_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
         """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
-            with self._training(generators), mixed_precision(self.device):
-                raw = self.taken(self.model(self.feed(rows)), len(rows)).float()
+            with self._training(generators):
+                raw = self._raw_outputs(rows)
             self._proxy_backward(raw, w.to(self.device))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
 
+    def _raw_outputs(self, rows: Tensor) -> Tensor:
+        with mixed_precision(self.device):
+            return self.select_outputs(self.model(self.feed(rows)), len(rows)).float()
+
     def _proxy_backward(self, raw: Tensor, w: Tensor) -> None:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        everyone, values = self._given(index, given)
-        self._leave_gradient(self._logit_backward(slope), ranks.share(everyone), [ranks.share(v) for v in values], len(everyone))
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        rows, row_values = self._rows_and_values(index, values)
+        self._set_gradient(self._logit_backward(slope), ranks.share(rows), [ranks.share(v) for v in row_values], len(rows))
 
     def _logit_backward(self, slope: Slope) -> Backward:
         """The function that sets the gradient of a loss with this slope; the same object each time, so that recordings are found again."""
         if slope not in self._backwards:
 
-            def backward(raw: Tensor, *shares: Tensor) -> None:
-                logits = torch.logit(raw, eps=TINY) if self.probability else raw
-                logits.backward(slope(logits.detach()[None], *(s[None] for s in shares))[0])
+            def backward(raw: Tensor, *values: Tensor) -> None:
+                logits = logit_of(raw, self.probability)
+                logits.backward(slope(logits.detach()[None], *(v[None] for v in values))[0])
 
             self._backwards[slope] = backward
         return self._backwards[slope]
 
-    def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], batch: int) -> None:
-        """Sets the gradient of some rows out of a batch, with given values per row; on a GPU padded to one of a few numbers of rows."""
+    def _set_gradient(self, backward: Backward, rows: Tensor, values: Sequence[Tensor], batch: int) -> None:
+        """Sets the gradient of some rows of a batch, with values per row; on a GPU padded, so that few shapes have to be recorded."""
         if self.device.type == "cuda":
-            rows, given = self._padded(rows, given, max(8, batch // 32 * 8))
+            rows, values = self._padded(rows, values, max(8, batch // 32 * 8))
         try:
-            self._step(backward, len(rows), [g.shape for g in given])(rows.to(self.device), *(g.to(self.device) for g in given))
+            self._step(backward, len(rows), [v.shape for v in values])(rows.to(self.device), *(v.to(self.device) for v in values))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
-        ranks.add_up_gradients([p for p in self.model.parameters() if p.requires_grad])
+        ranks.add_up_gradients(self._trainable())
 
-    def _padded(self, rows: Tensor, given: Sequence[Tensor], unit: int) -> tuple[Tensor, list[Tensor]]:
-        """Padded with rows of weight zero to a multiple of `unit`, so that few shapes have to be recorded."""
+    def _padded(self, rows: Tensor, values: Sequence[Tensor], unit: int) -> tuple[Tensor, list[Tensor]]:
+        """The rows and values, padded with rows of weight zero to a multiple of `unit`."""
         more = -len(rows) % unit if len(rows) else unit
-        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([g, torch.zeros(more, *g.shape[1:])]) for g in given]
+        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([v, torch.zeros(more, *v.shape[1:])]) for v in values]
 
-    def _step(self, backward: Backward, rows: int, given: Sequence[torch.Size]) -> Captured:
-        """The step that sets the gradient by `backward` from the outputs of a number of rows."""
-        mine = [p for p in self.model.parameters() if p.requires_grad]
-        for p in mine:
+    def _step(self, backward: Backward, rows: int, shapes: Sequence[torch.Size]) -> Captured:
+        """The step that sets the gradient by `backward` from the outputs of a number of rows and values of these shapes."""
+        parameters = self._trainable()
+        for p in parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
 
-        def step(index: Tensor, *numbers: Tensor) -> None:
-            torch._foreach_zero_([p.grad for p in mine if p.grad is not None])
+        def step(index: Tensor, *values: Tensor) -> None:
+            torch._foreach_zero_([p.grad for p in parameters if p.grad is not None])
             if not len(index):
                 return
-            with mixed_precision(self.device):
-                raw = self.taken(self.model(self.feed(index)), len(index)).float()
-            backward(raw, *numbers)
+            backward(self._raw_outputs(index), *values)
 
         if self.device.type != "cuda" or not self.feed.resident:
             return Captured(step, [torch.empty(0)])
         key = (backward, rows)
         if key not in self._steps:
-            zeros = [torch.zeros(shape, device=self.device) for shape in given]
+            zeros = [torch.zeros(shape, device=self.device) for shape in shapes]
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._steps[key] = Captured(step, [torch.zeros(rows, dtype=torch.int64, device=self.device), *zeros], pool=self._pool)
         return self._steps[key]
 
-    def _scores(self, feed: Feed, rows: Tensor) -> Tensor:
-        raw = feed_outputs(self.model, feed, rows, fast=not self._coarse, taken=self.taken).double()
-        return raw if self.probability else sigmoid(raw)
+    def _all_scores(self, feed: Feed) -> Tensor:
+        """The scores of all rows of a feed, each process computing its share."""
+        scores = torch.zeros(len(feed), *self.output_shape[1:], dtype=torch.float64)
+        shard = ranks.share(torch.arange(len(feed)))
+        raw = feed_outputs(self.model, feed, shard, fast=not self._coarse, taken=self.select_outputs)
+        scores[shard] = as_scores(raw, self.output)
+        return self._sum_over_processes(scores)
 
-    def _gathered(self, feed: Feed, rows: Tensor) -> Tensor:
-        """The scores of a feed at `rows`, each process computing its share; those of other rows are zero."""
-        scores = torch.zeros(len(feed), *self.grid[1:], dtype=torch.float64)
-        mine = ranks.share(rows)
-        scores[mine] = self._scores(feed, mine)
-        return self._added(scores)
+    def _sum_over_processes(self, tensor: Tensor) -> Tensor:
+        if ranks.size() == 1:
+            return tensor
+        on_device = tensor.to(self.device)
+        ranks.add_up([on_device])
+        return on_device.cpu()
 
-    def _added(self, tensor: Tensor) -> Tensor:
-        """The sum over the processes."""
-        there = tensor.to(self.device)
-        ranks.add_up([there])
-        return there.cpu() if ranks.size() > 1 else tensor
-
-    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
-        mine = [p for p in self.model.parameters() if p.requires_grad]
-        pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
-        push = torch.autograd.grad(own, mine)
-        for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
-            p.grad = gradient
-        against = list(pull[: len(mine)])
+    def adversarial_gradient(self, loss: Tensor, adversary_loss: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        parameters = self._trainable()
+        push, against = adversarial_gradients(loss, adversary_loss, parameters, adversary)
         dot = torch.stack([x.sum() for x in torch._foreach_mul(push, against)]).sum()
         square = torch.stack([x.sum() for x in torch._foreach_mul(against, against)]).sum()
         share = -(dot / square.clamp(min=1e-12) + weight)
-        for p, a, b in zip(mine, push, torch._foreach_mul(against, share), strict=True):
+        for p, a, b in zip(parameters, push, torch._foreach_mul(against, share), strict=True):
             p.grad = a + b
 
-    def _steps_by(self, name: str, rate: float) -> Optimiser:
-        wanted = [p for p in self.model.parameters() if p.requires_grad]
-        if not wanted:
+    def _make_optimiser(self, name: str, rate: float) -> Optimiser:
+        parameters = self._trainable()
+        if not parameters:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
         if name == "blockwise":
-            return SingleSteps(Blockwise(wanted, rate))
-        return SingleSteps(OPTIMISERS.get(name, torch.optim.SGD)(wanted, lr=rate, fused=self.device.type == "cuda"))
+            return SingleSteps(Blockwise(parameters, rate))
+        return SingleSteps(OPTIMISERS.get(name, torch.optim.SGD)(parameters, lr=rate, fused=self.device.type == "cuda"))
 
     def _state(self) -> list[Tensor]:
         """Everything that fine-tuning changes: parameters that are not frozen, and running statistics."""
-        return [*(p.data for p in self.model.parameters() if p.requires_grad), *self.model.buffers()]
+        return [*(p.data for p in self._trainable()), *self.model.buffers()]
 
     def _mark(self, replicates: BoolArray) -> None:
         if replicates[0]:
@@ -238,23 +246,23 @@ class SingleReplica(Replicas):
             self._kept = copy.deepcopy(self.model)
 
     def kept(self) -> list[nn.Module]:
-        return [self._sent_home(copy.deepcopy(self._kept))]
+        return [self._on_original_device(copy.deepcopy(self._kept))]
 
-    def _sent_home(self, model: nn.Module) -> nn.Module:
+    def _on_original_device(self, model: nn.Module) -> nn.Module:
         """The network on its original device and in its original layout."""
         if self.device.type == "cuda":
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        return model.to(self.home)
+        return model.to(self.original_device)
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
         self._layers = find_units(self.model, self.feed(torch.arange(min(2, self.rows))), pattern, granularity)
-        return self._layers[-1].start + self._layers[-1].size
+        return self._layers[-1].end
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
-        w = torch.from_numpy(weights[0]).float().view(self.grid)
-        some = w.reshape(len(w), -1).any(1)
+        w = torch.from_numpy(weights[0]).float().view(self.output_shape)
+        weighted = w.reshape(len(w), -1).any(1)
         # Rows without weight need no backward pass and go last.
-        order = torch.cat([ranks.share(some.nonzero()[:, 0]), ranks.share((~some).nonzero()[:, 0])])
+        order = torch.cat([ranks.share(weighted.nonzero()[:, 0]), ranks.share((~weighted).nonzero()[:, 0])])
         while True:
             try:
                 raw, total = self._influence(order, w, min(self._at_once, max(1, len(order))), criterion)
@@ -262,32 +270,30 @@ class SingleReplica(Replicas):
             except torch.OutOfMemoryError as error:
                 self._at_once = smaller(min(self._at_once, len(order)), error)
         ranks.add_up([total])
-        scores = raw.double() if self.probability else sigmoid(raw)
-        everyone = torch.zeros(self.grid, dtype=torch.float64)
-        everyone[order] = scores.cpu()
-        return self._added(everyone).reshape(1, -1).numpy(), settled(criterion, total)[None] / len(w)
+        scores = torch.zeros(self.output_shape, dtype=torch.float64)
+        scores[order] = as_scores(raw, self.output).cpu()
+        return self._sum_over_processes(scores).reshape(1, -1).numpy(), combine_sums(criterion, total)[None] / len(w)
 
     def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
         """Raw outputs of the rows in this order, and the sums (sums, units) that make up the criterion.
 
-        All pieces have the same size (the last is filled up), so that rounding cannot differ between rows with and without weight, which
+        All batches have the same size (the last is padded), so that rounding cannot differ between rows with and without weight, which
         for EOD are positives and negatives: a network without any signal would otherwise appear to separate them.
         """
-        units = self._layers[-1].start + self._layers[-1].size
-        total = torch.zeros(sums(criterion), units, dtype=torch.float64, device=self.device)
+        total = torch.zeros(sum_count(criterion), self._layers[-1].end, dtype=torch.float64, device=self.device)
         heads = self._layers[0].kind == "head"  # without gradients torch uses another implementation of attention, with other rounding
-        found = []
-        filled = torch.cat([order, order[:1].expand(-len(order) % batch)])
-        weighted = torch.cat([w[order], torch.zeros(len(filled) - len(order), *w.shape[1:])])
-        for part, weight in zip(filled.split(batch), weighted.split(batch), strict=True):
+        outputs = []
+        padded = torch.cat([order, order[:1].expand(-len(order) % batch)])
+        weights = torch.cat([w[order], torch.zeros(len(padded) - len(order), *w.shape[1:])])
+        for part, weight in zip(padded.split(batch), weights.split(batch), strict=True):
             if heads or weight.any():
-                raw, found_here = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
-                total.add_(found_here)
+                raw, batch_sums = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
+                total.add_(batch_sums)
             else:
-                with torch.no_grad(), mixed_precision(self.device):
-                    raw = self.taken(self.model(self.feed(part)), len(part)).float()
-            found.append(raw)
-        return torch.cat(found)[: len(order)] if found else torch.empty(0), total
+                with torch.no_grad():
+                    raw = self._raw_outputs(part)
+            outputs.append(raw)
+        return torch.cat(outputs)[: len(order)] if outputs else torch.empty(0), total
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         if outgoing:
@@ -296,15 +302,48 @@ class SingleReplica(Replicas):
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         with torch.no_grad():
-            for mine, original in zip(self.model.parameters(), self._original.parameters(), strict=True):
-                mine.copy_(original * (1 + spread * _noise(original, generators[0])))
+            for parameter, original in zip(self.model.parameters(), self._original.parameters(), strict=True):
+                parameter.copy_(original * (1 + spread * _noise(original, generators[0])))
+
+
+class ManyOutputs(SingleReplica):
+    """One module with several outputs. A row of a method is a pair of image i and label l, at i * labels + l."""
+
+    select_outputs = staticmethod(as_matrix)
+
+    def __init__(self, model: ChosenOutputs, inputs: Tensor | Images) -> None:
+        super().__init__(model, inputs)
+        self.images, self.labels = len(inputs), len(model.columns)
+        self.rows, self.output_shape = self.images * self.labels, (self.images, self.labels)
+        with evaluating(self.model), torch.no_grad():
+            few = self.feed(torch.arange(min(2, self.images)))
+            self.width = as_matrix(self.model.get_submodule("inner")(few), len(few)).shape[1]
+
+    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
+        """Batches of whole images with at most `batch` pairs, but with `least` images or more."""
+        for images in shuffled(self.images, generators, max(least, batch // self.labels), least):
+            yield (images[:, :, None] * self.labels + torch.arange(self.labels)).reshape(len(images), -1)
+
+    def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The images (b,) of pairs (1, b * labels), and the values of the pairs as (b, labels)."""
+        images = index[0].view(-1, self.labels)[:, 0] // self.labels
+        return images, [v[0].view(-1, self.labels) for v in values]
+
+    def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
+        patterns = [f"{WRAPPED}{p}" for p in ([pattern] if isinstance(pattern, str) else pattern)]
+        few = self.feed(torch.arange(min(2, self.images)))
+        self._layers = find_units(self.model, few, patterns, granularity, self.width)
+        return self._layers[-1].end
+
+    def kept(self) -> list[nn.Module]:
+        return [self._on_original_device(copy.deepcopy(self._kept.get_submodule("inner")))]
 
 
 def _noise(like: Tensor, rng: np.random.Generator) -> Tensor:
     """Normal numbers in the shape of a tensor; for a GPU drawn there, since drawing millions on the CPU would dominate the time."""
     if like.is_cuda:
-        own = torch.Generator(like.device).manual_seed(int(rng.integers(2**62)))
-        return torch.randn(like.shape, generator=own, device=like.device)
+        device_rng = torch.Generator(like.device).manual_seed(int(rng.integers(2**62)))
+        return torch.randn(like.shape, generator=device_rng, device=like.device)
     return torch.from_numpy(rng.standard_normal(like.numel(), dtype=np.float32)).view(like.shape)
 
 
@@ -318,7 +357,7 @@ def too_large(rows: int) -> BadInput:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's random numbers from a seed, and as they were afterwards. On the CPU no other device is asked, which takes 0.2 ms a step."""
+    """Seeds torch during the block and restores its generators. On the CPU this leaves other devices alone, which saves 0.2 ms per step."""
     if device.type != "cpu":
         with torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -1,12 +1,12 @@
 """The paper's network for tables (Table `tab:arch`), and many equal ones as one stack: the same layers with a leading axis of replicates.
 
-On its own, a 32-unit layer is all overhead. Activations of a stack are (replicates, units, rows), so that a layer is one batched matrix
-product and batch norm is one fused call over replicates x units channels. Parameters and gradients each lie in one flat buffer, so that an
-optimiser's step is a few operations. Every replicate draws its dropout masks from its own generator: what it learns does not depend on its
-neighbours.
+A single 32-unit layer spends nearly all of its time on overhead. Activations of a stack are (replicates, units, rows), so that a layer is
+one batched matrix product and batch norm is one fused call over replicates x units channels. Parameters and gradients each lie in one flat
+buffer, so that an optimiser's step is a few operations. Every replicate draws its dropout masks from its own generator, so its result does
+not depend on the other replicates.
 
 A stack lies on one device, where all of its steps run without waiting for a value. Dropout masks are the same on every device: they are
-drawn on the CPU and sent there. On a GPU a step's 300 small kernels are recorded once and replayed (see devices), and sums are taken in
+drawn on the CPU and copied. On a GPU a step's 300 small kernels are recorded once and replayed (see devices), and sums are computed in
 another order. A step there equals one on a CPU up to rounding, which training amplifies: after a few dozen steps single networks differ,
 as they do on a CPU after a change of the initial weights in the last digit.
 """
@@ -25,9 +25,9 @@ from torch.nn import functional as F
 from equipoise.models.devices import Captured, Pool, device_of, to_device
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
-CHUNKS = {"cpu": 512}  # rows of one evaluation step: activations of a chunk stay in the processor's cache
+CPU_CHUNK = 512  # rows of one evaluation step: activations of a chunk stay in the processor's cache
 CHUNK = 2**14  # on other devices, which are faster in few large steps
-RECORD_AFTER = 8  # occurrences of a step before it is recorded, which takes as long as a hundred steps
+RECORD_AFTER = 8  # occurrences of a step before it is recorded, since a recording takes as long as a hundred steps
 
 
 class MLP(nn.Module):
@@ -64,7 +64,7 @@ class Stack:
     def __init__(self, models: Sequence[MLP], dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> None:
         first = self._first = models[0]
         self.device = device or device_of(first)
-        self.chunk = CHUNKS.get(self.device.type, CHUNK)
+        self.chunk = CPU_CHUNK if self.device.type == "cpu" else CHUNK
         self.size = len(models)
         self.inputs, self.width, self.depth = first.inputs, first.width, first.depth
         self.dropout = first.dropout.p
@@ -74,12 +74,12 @@ class Stack:
         self.theta = torch.empty(sum(sizes), dtype=dtype, device=self.device)
         self.gradient = torch.zeros_like(self.theta)
         self.parameters: dict[str, Tensor] = {}
-        self._slots: dict[str, Tensor] = {}  # each parameter's view of the gradient
+        self._gradients: dict[str, Tensor] = {}  # each parameter's view of the gradient
         lengths = torch.tensor(sizes) // self.size
         self.lengths = lengths.repeat_interleave(self.size).to(self.device)  # of every tensor of every replicate, in theta's order
         block = torch.arange(len(self.lengths)).repeat_interleave(lengths.repeat_interleave(self.size))
-        self.block = block.to(self.device)  # the tensor (of all replicates) of each number in theta
-        self.owner = (block % self.size).to(self.device)  # and its replicate
+        self.block = block.to(self.device)  # for each number in theta, the position of its tensor in `lengths`
+        self.owner = (block % self.size).to(self.device)  # for each number in theta, its replicate
         self.numbers = [n.to(self.device) for n in (block % self.size).argsort(stable=True).view(self.size, -1)]  # positions per replicate
         for (name, _), shape, size, start in zip(self._template, shapes, sizes, np.cumsum([0, *sizes[:-1]]), strict=True):
             where = slice(int(start), int(start) + size)
@@ -88,10 +88,10 @@ class Stack:
             view.requires_grad_(True)
             view.grad = self.gradient[where].view(shape)
             self.parameters[name] = view
-            self._slots[name] = self.gradient[where].view(shape)
+            self._gradients[name] = self.gradient[where].view(shape)
         self.means, self.variances = (
-            [torch.stack([m.get_buffer(f"norms.{k}.{what}") for m in models]).to(self.device, dtype) for k in range(self.depth + 1)]
-            for what in ("running_mean", "running_var")
+            [torch.stack([m.get_buffer(f"norms.{k}.{name}") for m in models]).to(self.device, dtype) for k in range(self.depth + 1)]
+            for name in ("running_mean", "running_var")
         )
 
     def logits(self, x: Tensor, *, masks: Tensor | None = None, training: bool = False, kept: list[Tensor] | None = None) -> Tensor:
@@ -99,7 +99,7 @@ class Stack:
 
         `training` normalises by the batch and updates the running statistics; `masks` (layers, R, width, rows) are
         dropout masks, already scaled. `kept` receives the pre-activations (R, width, rows) of every hidden layer and, last, the
-        features (R, width, rows) from which the logit is made.
+        features (R, width, rows) that enter the output layer.
         """
         h = x.transpose(1, 2)
         rows = x.shape[1]
@@ -128,25 +128,25 @@ class Stack:
     def fill_gradient(self, x: Tensor, slope: Callable[[Tensor], Tensor], *, masks: Tensor | None = None, training: bool = False) -> None:
         """Sets `gradient` to that of a loss whose derivative with respect to the logits (R, rows) is `slope(logits)`.
 
-        The same as autograd through `logits`, by hand: half the operations, since nothing is recorded, zeroed or accumulated.
+        Equal to autograd through `logits`, with half the operations, since nothing is recorded, zeroed or accumulated.
         """
         rows, channels = x.shape[1], self.size * self.width
-        h, past = x.transpose(1, 2), []
+        h, forward = x.transpose(1, 2), []
         for k in range(self.depth + 1):
             z = torch.baddbmm(self.parameters[f"linears.{k}.bias"].unsqueeze(-1), self.parameters[f"linears.{k}.weight"], h)
             a = z.relu_()
             if masks is not None:
                 a.mul_(masks[k])
             mean, inverse = self._moments(k, a, training)
-            past.append((h, a, mean, inverse))
+            forward.append((h, a, mean, inverse))
             scale = self.parameters[f"norms.{k}.weight"] * inverse
             h = (a - mean.unsqueeze(-1)).mul_(scale.unsqueeze(-1)).add_(self.parameters[f"norms.{k}.bias"].unsqueeze(-1))
         weight = self.parameters["out.weight"]
         d = slope(torch.baddbmm(self.parameters["out.bias"].unsqueeze(-1), weight, h)[:, 0]).unsqueeze(1)
-        self._write("out", d, h)
+        self._set_linear_gradient("out", d, h)
         g = torch.bmm(weight.transpose(1, 2), d)
         for k in range(self.depth, -1, -1):
-            h, a, mean, inverse = past[k]
+            h, a, mean, inverse = forward[k]
             g, scale, shift = torch.ops.aten.native_batch_norm_backward(
                 g.view(1, channels, rows),
                 a.view(1, channels, rows),
@@ -159,13 +159,13 @@ class Stack:
                 EPS,
                 [True, True, True],
             )
-            self._slots[f"norms.{k}.weight"].copy_(scale.view(self.size, self.width))
-            self._slots[f"norms.{k}.bias"].copy_(shift.view(self.size, self.width))
+            self._gradients[f"norms.{k}.weight"].copy_(scale.view(self.size, self.width))
+            self._gradients[f"norms.{k}.bias"].copy_(shift.view(self.size, self.width))
             # No gradient where the unit was off or dropped.
             g = torch.ops.aten.threshold_backward(g.view(self.size, self.width, rows), a, 0)
             if masks is not None:
                 g.mul_(1 / (1 - round(self.dropout * 65536) / 65536))
-            self._write(f"linears.{k}", g, h)
+            self._set_linear_gradient(f"linears.{k}", g, h)
             if k:
                 g = torch.bmm(self.parameters[f"linears.{k}.weight"].transpose(1, 2), g)
 
@@ -181,10 +181,10 @@ class Stack:
         self.variances[k].lerp_(variance * (rows / (rows - 1)), MOMENTUM)
         return mean, torch.rsqrt(variance + EPS)
 
-    def _write(self, layer: str, d: Tensor, h: Tensor) -> None:
-        """The gradients of a linear layer from that of its output (R, out, rows) and its input (R, in, rows)."""
-        torch.bmm(d, h.transpose(1, 2), out=self._slots[f"{layer}.weight"])
-        torch.sum(d, 2, out=self._slots[f"{layer}.bias"])
+    def _set_linear_gradient(self, layer: str, d: Tensor, h: Tensor) -> None:
+        """Sets the gradients of a linear layer from the gradient of its output (R, out, rows) and its input (R, in, rows)."""
+        torch.bmm(d, h.transpose(1, 2), out=self._gradients[f"{layer}.weight"])
+        torch.sum(d, 2, out=self._gradients[f"{layer}.bias"])
 
     @torch.no_grad()
     def evaluate(self, x: Tensor) -> Tensor:
@@ -206,11 +206,15 @@ class Stack:
 
     def load(self, source: "Snapshot", replicates: Tensor) -> None:
         """Restores the parameters and statistics of some replicates from a snapshot."""
-        with torch.no_grad():
-            chosen = self.marked(replicates)
-            torch.where(chosen[self.owner], source.theta, self.theta, out=self.theta)
-            for mine, theirs in zip((*self.means, *self.variances), (*source.means, *source.variances), strict=True):
-                torch.where(chosen[:, None], theirs, mine, out=mine)
+        self._copy_replicates(source, self, replicates)
+
+    @torch.no_grad()
+    def _copy_replicates(self, source: "Stack | Snapshot", target: "Stack | Snapshot", replicates: Tensor) -> None:
+        """Copies the parameters and statistics of some replicates of this stack from or to a snapshot."""
+        chosen = self.marked(replicates)
+        torch.where(chosen[self.owner], source.theta, target.theta, out=target.theta)
+        for old, new in zip((*target.means, *target.variances), (*source.means, *source.variances), strict=True):
+            torch.where(chosen[:, None], new, old, out=old)
 
     def marked(self, replicates: Tensor) -> Tensor:
         """A mask of these replicates (R,) on the stack's device, from their positions on the CPU."""
@@ -234,11 +238,11 @@ class Stack:
     def unstack(self) -> list[MLP]:
         """The replicates as separate MLPs, in eval mode, on the device of the first original."""
         models = []
-        home = device_of(self._first)
-        parameters = {name: value.detach().to(home) for name, value in self.parameters.items()}
-        means, variances = ([value.to(home) for value in values] for values in (self.means, self.variances))
+        device = device_of(self._first)
+        parameters = {name: value.detach().to(device) for name, value in self.parameters.items()}
+        means, variances = ([value.to(device) for value in values] for values in (self.means, self.variances))
         for r in range(self.size):
-            model = copy.deepcopy(self._first).to(self.theta.dtype)  # a fresh one would draw from the global generator
+            model = copy.deepcopy(self._first).to(self.theta.dtype)  # a new MLP would draw from the global generator
             with torch.no_grad():
                 for name, _ in self._template:
                     model.get_parameter(name).copy_(parameters[name][r])
@@ -252,30 +256,30 @@ class Stack:
 class Recorder:
     """Runs steps of a stack. On a GPU a step that occurs often enough with tensors of the same shapes is recorded, then replayed.
 
-    A step sets the stack's gradient and, in training, updates the running statistics; its inputs are its tensors and constants.
+    A step sets the stack's gradient and, in training, updates the running statistics; it may depend only on its tensors and constants.
     """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self._steps: dict[tuple[object, ...], Captured] = {}
-        self._met: Counter[tuple[object, ...]] = Counter()
+        self._occurrences: Counter[tuple[object, ...]] = Counter()
         self._pool: Pool | None = None
 
     def __call__(self, step: Callable[..., None], *tensors: Tensor | None, key: object = None) -> None:
         """Runs the step. `key` identifies it if the function is a new object each time. Tensors may be on the CPU."""
-        here = [to_device(t, self.stack.device) for t in tensors if t is not None]
+        inputs = [to_device(t, self.stack.device) for t in tensors if t is not None]
         if self.stack.device.type != "cuda":
-            step(*here)
+            step(*inputs)
             return
-        name = (step if key is None else key, *(t.shape for t in here))
-        self._met[name] += 1
-        if self._met[name] <= RECORD_AFTER:
-            step(*here)
+        name = (step if key is None else key, *(t.shape for t in inputs))
+        self._occurrences[name] += 1
+        if self._occurrences[name] <= RECORD_AFTER:
+            step(*inputs)
             return
         if name not in self._steps:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._steps[name] = Captured(step, here, [*self.stack.means, *self.stack.variances], self._pool)
-        self._steps[name](*here)
+            self._steps[name] = Captured(step, inputs, [*self.stack.means, *self.stack.variances], self._pool)
+        self._steps[name](*inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,10 +297,7 @@ class Snapshot:
 
     def update(self, stack: Stack, replicates: Tensor) -> None:
         """Copies the present state of some replicates."""
-        chosen = stack.marked(replicates)
-        torch.where(chosen[stack.owner], stack.theta.detach(), self.theta, out=self.theta)
-        for mine, theirs in zip((*self.means, *self.variances), (*stack.means, *stack.variances), strict=True):
-            torch.where(chosen[:, None], theirs, mine, out=mine)
+        stack._copy_replicates(stack, self, replicates)
 
 
 class Critics(nn.Module):
@@ -323,6 +324,6 @@ class Critics(nn.Module):
             if k + 1 < len(self.weights):
                 x = torch.relu(x)
                 if self.training and self.p:
-                    kept = np.stack([g.random(x.shape[1:], dtype=np.float32) >= self.p for g in self.generators])
-                    x = x * torch.from_numpy(kept).to(x) / (1 - self.p)
+                    mask = np.stack([g.random(x.shape[1:], dtype=np.float32) >= self.p for g in self.generators])
+                    x = x * torch.from_numpy(mask).to(x) / (1 - self.p)
         return x

@@ -1,9 +1,9 @@
 """Training as in the paper: binary cross-entropy and early stopping on validation loss.
 
 For tables: Adam, ReduceLROnPlateau, mini-batches of 64. For chest X-rays (`IMAGES`): AdamW, StepLR, mini-batches of 32, at most 20 epochs,
-augmentation. Where we depart from the published code: the best weights are restored from a copy (theirs keeps a live reference, so it gets
-the last ones), and the validation loss is evaluated after every epoch (theirs: every tenth, with a patience of eleven evaluations).
-`Training(restore="last", patience=110)` trains as published. The default network trains as a stack of one (see stack).
+augmentation. Departures from the published code: the best weights are restored from a copy (the published code keeps a reference, so it
+restores the last ones), and the validation loss is evaluated after every epoch (published: every tenth, with a patience of eleven
+evaluations). `Training(restore="last", patience=110)` trains as published. The default network trains as a stack of one (see stack).
 """
 
 import copy
@@ -21,7 +21,7 @@ from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device, to_device
 from equipoise.models.optimisers import OPTIMISERS, StackedAdam
-from equipoise.models.score import evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
+from equipoise.models.score import as_scores, evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
 from equipoise.models.single import too_large
 from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
 
@@ -47,10 +47,11 @@ class Training:
         pick("optimiser of training", self.optimiser, OPTIMISERS)
         pick("schedule of training", self.schedule, ("plateau", "step"))
         pick("weights to restore after training", self.restore, ("best", "last"))
-        least = {"epochs": 0, "batch": 1, "patience": 1, "plateau": 1, "step": 1}  # no epochs: the initial network
-        counts = {name: getattr(self, name) for name in least}
+        smallest = {"epochs": 0, "batch": 1, "patience": 1, "plateau": 1, "step": 1}  # 0 epochs return the initial network
         problems = [
-            f"{name} of training must be at least {least[name]}; got {value}" for name, value in counts.items() if value < least[name]
+            f"{name} of training must be at least {least}; got {getattr(self, name)}"
+            for name, least in smallest.items()
+            if getattr(self, name) < least
         ]
         if not (isfinite(self.learning_rate) and self.learning_rate > 0):
             problems.append(f"learning_rate must be a positive number; got {self.learning_rate}")
@@ -64,12 +65,12 @@ IMAGES = Training(epochs=20, batch=32, learning_rate=1e-4, patience=5, optimiser
 class Augmentation:
     """The ranges of random changes to images: one affine map per row, drawn on the CPU and applied on the device.
 
-    The paper names the kinds but not their sizes: these are ours.
+    The paper names the kinds of changes but not their sizes.
     """
 
     crop: float = 0.875  # the smallest share of height and width that remains, around the centre
     flip: float = 0.5  # the probability of a mirror image
-    shift: float = 0.05  # of height and width, in either direction
+    shift: float = 0.05  # share of height and width, in either direction
     turn: float = 10.0  # degrees, in either direction
 
     def draw(self, rows: int, rng: np.random.Generator) -> Tensor:
@@ -84,7 +85,7 @@ class Augmentation:
 
 
 def moved(x: Tensor, maps: Tensor) -> Tensor:
-    """Images (b, c, h, w) under their maps (b, 2, 3); pixels from outside have the image's darkest value."""
+    """Images (b, c, h, w) after their affine maps (b, 2, 3); pixels from outside get the image's darkest value."""
     lowest = x.amin((1, 2, 3), keepdim=True)
     grid = F.affine_grid(maps, list(x.shape), align_corners=False)
     return F.grid_sample(x - lowest, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + lowest
@@ -165,7 +166,7 @@ class _StackedRun:
         self.recorder = Recorder(stack)
         self.shuffles = [generator(seed, "shuffle") for seed in seeds]
         self.dropouts = [generator(seed, "dropout") for seed in seeds]
-        self.names = list(range(stack.size))  # the replicate of each row of the stack
+        self.names = list(range(stack.size))  # the original position of each replicate that is still in the stack
         self.optimiser = StackedAdam(stack, settings.learning_rate)
         self.best = Snapshot.of(stack)
         self.best_loss = torch.full((stack.size,), float("inf"))
@@ -179,16 +180,16 @@ class _StackedRun:
         for epoch in range(self.settings.epochs):
             self._epoch()
             loss = F.binary_cross_entropy_with_logits(self.stack.evaluate(self.x_valid), self.y_valid, reduction="none").mean(1)
-            self._evaluated(loss.cpu())  # the only value per epoch that is waited for
+            self._update_best(loss.cpu())  # the only value per epoch that the GPU is waited for
             if progress:
                 progress(epoch, float(self.best_loss.mean()))
             stopped = self.since_best >= self.settings.patience
             if stopped.any():
-                self._leave(stopped)
+                self._remove(stopped)
                 if not self.names:
                     break
         if self.names:
-            self._leave(torch.ones(len(self.names), dtype=torch.bool))
+            self._remove(torch.ones(len(self.names), dtype=torch.bool))
         return [self.finished[k] for k in range(replicates)]
 
     def _epoch(self) -> None:
@@ -207,21 +208,21 @@ class _StackedRun:
         # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
         self.stack.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)
 
-    def _evaluated(self, loss: Tensor) -> None:
+    def _update_best(self, loss: Tensor) -> None:
         """Copies the replicates that improved, and lowers the learning rate of those on a plateau."""
         better = loss < self.best_loss
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.since_best = torch.where(better, 0, self.since_best + 1)
         self.best.update(self.stack, better.nonzero()[:, 0])
-        clearly = loss < self.plateau_best * (1 - 1e-4)
-        self.plateau_best = torch.where(clearly, loss, self.plateau_best)
-        self.since_plateau = torch.where(clearly, 0, self.since_plateau + 1)
-        level = self.since_plateau > self.settings.plateau
-        if level.any():
-            self.optimiser.set_rate(torch.where(level, self.optimiser.rate * 0.1, self.optimiser.rate))
-            self.since_plateau = torch.where(level, 0, self.since_plateau)
+        clearly_better = loss < self.plateau_best * (1 - 1e-4)
+        self.plateau_best = torch.where(clearly_better, loss, self.plateau_best)
+        self.since_plateau = torch.where(clearly_better, 0, self.since_plateau + 1)
+        on_plateau = self.since_plateau > self.settings.plateau
+        if on_plateau.any():
+            self.optimiser.set_rate(torch.where(on_plateau, self.optimiser.rate * 0.1, self.optimiser.rate))
+            self.since_plateau = torch.where(on_plateau, 0, self.since_plateau)
 
-    def _leave(self, stopped: Tensor) -> None:
+    def _remove(self, stopped: Tensor) -> None:
         """Removes replicates from the stack, with their best or their present weights."""
         current = Snapshot.of(self.stack)
         if self.settings.restore == "best":
@@ -235,25 +236,26 @@ class _StackedRun:
         self.names = [self.names[k] for k in kept]
         if not kept:
             return
-        stays = ~stopped.to(self.stack.device)[self.stack.owner]
+        kept_numbers = ~stopped.to(self.stack.device)[self.stack.owner]
         old, rate = self.optimiser, self.optimiser.rate[keep]
         present = self.stack.unstack()
-        there = keep.to(self.stack.device)
-        best = Snapshot(self.best.theta[stays], [m[there] for m in self.best.means], [v[there] for v in self.best.variances])
+        on_device = keep.to(self.stack.device)
+        self.best = Snapshot(
+            self.best.theta[kept_numbers], [m[on_device] for m in self.best.means], [v[on_device] for v in self.best.variances]
+        )
         self.stack = Stack([present[k] for k in kept], self.stack.theta.dtype, self.stack.device)
         self.recorder = Recorder(self.stack)
         self.optimiser = StackedAdam(self.stack, rate)
-        self.optimiser.mean, self.optimiser.square, self.optimiser.steps = old.mean[stays], old.square[stays], old.steps
-        self.best = best
-        self.x, self.y, self.x_valid, self.y_valid = (t[there] for t in (self.x, self.y, self.x_valid, self.y_valid))
+        self.optimiser.mean, self.optimiser.square, self.optimiser.steps = old.mean[kept_numbers], old.square[kept_numbers], old.steps
+        self.x, self.y, self.x_valid, self.y_valid = (t[on_device] for t in (self.x, self.y, self.x_valid, self.y_valid))
         self.shuffles, self.dropouts = [self.shuffles[k] for k in kept], [self.dropouts[k] for k in kept]
         self.best_loss, self.since_best = self.best_loss[keep], self.since_best[keep]
         self.plateau_best, self.since_plateau = self.plateau_best[keep], self.since_plateau[keep]
 
 
 def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, progress: Progress | None) -> nn.Module:
-    """The same training for any module: its dropout draws from a generator seeded for this run only."""
-    home = device_of(model)
+    """The same training for any module. Its dropout draws from torch's generator, seeded for this run and restored afterwards."""
+    original_device = device_of(model)
     kind = output_kind(model, train.inputs)
     run = ModuleRun(model, train, valid, seed, settings, kind)
     best_loss, best_state, since_best = float("inf"), copy.deepcopy(model.state_dict()), 0
@@ -269,15 +271,14 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
                 since_best += 1
             if since_best >= settings.patience:
                 break
-    model = run.model.to(home)
+    model = run.model.to(original_device)
     if settings.restore == "best":
         model.load_state_dict(best_state)
     if run.device.type == "cuda":
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     model.zero_grad(set_to_none=True)
     model.eval()
-    raw = outputs(model, valid.inputs).double()
-    model.__dict__["threshold"] = best_cut((sigmoid(raw) if kind == "logit" else raw).numpy(), valid.y)
+    model.__dict__["threshold"] = best_cut(as_scores(outputs(model, valid.inputs), kind).numpy(), valid.y)
     return model
 
 
@@ -285,8 +286,8 @@ def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.in
     """The threshold with the best balanced accuracy."""
     from sklearn.metrics import roc_curve
 
-    fpr, tpr, cuts = roc_curve(y, score, drop_intermediate=False)
-    return float(cuts[1:][(tpr - fpr)[1:].argmax()])
+    fpr, tpr, thresholds = roc_curve(y, score, drop_intermediate=False)
+    return float(thresholds[1:][(tpr - fpr)[1:].argmax()])
 
 
 def _check(train: Cohort, valid: Cohort) -> None:
@@ -311,14 +312,14 @@ class ModuleRun:
         if ranks.size() > 1 and self.device.type == "cuda":
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         ranks.agree(self.model)
-        self.mine = [p for p in self.model.parameters() if p.requires_grad]
-        if not self.mine:
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        if not self.parameters:
             raise BadInput("the network has no parameter that requires a gradient, so there is nothing to train")
         self.feed, self.valid = Feed(train.inputs, self.device), Feed(valid.inputs, self.device)
         self.y, self.y_valid = torch.from_numpy(train.y).float(), torch.from_numpy(valid.y).float()
-        self.optimiser = OPTIMISERS[settings.optimiser](self.mine, lr=settings.learning_rate, fused=self.device.type == "cuda")
+        self.optimiser = OPTIMISERS[settings.optimiser](self.parameters, lr=settings.learning_rate, fused=self.device.type == "cuda")
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimiser, patience=settings.plateau)
-        self.stairs = torch.optim.lr_scheduler.StepLR(self.optimiser, settings.step)
+        self.step_schedule = torch.optim.lr_scheduler.StepLR(self.optimiser, settings.step)
         self.shuffle, self.draws = generator(seed, "shuffle"), generator(seed, "augment")
         self.augmentation = Augmentation() if settings.augment and len(train.inputs.shape) == 4 else None
         self._recorded: Captured | None = None
@@ -333,41 +334,40 @@ class ModuleRun:
                 self._step(index)
             except torch.OutOfMemoryError as error:
                 raise too_large(len(index)) from error
-        ranks.agree(self.model)  # a process has the batch statistics of its own rows
+        ranks.agree(self.model)  # each process has the batch statistics of its own rows
         loss = self._validation_loss()
         if self.settings.schedule == "plateau":
             self.plateau.step(loss)
         else:
-            self.stairs.step()
+            self.step_schedule.step()
         return loss
 
     def _validation_loss(self) -> float:
-        rows = torch.arange(len(self.valid))
-        found = torch.zeros(len(rows), device=self.device)
-        mine = ranks.share(rows)
+        raw = torch.zeros(len(self.valid), device=self.device)
+        shard = ranks.share(torch.arange(len(self.valid)))
         with evaluating(self.model):
-            found[mine] = feed_outputs(self.model, self.valid, mine, fast=True).to(self.device)
-        ranks.add_up([found])
-        return float(self._losses(found.cpu(), self.y_valid).mean())
+            raw[shard] = feed_outputs(self.model, self.valid, shard, fast=True).to(self.device)
+        ranks.add_up([raw])
+        return float(self._losses(raw.cpu(), self.y_valid).mean())
 
     def _step(self, index: Tensor) -> None:
         maps = self.augmentation.draw(len(index), self.draws) if self.augmentation else torch.zeros(len(index), 2, 3)
-        mine = ranks.share(torch.arange(len(index)))
-        tensors = [index[mine], self.y[index[mine]], maps[mine], torch.full((len(mine),), 1 / len(index))]
+        shard = ranks.share(torch.arange(len(index)))
+        tensors = [index[shard], self.y[index[shard]], maps[shard], torch.full((len(shard),), 1 / len(index))]
         on_device = [t.to(self.device, non_blocking=True) for t in tensors]
         if self._recorded is None:
-            for p in self.mine:
+            for p in self.parameters:
                 p.grad = torch.zeros_like(p)
             # Several processes may have to wait for each other within a step, which cannot be recorded.
             record = self.feed.resident and ranks.size() == 1
             self._recorded = Captured(self._gradient, on_device if record else [torch.empty(0)], list(self.model.buffers()))
         self._recorded(*on_device)
-        ranks.add_up_gradients(self.mine)
+        ranks.add_up_gradients(self.parameters)
         self.optimiser.step()
 
     def _gradient(self, index: Tensor, y: Tensor, maps: Tensor, share: Tensor) -> None:
         """Sets the gradient of the mean loss."""
-        torch._foreach_zero_([p.grad for p in self.mine if p.grad is not None])
+        torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
         if not len(index):
             return
         x = self.feed(index)

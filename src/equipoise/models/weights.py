@@ -1,8 +1,8 @@
 """Weights in a file: safetensors, or a torch file of tensors and plain values; a pickle that could run code is refused.
 
 torch loads tensors and built-in values. Training scripts also save NumPy's scalars, arrays and dtypes, times, paths and argparse's options,
-which are plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by our own functions, under the
-names that a pickle uses for them. Anything else is refused, and `refused_keys` lists where in the file it is.
+which are plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by functions of this module, under
+the names that a pickle uses for them. Anything else is refused, and `refused_keys` lists its places in the file.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import pathlib
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, _weights_only_unpickler
 
 from equipoise.errors import BadInput, raise_all
 
@@ -35,7 +35,7 @@ class Checkpoint:
     """The weights in a file, and their place in it, so that repaired weights can be written in the same way."""
 
     state: dict[str, Tensor]  # keys as in the file
-    whole: object = None  # all that a torch file holds; None for safetensors
+    whole: object = None  # the whole content of a torch file; None for safetensors
     under: str | None = None  # the key of the weights in `whole`
 
 
@@ -51,25 +51,35 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         raise BadInput(f"no such file: {path}. Name the file with the weights.")
     if path.suffix.lower() == ".safetensors":
         return Checkpoint(safetensors_in(path.read_bytes(), str(path)))
-    whole = found = _load_pickle(path)
+    whole = state = _load_pickle(path)
     under = None
     if isinstance(whole, dict):
         under = next((key for key in NESTED if isinstance(whole.get(key), dict)), None)
-        found = whole if under is None else whole[under]
-    if not isinstance(found, dict) or not found or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
-        raise BadInput(f"{path} holds no state dict (names and tensors) but {_held(found)}. Save only model.state_dict().")
-    raise_all(_unusual(found), str(path))
-    return Checkpoint(found, whole, under)
+        state = whole if under is None else whole[under]
+    if not isinstance(state, dict) or not state or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
+        raise BadInput(f"{path} holds no state dict (names and tensors) but {_describe(state)}. Save only model.state_dict().")
+    raise_all(_unusable_weights(state), str(path))
+    return Checkpoint(state, whole, under)
 
 
-def _held(found: object) -> str:
-    if not isinstance(found, dict):
-        return f"a {type(found).__name__}"
-    odd = [f"{key!r}, of type {type(value).__name__}" for key, value in found.items() if not isinstance(value, Tensor)]
-    tensors = len(found) - len(odd)
-    if tensors and odd:
-        return f"{tensors} tensors and also {', '.join(odd[:3])}"
-    return f"the keys {', '.join(map(str, list(found)[:5]))}"
+def file_content(path: Path, advice: str) -> bytes:
+    """The bytes of a file; an error with this advice if it cannot be read."""
+    if not path.is_file():
+        raise BadInput(f"no such file: {path}. {advice}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}. {advice}") from error
+
+
+def _describe(content: object) -> str:
+    if not isinstance(content, dict):
+        return f"a {type(content).__name__}"
+    others = [f"{key!r}, of type {type(value).__name__}" for key, value in content.items() if not isinstance(value, Tensor)]
+    tensors = len(content) - len(others)
+    if tensors and others:
+        return f"{tensors} tensors and also {', '.join(others[:3])}"
+    return f"the keys {', '.join(map(str, list(content)[:5]))}"
 
 
 def safetensors_in(content: bytes, source: str) -> dict[str, Tensor]:
@@ -78,15 +88,15 @@ def safetensors_in(content: bytes, source: str) -> dict[str, Tensor]:
     from safetensors.torch import load
 
     try:
-        found: dict[str, Tensor] = load(content)
+        state: dict[str, Tensor] = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:  # one for each kind of damage
         raise BadInput(f"{source} is not a readable safetensors file: {error}. Save it again.") from error
-    raise_all(_unusual(found), source)
-    return found
+    raise_all(_unusable_weights(state), source)
+    return state
 
 
-def _unusual(state: Mapping[str, Tensor]) -> list[str]:
-    """The problems with weights that cannot be loaded into a network, by kind, with what to do."""
+def _unusable_weights(state: Mapping[str, Tensor]) -> list[str]:
+    """One problem for each kind of weights that cannot be loaded into a network, with the remedy."""
     kinds: dict[str, list[str]] = {}
     for key, value in state.items():
         if value.is_meta:
@@ -102,7 +112,7 @@ def _unusual(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def _load_pickle(path: Path) -> object:
-    """The content of a torch file, if it is plain data. Pickle fails in many ways on other files, so any error is caught."""
+    """The content of a torch file if it is plain data. Pickle fails in many ways on other files, so any error is caught."""
     try:
         with warnings.catch_warnings(), harmless():
             warnings.simplefilter("ignore")  # about pickle protocols; the error is enough
@@ -111,15 +121,11 @@ def _load_pickle(path: Path) -> object:
             return plain(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
-            if found := refused_keys(path):
-                shown = ", ".join(f"{key} of type {kind}" for key, kind in list(found.items())[:5])
-                raise BadInput(
-                    f"{path} holds more than weights and could run code when loaded; it is refused: {shown}. "
-                    "Save only model.state_dict(), or leave these out, and give the architecture with --model."
-                ) from error
+            refused = ", ".join(f"{key} of type {kind}" for key, kind in list(refused_keys(path).items())[:5])
             raise BadInput(
-                f"{path} holds more than weights and could run code when loaded; it is refused. "
-                "Save only model.state_dict(), or use safetensors, and give the architecture with --model."
+                f"{path} holds more than weights and could run code when loaded; it is refused{f': {refused}' if refused else ''}. "
+                f"Save only model.state_dict(), or {'leave these out' if refused else 'use safetensors'}, "
+                "and give the architecture with --model."
             ) from error
         if isinstance(error, zipfile.BadZipFile):
             raise BadInput(f"{path} is damaged: {error}. Copy or save it again, and compare the checksums of both copies.") from error
@@ -127,23 +133,23 @@ def _load_pickle(path: Path) -> object:
 
 
 def _is_pickle(path: Path) -> bool:
-    """A zip archive, as torch writes it, or a pickle of protocol 2 or above, by the first bytes."""
+    """Whether the first bytes are those of a zip archive, as torch writes it, or of a pickle of protocol 2 or above."""
     with path.open("rb") as file:
         start = file.read(2)
     return start == b"PK" or (start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"))
 
 
-def prefix_of(keys: Iterable[str], own: Iterable[str]) -> str:
-    """The prefix that a wrapper added to every key of saved weights and that the network's own keys lack.
+def prefix_of(keys: Iterable[str], network_keys: Iterable[str]) -> str:
+    """The prefix that a wrapper added to every key of saved weights and that the network's keys lack.
 
     >>> prefix_of(["module.weight", "module.bias"], ["weight", "bias"])
     'module.'
     """
-    keys, own, prefix = list(keys), list(own), ""
-    while found := next((w for w in WRAPPERS if keys and all(key.startswith(prefix + w) for key in keys)), ""):
-        if any(key.startswith(found) for key in own):
+    keys, network_keys, prefix = list(keys), list(network_keys), ""
+    while wrapper := next((w for w in WRAPPERS if keys and all(key.startswith(prefix + w) for key in keys)), ""):
+        if any(key.startswith(wrapper) for key in network_keys):
             break
-        prefix += found
+        prefix += wrapper
     return prefix
 
 
@@ -153,8 +159,8 @@ def bare(key: str) -> str:
     >>> bare("module._orig_mod.features.weight")
     'features.weight'
     """
-    while found := next((w for w in WRAPPERS if key.startswith(w)), ""):
-        key = key.removeprefix(found)
+    while wrapper := next((w for w in WRAPPERS if key.startswith(w)), ""):
+        key = key.removeprefix(wrapper)
     return key
 
 
@@ -210,21 +216,21 @@ def _path(*parts: object) -> pathlib.PurePath:
     return pathlib.Path(*map(str, parts))
 
 
-def _rebuilt(*_: object) -> _Array:
+def _empty_array(*_: object) -> _Array:
     return _Array()
 
 
 def _frombuffer(raw: object, dtype: object, shape: Any, order: str) -> _Array:
     """An array as stored by pickles of protocol 5."""
-    found = _Array()
-    found.__setstate__((1, shape, dtype, order == "F", raw))
-    return found
+    array = _Array()
+    array.__setstate__((1, shape, dtype, order == "F", raw))
+    return array
 
 
 TYPES = {f"numpy.{kind.__name__}": kind for kind in {np.dtype(code).type for code in np.typecodes["All"] if code not in "OV"}}
 NAMED: dict[str, Callable[..., object]] = {
     **{f"numpy.{core}.multiarray.scalar": _scalar for core in ("core", "_core")},
-    **{f"numpy.{core}.multiarray._reconstruct": _rebuilt for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": _empty_array for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _frombuffer for core in ("core", "_core")},
     "numpy.dtype": _Dtype,
     "numpy.ndarray": _Array,
@@ -248,28 +254,28 @@ def harmless() -> AbstractContextManager[None]:
     return allowed
 
 
-def plain(value: Any, known: dict[int, tuple[object, Any]] | None = None) -> Any:
+def plain(value: Any, converted: dict[int, tuple[object, Any]] | None = None) -> Any:
     """The value with NumPy's own arrays and dtypes in place of ours.
 
     Lists, dicts and options are changed in place, and a value that a file refers to many times is converted once: deeply nested references
-    in a few hundred bytes would otherwise take forever. `known` maps values to their replacements.
+    in a few hundred bytes would otherwise take forever. `converted` maps the id of a value to it and its replacement.
     """
-    known = {} if known is None else known
-    if id(value) in known:
-        return known[id(value)][1]
+    converted = {} if converted is None else converted
+    if id(value) in converted:
+        return converted[id(value)][1]
     if isinstance(value, (_Array, _Dtype)):
         return value.value if isinstance(value, _Array) else value.dtype
     inner = vars(value) if isinstance(value, argparse.Namespace) else value
     if type(inner) in (dict, collections.OrderedDict, collections.defaultdict):
-        known[id(value)] = value, value
+        converted[id(value)] = value, value
         for key in inner:
-            inner[key] = plain(inner[key], known)
+            inner[key] = plain(inner[key], converted)
     elif type(inner) is list:
-        known[id(value)] = value, value
-        inner[:] = [plain(item, known) for item in inner]
+        converted[id(value)] = value, value
+        inner[:] = [plain(item, converted) for item in inner]
     elif type(inner) in (tuple, set, frozenset):
-        known[id(value)] = value, type(inner)(plain(item, known) for item in inner)
-        return known[id(value)][1]
+        converted[id(value)] = value, type(inner)(plain(item, converted) for item in inner)
+        return converted[id(value)][1]
     return value
 
 
@@ -292,23 +298,15 @@ class _Stub:
         return id(self)
 
 
-def _torch_allows() -> Collection[str]:
-    """The names that torch itself allows in a file, from its own unpickler."""
-    from torch import _weights_only_unpickler as of_torch
-
-    names: Collection[str] = of_torch._get_allowed_globals()
-    return names
-
-
 class _Reader(pickle._Unpickler):
     """Reads the structure of a pickle with a stub in place of every function and class."""
 
     def find_class(self, module: str, name: str) -> type:
-        known = {"collections.OrderedDict": collections.OrderedDict, "builtins.set": set}
+        containers = {"collections.OrderedDict": collections.OrderedDict, "builtins.set": set}
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        if full in known:
-            return known[full]
-        allowed = full in NAMED or full in _torch_allows()
+        if full in containers:
+            return containers[full]
+        allowed = full in NAMED or full in _weights_only_unpickler._get_allowed_globals()
         return type("Stub", (_Stub,), {"kind": "" if allowed else full})
 
     def persistent_load(self, _: object) -> _Stub:
@@ -334,7 +332,7 @@ def refused_keys(path: Path) -> dict[str, str]:
 
 
 def _stubs(value: object, where: str, seen: set[int], depth: int = 0) -> Iterator[tuple[str, str]]:
-    """The place of every stub, once, and the type that it stands for."""
+    """The location of every stub, once, and the type that it stands for."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -345,5 +343,5 @@ def _stubs(value: object, where: str, seen: set[int], depth: int = 0) -> Iterato
         for key, inner in value.items():
             yield from _stubs(inner, f"{where}[{key!r}]" if where else repr(key), seen, depth + 1)
     elif isinstance(value, (list, tuple)) and depth < 8:
-        for at, inner in enumerate(value):
-            yield from _stubs(inner, f"{where}[{at}]", seen, depth + 1)
+        for index, inner in enumerate(value):
+            yield from _stubs(inner, f"{where}[{index}]", seen, depth + 1)
