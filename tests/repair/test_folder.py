@@ -19,7 +19,7 @@ from equipoise.models.export import writing
 from equipoise.repair import check_folder
 from equipoise.repair import folder as subject
 from equipoise.repair.folder import FILES, LABELS_SCHEMA, filling, recover, remove_leftovers
-from equipoise.repair.verified import verify
+from equipoise.repair.verify import verify
 from support.facts import facts
 
 
@@ -305,7 +305,7 @@ def test_what_safetensors_says_of_a_full_disk_names_the_file_in_the_folder(tmp_p
 def test_files_of_others_make_no_folder_where_another_run_has_moved_it_aside(tmp_path):
     _write(tmp_path / "old", "mine", ("notes.txt",))
     with pytest.raises(FileNotFoundError):
-        subject._carry(tmp_path / "old", tmp_path / "away")
+        subject._carry_over(tmp_path / "old", tmp_path / "away")
     assert not (tmp_path / "away").exists()  # a reader would find a folder with nothing but notes
 
 

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from equipoise.data import sha256
 from equipoise.errors import BadInput, Untrusted
-from equipoise.repair.schema import ServedImages, opening, transform_to_serve
+from equipoise.repair.schema import ServedImages, opening
+from equipoise.repair.verify import transform_to_serve
 from support.facts import facts
 
 CODE = "import torch\n\ndef transform(image):\n    return torch.zeros(1, 4, 4)\n"

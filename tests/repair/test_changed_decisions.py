@@ -9,7 +9,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Paired, Settings, Threshold, paired
 from equipoise.repair import Comparison, Tried
-from equipoise.repair.changes import Affected, affected, balances
+from equipoise.repair.changed_decisions import Affected, affected, balances
 from equipoise.repair.pairing import same_rows
 from support.cases import small_case
 

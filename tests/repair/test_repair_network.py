@@ -13,11 +13,11 @@ from equipoise.data import Cohort, Images, Scores, hold_out
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Candidate, Goal, RejectOption
-from equipoise.models import ExportedNetwork, encoding, output_kind
+from equipoise.models import ExportedNetwork, encoding, output_kind, predict
 from equipoise.models.units import find_layers, switch_off
-from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, trial, try_methods
-from equipoise.repair.trial import choose, rescored, unit_maps
-from equipoise.repair.trying import most_changed
+from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, try_methods
+from equipoise.repair.candidates import choose, rescored, unit_maps
+from equipoise.repair.repair_network import most_changed
 from support.facts import facts
 from support.hospital import network, patients, trained
 from support.published import debias
@@ -142,7 +142,7 @@ def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
 def test_a_candidate_that_is_not_what_its_method_saw_loses_its_claim(parts):
     model, repair, _ = parts
     candidate = debias(model, repair, method="standard", min_performance=0.6)
-    scores = trial.predict(model, repair)
+    scores = predict(model, repair)
     assert rescored(candidate, scores) is candidate
     trace = candidate.trace.assign(performance=1.0, gap=0.0)
     found = rescored(replace(candidate, trace=trace, goal=Goal("eod", min_performance=0.99), met_in_sample=True), scores)

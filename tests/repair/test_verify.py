@@ -20,9 +20,9 @@ from equipoise.methods import EqualisedOdds, GroupThresholds, RejectOption, rule
 from equipoise.methods.equalised_odds import Steps
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import Bundle
-from equipoise.repair import verified as subject
+from equipoise.repair import verify as subject
 from equipoise.repair.folder import filling
-from equipoise.repair.verified import read_run, sealed, verify
+from equipoise.repair.verify import read_run, sealed, verify
 from support import bundles
 from support.facts import facts, says
 
@@ -77,7 +77,7 @@ def test_files_of_two_runs_are_not_one(tmp_path: Path):
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out, other = bundles.write(tmp_path / "out"), bundles.write(tmp_path / "other", rule=Threshold(0.75), seed=1)
-    original, swapped = subject._listed, []
+    original, swapped = subject._read_listed, []
 
     def replaced_first(folder: Path, run: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
         if not swapped:
@@ -87,7 +87,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path
                     (place / path.name).write_bytes(path.read_bytes())
         return original(folder, run)
 
-    monkeypatch.setattr(subject, "_listed", replaced_first)
+    monkeypatch.setattr(subject, "_read_listed", replaced_first)
     found = Bundle.load(out, trust=True)
     assert (found.rule, swapped) == (Threshold(0.75), [1])
     assert torch.equal(found.model.weight, bundles.network(1).weight)
