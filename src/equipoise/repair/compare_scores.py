@@ -8,6 +8,7 @@ correction.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
 NUMBERS = ("first", "second", "value", "low", "high")
 TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
 SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 1
-TableRow = tuple[Any, ...]
+Decisions = tuple[FloatArray, FloatArray]  # before and after, on the same rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,15 +167,15 @@ def compare_scores(
     before = requests[reference].decision.decide(first)
     for name in names:
         second, settings = aligned(first, subjects[name], reference, name), requests[name].settings
-        after = requests[name].decision.decide(second)
+        decisions = before, requests[name].decision.decide(second)
         for attribute in all_attributes(first):
-            _add_paired_changes(tables, first, attribute, before, after, name, requests[reference].gaps, settings)
-        tables.performance.extend(_paired_performance(first, second, before, after, name, requests[reference].performance, settings))
-        changed[name] = affected(first, before, after)
+            _add_paired_changes(tables, first, attribute, decisions, name, requests[reference].gaps, settings)
+        tables.performance.extend(_paired_performance(first, second, decisions, name, requests[reference].performance, settings))
+        changed[name] = affected(first, *decisions)
     patients = None if first.patients is None else len(set(first.patients))
     sizes = dict.fromkeys(subjects, (len(first), patients))
-    decisions = {name: request.decision.describe() for name, request in requests.items()}
-    return Contrast(reference, tuple(names), True, *tables.frames(), sizes, decisions, level, changed)
+    rules = {name: request.decision.describe() for name, request in requests.items()}
+    return Contrast(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed)
 
 
 def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> Contrast:
@@ -199,18 +200,48 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
                     tables.performance.append((label, name, measure, before.value, after.value, *_difference(before, after)))
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
-    decisions = {name: sums.decision for name, sums in first_labels.items()}
-    return Contrast(reference, tuple(names), False, *tables.frames(), sizes, decisions, tables.level)
+    rules = {name: sums.decision for name, sums in first_labels.items()}
+    return Contrast(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level)
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """The rows of the tables of a `Contrast` while they are collected; rows of gaps and rates end with their change, a `SignedSum`."""
+    """The rows of the tables of a `Contrast` while they are collected: of gaps and rates, frames with their changes as sums."""
 
     level: float
-    gaps: list[TableRow] = field(default_factory=list)
-    rates: list[TableRow] = field(default_factory=list)
-    performance: list[TableRow] = field(default_factory=list)
+    gaps: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
+    rates: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
+    performance: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        measure: str,
+        first: FloatArray,
+        second: FloatArray,
+        change: SignedSum,
+        counts: FloatArray,
+        *,
+        keys: Mapping[str, str],
+        levels: Sequence[str],
+        min_patients: int,
+        unit: str,
+    ) -> None:
+        """Adds a rate, with one row per group, or a gap, with one row per group except the reference. `counts` has all groups."""
+        is_rate = measure in RATES_COMPARED
+        counts = counts if is_rate else np.minimum(counts[1:], counts[0])
+        usable = (counts >= min_patients) & ~np.isnan(change.total)
+        rows = {
+            **keys,
+            "measure": measure,
+            "group": list(levels if is_rate else levels[1:]),
+            "reference": levels[0],
+            "first": np.where(usable, first, np.nan),
+            "second": np.where(usable, second, np.nan),
+            "patients": counts.astype(int),
+            "few": usable & (counts < FEW),
+            "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {unit} in a cell"),
+        }
+        (self.rates if is_rate else self.gaps).append((pd.DataFrame(rows), change))
 
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """The tables of gaps, rates and performance."""
@@ -223,78 +254,46 @@ def _add_changes(tables: _Tables, first: AuditSums, second: AuditSums, attribute
     """Adds the changes of one attribute's gaps and rates between audits of different patients."""
     levels = first.groups[attribute]
     sums = first.sums[attribute], second.sums[attribute].taken([second.groups[attribute].index(group) for group in levels])
-    unit = "rows" if first.patients is None else "patients"
-    row_format = _RowFormat(label, name, attribute, levels, max(first.min_patients, second.min_patients), unit)
+    add = partial(
+        tables.add,
+        keys={"label": label, "compared": name, "attribute": attribute},
+        levels=levels,
+        min_patients=max(first.min_patients, second.min_patients),
+        unit="rows" if first.patients is None else "patients",
+    )
     for measure in (*first.measures, *RATES_COMPARED):
         signed = coefficients(measure) if measure not in RATES_COMPARED else {measure: 1.0}
         counts = np.min([side.patients(rate) for side in sums for rate in signed], axis=0)
         before, after = (side.signed(signed) for side in sums)
-        if measure in RATES_COMPARED:
-            tables.rates.extend(row_format.rates(measure, before.total, after.total, after.minus(before), counts))
-            continue
-        before, after = (side[1:].minus(side[:1]) for side in (before, after))
-        tables.gaps.extend(row_format.gaps(measure, before.total, after.total, after.minus(before), counts))
+        if measure not in RATES_COMPARED:
+            before, after = (side[1:].minus(side[:1]) for side in (before, after))
+        add(measure, before.total, after.total, after.minus(before), counts)
 
 
 def _add_paired_changes(
-    tables: _Tables,
-    scores: Scores,
-    attribute: Attribute,
-    decided_before: FloatArray,
-    decided_after: FloatArray,
-    name: str,
-    measures: Sequence[str],
-    settings: Settings,
+    tables: _Tables, scores: Scores, attribute: Attribute, decisions: Decisions, name: str, measures: Sequence[str], settings: Settings
 ) -> None:
     """Adds the changes of one attribute's gaps and rates between two sets of decisions on the same rows."""
-    pair = paired(replace(scores, attributes=(attribute,)), decided_before, decided_after, settings)
-    unit = "rows" if scores.patients is None else "patients"
-    row_format = _RowFormat("", name, attribute.name, attribute.levels, settings.min_patients, unit)
+    pair = paired(replace(scores, attributes=(attribute,)), *decisions, settings)
+    add = partial(
+        tables.add,
+        keys={"label": "", "compared": name, "attribute": attribute.name},
+        levels=attribute.levels,
+        min_patients=settings.min_patients,
+        unit="rows" if scores.patients is None else "patients",
+    )
     for measure in (*measures, *RATES_COMPARED):
         gap = RATES_COMPARED.get(measure, measure)
-        (before, after), change, counts = pair.rates(gap), pair.signed(gap), pair.patients(gap)
-        if measure in RATES_COMPARED:
-            tables.rates.extend(row_format.rates(measure, before, after, change, counts))
-        else:
-            tables.gaps.extend(row_format.gaps(measure, before[1:] - before[0], after[1:] - after[0], change[1:].minus(change[:1]), counts))
+        (before, after), change = pair.rates(gap), pair.signed(gap)
+        if measure not in RATES_COMPARED:
+            before, after, change = before[1:] - before[0], after[1:] - after[0], change[1:].minus(change[:1])
+        add(measure, before, after, change, pair.patients(gap))
 
 
-@dataclass(frozen=True)
-class _RowFormat:
-    """The columns shared by the rows of one attribute of one comparison."""
-
-    label: str
-    compared: str
-    attribute: str
-    levels: Sequence[str]
-    min_patients: int
-    unit: str
-
-    def gaps(self, measure: str, first: FloatArray, second: FloatArray, change: SignedSum, counts: FloatArray) -> list[TableRow]:
-        """One row per group except the reference."""
-        return self._rows(measure, self.levels[1:], first, second, change, np.minimum(counts[1:], counts[0]))
-
-    def rates(self, rate: str, first: FloatArray, second: FloatArray, change: SignedSum, counts: FloatArray) -> list[TableRow]:
-        """One row per group."""
-        return self._rows(rate, self.levels, first, second, change, counts)
-
-    def _rows(
-        self, measure: str, groups: Sequence[str], first: FloatArray, second: FloatArray, change: SignedSum, counts: FloatArray
-    ) -> list[TableRow]:
-        usable = (counts >= self.min_patients) & ~np.isnan(change.total)
-        rows = []
-        for k, group in enumerate(groups):
-            keys = (self.label, self.compared, measure, self.attribute, group, self.levels[0])
-            values = [float(side[k]) if usable[k] else np.nan for side in (first, second)]
-            note = "" if usable[k] else f"{INSUFFICIENT}: fewer than {self.min_patients} {self.unit} in a cell"
-            rows.append((*keys, *values, int(counts[k]), bool(usable[k] and counts[k] < FEW), note, change[k : k + 1]))
-        return rows
-
-
-def _with_tests(rows: Sequence[TableRow], level: float) -> pd.DataFrame:
-    """The rows with p-values adjusted together, and with simultaneous intervals over all of them."""
-    frame = pd.DataFrame([row[:-1] for row in rows], columns=[*KEYS, "first", "second", "patients", "few", "note"])
-    changes, known = stacked([row[-1] for row in rows]), frame["first"].notna().to_numpy()
+def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
+    """All rows, with p-values adjusted together and with simultaneous intervals over all of them."""
+    frame = pd.concat([rows for rows, _ in blocks], ignore_index=True)
+    changes, known = stacked([change for _, change in blocks]), frame["first"].notna().to_numpy()
 
     def where_known(**columns: FloatArray) -> dict[str, FloatArray]:
         return {name: np.where(known, values, np.nan) for name, values in columns.items()}
@@ -322,10 +321,10 @@ def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]
 
 
 def _paired_performance(
-    first: Scores, second: Scores, before: FloatArray, after: FloatArray, name: str, measures: Sequence[str], settings: Settings
-) -> list[TableRow]:
-    pair = paired(first, before, after, settings)
-    rows: list[TableRow] = []
+    first: Scores, second: Scores, decisions: Decisions, name: str, measures: Sequence[str], settings: Settings
+) -> list[tuple[Any, ...]]:
+    pair = paired(first, *decisions, settings)
+    rows: list[tuple[Any, ...]] = []
     for measure in measures:
         if measure in AT_THRESHOLD:
             change = pair.performance_change(measure)
