@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Scores
-from equipoise.measures import FloatArray, gap_values, largest, performance_values, tabulate
+from equipoise.measures import FloatArray, Rule, gap_values, largest, performance_values, tabulate
 from equipoise.methods import Candidate, Goal, Note, Progress, best_of, select
 from equipoise.models import MASKED, predict
 
@@ -76,8 +76,7 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
     During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.
     """
     goal, row = candidate.goal, candidate.chosen
-    cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute, scores.weight)
-    gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
+    gap, performance = evaluate_rule(candidate.rule, scores, goal)
     recorded = candidate.trace.iloc[row]
     if abs(recorded["gap"] - gap) <= ROUNDING and abs(recorded["performance"] - performance) <= ROUNDING:
         return candidate
@@ -88,6 +87,12 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
     met = candidate.met_in_sample and select(trace.iloc[[row]], goal).met
     why = () if met == candidate.met_in_sample else (Note("final_network_misses"),)
     return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
+
+
+def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
+    """The largest gap and the performance of a rule on these scores, by the goal's measures."""
+    cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
+    return float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
 
 
 def unit_maps(model: nn.Module) -> tuple[UnitMap, ...]:

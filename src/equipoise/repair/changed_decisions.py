@@ -70,7 +70,7 @@ def balances(scores: Scores, attribute: Attribute, before: FloatArray, after: Fl
         enough = moments.patients("true") >= settings.min_patients
         for k, name in enumerate(names):
             corrected, spoiled, net, missed, alarms = (
-                Estimate(*(float(limit[k]) for limit in limits)) if enough[k] else UNKNOWN for limits in sums
+                Estimate(float(value[k]), float(low[k]), float(high[k])) if enough[k] else UNKNOWN for value, low, high in sums
             )
             errors = [_error_shares(cells, k) if enough[k] else (np.nan, np.nan) for cells in tables]
             (missed_before, alarms_before), (missed_after, alarms_after) = errors

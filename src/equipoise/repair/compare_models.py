@@ -16,25 +16,12 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import (
-    ARGMAX,
-    Baseline,
-    Gap,
-    Rule,
-    Settings,
-    Threshold,
-    choose_rule,
-    gap_values,
-    largest,
-    named,
-    performance_values,
-    tabulate,
-)
+from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, choose_rule, named
 from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
-from equipoise.repair.candidates import Tried, choose
+from equipoise.repair.candidates import Tried, choose, evaluate_rule
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, rule_serving, serving_of
@@ -206,22 +193,13 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
     elif model is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
     repair_scores = None if valid is None else predict(model, valid)
-    rule: Rule = (trained_rule(subject) if valid is None else None) or choose_rule(valid=repair_scores, optimise=goal.performance)
+    rule = (trained_rule(subject) if valid is None else None) or choose_rule(valid=repair_scores, optimise=goal.performance)
     if goal.threshold is not None:
         rule = Threshold(goal.threshold, IN_USE)
-    trace = pd.DataFrame([_trace_row(repair_scores, rule, goal)])
+    gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
+    trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
     candidate = Candidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
     return Tried(candidate, repair_scores, predict(model, cohort), called=name)
-
-
-def _trace_row(scores: Scores | None, rule: Any, goal: Goal) -> dict[str, float]:
-    """The evaluation of a rule on the repair set; NaN without scores."""
-    row = {"step": 0.0, "gap": np.nan, "performance": np.nan, "threshold": float(rule.value)}
-    if scores is not None:
-        cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
-        row["gap"] = float(largest(gap_values(goal.measure, cells)))
-        row["performance"] = float(performance_values(goal.performance, cells))
-    return row
 
 
 def baseline_of(original: Tried, result: Tried, test: Cohort, repair: Cohort, train: Cohort | None, settings: Settings) -> Baseline | None:

@@ -275,7 +275,7 @@ def predicted_scores(model: object, cohort: Cohort | None, output: str, where: s
     return predict(predictor, cohort, output=output)
 
 
-def trained_rule(model: object) -> Rule | None:
+def trained_rule(model: object) -> Threshold | None:
     """The threshold that training chose and stored on the network, if there is one."""
     chosen = getattr(model, "threshold", None)
     if not isinstance(chosen, float):

@@ -24,20 +24,8 @@ from equipoise.models import HEADS, ORIGINAL_ONNX
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
-FILES = (
-    *WEIGHT_FILES,
-    HEADS,
-    "model.onnx",
-    "model.onnx.data",
-    ORIGINAL_ONNX,
-    "predictor.skops",
-    "predictor.joblib",
-    "rule.json",
-    "audit.json",
-    "trace.csv",
-    *PAGES,
-    "run.json",
-)  # all files of a bundle
+FILES: tuple[str, ...] = (*WEIGHT_FILES, HEADS, "model.onnx", "model.onnx.data", ORIGINAL_ONNX, "predictor.skops", "predictor.joblib")
+FILES += ("rule.json", "audit.json", "trace.csv", *PAGES, "run.json")  # all files of a bundle
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
 ROOM = 2**25  # bytes for everything but the weights
 HIDDEN, OLD = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
