@@ -36,8 +36,8 @@ def test_two_models_on_the_same_patients_are_matched_by_id_in_any_order():
     found = eq.compare({"old": one, "new": other})
     assert found.paired
     gap = row(found.gaps, measure="eod")
-    own = [eq.audit(each, measures=["eod"], thresholds="0.2:0.3")["eod"].value for each in (one, other)]
-    assert [gap["first"], gap["second"]] == pytest.approx(own)
+    expected = [eq.audit(subject, measures=["eod"], thresholds="0.2:0.3")["eod"].value for subject in (one, other)]
+    assert [gap["first"], gap["second"]] == pytest.approx(expected)
     both = paired(one, (table.p >= 0.5).to_numpy(float), (table.q >= 0.5).to_numpy(float), Settings()).gap_change("eod", "F")
     assert (gap["value"], gap["low"], gap["high"]) == pytest.approx((both.value, both.low, both.high))
     changed = (table.p >= 0.5) != (table.q >= 0.5)

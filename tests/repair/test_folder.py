@@ -27,19 +27,19 @@ class Killed(BaseException):
     """Raised in place of killing the process."""
 
 
-def _write(folder: Path, said: str, names: tuple[str, ...] = ("run.json", "rule.json", "repaired.safetensors")) -> None:
+def _write(folder: Path, text: str, names: tuple[str, ...] = ("run.json", "rule.json", "repaired.safetensors")) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_text(said)
+        (folder / name).write_text(text)
 
 
-def _held(folder: Path) -> dict[str, str]:
+def _contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _fill(out: Path, said: str) -> None:
+def _fill(out: Path, text: str) -> None:
     with filling(out) as place:
-        _write(place, said)
+        _write(place, text)
 
 
 # 1. Runs that are killed
@@ -86,14 +86,14 @@ def test_after_a_kill_before_any_call_a_reader_finds_the_old_or_the_new_folder(t
         killed = _killed_at(monkeypatch, at, lambda out=out: _fill(out, "new"))
         subject_locks_are_lifted(out)
         recover(out)  # as a reader does
-        found = _held(out)
+        found = _contents(out)
         assert found.pop("thesis.txt") == "years of work"
         assert set(found.values()) in ({"old"}, {"new"}), f"killed at call {at}: {found}"
         assert len(found) == 3
         seen |= set(found.values())
         _fill(out, "newer")  # the next run removes what the killed one left
         assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
-        assert _held(out) == dict.fromkeys(("repaired.safetensors", "rule.json", "run.json"), "newer") | {"thesis.txt": "years of work"}
+        assert _contents(out) == dict.fromkeys(("repaired.safetensors", "rule.json", "run.json"), "newer") | {"thesis.txt": "years of work"}
         if not killed:
             break
         at += 1
@@ -119,7 +119,7 @@ def test_a_new_folder_appears_completely_or_not_at_all(tmp_path, monkeypatch):
         out.parent.mkdir()
         killed = _killed_at(monkeypatch, at, lambda out=out: _fill(out, "new"))
         subject_locks_are_lifted(out)
-        seen.add(len(_held(out)) if out.exists() else 0)
+        seen.add(len(_contents(out)) if out.exists() else 0)
         if not killed:
             break
         at += 1
@@ -150,7 +150,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_those_of_a_running_one_stay(t
     code += f"with filling(Path({str(out)!r})) as place:\n    (place / 'run.json').write_text('newer')\n    os.kill(os.getpid(), 9)\n"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}).returncode == -9
     assert len([path for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")]) == 1
-    assert _held(out) == {"run.json": "new"}
+    assert _contents(out) == {"run.json": "new"}
     _fill(out, "last")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")] == []
 
@@ -166,13 +166,13 @@ def test_a_hidden_folder_that_another_run_removes_as_a_leftover_is_created_again
 
     monkeypatch.setattr(subject.tempfile, "mkdtemp", removed_at_once)
     _fill(out, "new")
-    assert _held(out)["run.json"] == "new"
-    held: list[int] = []
+    assert _contents(out)["run.json"] == "new"
+    locks: list[int] = []
 
     def being_removed(**options: object) -> str:
         monkeypatch.setattr(subject.tempfile, "mkdtemp", made)
         place = made(**options)
-        held.append(lock := os.open(place, os.O_RDONLY))
+        locks.append(lock := os.open(place, os.O_RDONLY))
         fcntl.flock(lock, fcntl.LOCK_EX)
 
         def remove() -> None:
@@ -184,7 +184,7 @@ def test_a_hidden_folder_that_another_run_removes_as_a_leftover_is_created_again
 
     monkeypatch.setattr(subject.tempfile, "mkdtemp", being_removed)
     _fill(out, "newer")
-    assert (_held(out)["run.json"], len(held)) == ("newer", 1)
+    assert (_contents(out)["run.json"], len(locks)) == ("newer", 1)
 
 
 # 2. Files that are replaced and files that are kept
@@ -199,7 +199,7 @@ def test_overwriting_replaces_and_removes_files_of_a_run_and_keeps_others(tmp_pa
     with filling(out) as place:
         _write(place, "new", ("run.json", "rule.json"))
         assert (out / "run.json").read_text() == "old"
-    assert _held(out) == {
+    assert _contents(out) == {
         "run.json": "new",
         "rule.json": "new",
         "notes.txt": "old",
@@ -220,7 +220,7 @@ def test_the_folders_of_several_labels_are_replaced_as_one(tmp_path):
     with filling(out) as place:
         _write(place / "Effusion", "new")
         _write(place, json.dumps(overview), ("audit.json",))
-    assert sorted(_held(out)) == [
+    assert sorted(_contents(out)) == [
         "Effusion/repaired.safetensors",
         "Effusion/rule.json",
         "Effusion/run.json",
@@ -235,7 +235,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     _fill(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
-    assert set(_held(tmp_path / "real").values()) == {"new"}
+    assert set(_contents(tmp_path / "real").values()) == {"new"}
 
 
 def test_modes_are_the_usual_ones_and_those_of_the_earlier_folder(tmp_path):
@@ -253,12 +253,12 @@ def test_an_existing_empty_folder_is_filled(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     check_folder(tmp_path / "out", overwrite=False)
     _fill(tmp_path / "out", "new")
-    assert len(_held(tmp_path / "out")) == 3
+    assert len(_contents(tmp_path / "out")) == 3
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")  # the current folder cannot be renamed
     check_folder(Path(), overwrite=False)
     _fill(Path(), "new")
-    assert len(_held(tmp_path / "here")) == 3
+    assert len(_contents(tmp_path / "here")) == 3
     assert len(list((tmp_path / "here").iterdir())) == 3
     with pytest.raises(BadInput, match=facts("folder")):
         check_folder(Path(), overwrite=True)
@@ -273,9 +273,9 @@ def test_if_the_swap_fails_the_new_folder_is_kept_and_named(tmp_path, monkeypatc
     monkeypatch.setattr(subject, "_exchange", refused)
     with pytest.raises(BadInput, match="complete") as caught:
         _fill(out, "new")
-    assert set(_held(out).values()) == {"old"}
+    assert set(_contents(out).values()) == {"old"}
     spare = Path(re.search(r"and is (\S+); rename", str(caught.value))[1])  # type: ignore[index]
-    assert set(_held(spare).values()) == {"new"}
+    assert set(_contents(spare).values()) == {"new"}
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -317,13 +317,13 @@ def test_without_overwrite_a_folder_that_another_run_filled_meanwhile_is_kept(tm
 
     with pytest.raises(BadInput, match="complete") as caught:
         late()
-    assert set(_held(tmp_path / "out").values()) == {"first"}
+    assert set(_contents(tmp_path / "out").values()) == {"first"}
     spare = Path(re.search(r"and is (\S+); rename", str(caught.value))[1])  # type: ignore[index]
-    assert set(_held(spare).values()) == {"late"}
+    assert set(_contents(spare).values()) == {"late"}
     (tmp_path / "empty").mkdir()
     with filling(tmp_path / "empty", overwrite=False) as place:
         _write(place, "new")
-    assert set(_held(tmp_path / "empty").values()) == {"new"}
+    assert set(_contents(tmp_path / "empty").values()) == {"new"}
 
 
 # 3. Folders that are rejected before the work
@@ -360,7 +360,7 @@ def test_a_mount_point_can_be_filled_but_not_replaced(tmp_path, monkeypatch):
     out.mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda self: self == out)
     _fill(out, "new")
-    assert len(_held(out)) == 3
+    assert len(_contents(out)) == 3
     with pytest.raises(BadInput, match=facts(out)):
         check_folder(out, overwrite=True)
 

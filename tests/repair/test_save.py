@@ -67,7 +67,7 @@ def _saved(case: Comparison, folder: Path, serving: Serving, options: Options) -
     return save_all({LABEL: case}, folder, {LABEL: serving}, options)[LABEL]
 
 
-def _held(folder: Path) -> dict[str, bytes]:
+def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -207,7 +207,7 @@ def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_p
     assert expected in written.failures[what]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["failures"] == written.failures
     assert expected in (tmp_path / "out" / "README.txt").read_text()
-    assert {"repaired.pt", "rule.json", "audit.json", "run.json"} <= set(_held(tmp_path / "out"))
+    assert {"repaired.pt", "rule.json", "audit.json", "run.json"} <= set(_contents(tmp_path / "out"))
 
 
 def test_only_a_threshold_can_be_part_of_the_onnx_network(tried, serving, tmp_path, monkeypatch):
@@ -219,12 +219,12 @@ def test_only_a_threshold_can_be_part_of_the_onnx_network(tried, serving, tmp_pa
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-@pytest.mark.parametrize("there", [False, True])
-def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_path, monkeypatch, there, number):
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_path, monkeypatch, existing, number):
     out = tmp_path / "out"
-    if there:
+    if existing:
         _saved(tried[1], out, serving, QUIET)
-    before = _held(out) if there else {}
+    before = _contents(out) if existing else {}
     original = Path.write_text
 
     def full(self: Path, *arguments: object, **options: object) -> int:
@@ -236,8 +236,8 @@ def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_p
     with pytest.raises(BadInput, match=facts(out / "README.txt", os.strerror(number))) as caught:
         _saved(tried[1], out, serving, Options(onnx=False, overwrite=True))
     assert ("space" in str(caught.value).replace(os.strerror(number), "")) == (number == errno.ENOSPC)  # the remedy is in the message
-    assert (_held(out) if out.exists() else {}) == before
-    assert [path.name for path in tmp_path.iterdir()] == (["out"] if there else [])
+    assert (_contents(out) if out.exists() else {}) == before
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if existing else [])
 
 
 def test_safetensors_hold_the_same_weights_as_the_torch_file(tried, serving, tmp_path):

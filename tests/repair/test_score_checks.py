@@ -127,8 +127,8 @@ def _scores(values) -> dict[str, float]:
     ],
 )
 def test_reasons_that_the_numbers_show_are_named(folder, changed, hint):
-    own = _known(folder, size=SIDE)
-    known = _scores(np.roll(own, 1) if changed is np.roll else changed(own))
+    correct = _known(folder, size=SIDE)
+    known = _scores(np.roll(correct, 1) if changed is np.roll else changed(correct))
     with pytest.raises(ScoresDiffer, match=facts(hint)):
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
 
