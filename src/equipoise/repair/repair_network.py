@@ -129,8 +129,7 @@ def try_methods(
     check_methods(network, methods, train is not None)
     if repair.labels:
         check_labels(list(methods), repair.labels, repair.kind)
-    label_goals = [goal] if repair.targets is None else [(goals or {}).get(label, goal) for label in repair.labels]
-    too_small = small_cells(repair, test, label_goals)
+    too_small = small_cells(repair, test, [(goals or {}).get(label, goal) for label in repair.labels] or [goal])
     if too_small and not force:
         raise TooFewPatients(*too_small)
     tasks = _label_tasks(network, repair, test, train, request.label, outputs or {})
