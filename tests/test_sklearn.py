@@ -58,7 +58,7 @@ def test_the_gap_of_new_rows_is_smaller(cv):
     np.testing.assert_array_equal(fair.predict(one_group), fair.predict(NEW)[NEW["sex"] == "F"])
 
 
-def test_a_blind_rule_predicts_without_the_group():
+def test_a_rule_without_groups_predicts_without_the_group():
     columns = X[["marker", "ward"]]
     fair = fair_classifier(MODEL, method="bias-score").fit(columns, Y, sensitive_features=SEX)
     assert not fair.rule_.needs_group
@@ -66,7 +66,7 @@ def test_a_blind_rule_predicts_without_the_group():
     np.testing.assert_array_equal(fair.predict(NEW[["marker", "ward"]][:1]), fair.predict(NEW[["marker", "ward"]])[:1])
 
 
-def test_a_rule_by_group_says_that_it_needs_the_group():
+def test_a_group_rule_requires_the_group():
     fair = fair_classifier(LogisticRegression(), method="group-thresholds").fit(X[["marker"]], Y, sensitive_features=SEX)
     with pytest.raises(BadInput, match="sensitive_features"):
         fair.predict(NEW[["marker"]])
@@ -76,7 +76,7 @@ def test_a_rule_by_group_says_that_it_needs_the_group():
         blind.fit(X[["marker"]], Y, sensitive_features=SEX)
 
 
-def test_rows_that_the_rule_is_fitted_on_are_not_those_of_the_estimator():
+def test_rule_and_estimator_are_fitted_to_different_rows():
     seen = []
 
     class Watched(LogisticRegression):
@@ -87,9 +87,9 @@ def test_rows_that_the_rule_is_fitted_on_are_not_those_of_the_estimator():
     rows = np.column_stack([np.arange(1600.0), X["marker"]])
     patient = np.arange(1600) // 4
     fair = FairClassifier(Watched(), method="single-threshold").fit(rows, Y, sensitive_features=SEX, patients=patient)
-    held = 1600 - len(seen[0])
-    assert 0.25 * 1600 < held < 0.35 * 1600
-    assert len(fair.candidate_.held_out.before) == held
+    held_out = 1600 - len(seen[0])
+    assert 0.25 * 1600 < held_out < 0.35 * 1600
+    assert len(fair.candidate_.held_out.before) == held_out
     fitted_on = {int(row) // 4 for row in seen[0]}
     assert len(fitted_on) == len(seen[0]) / 4  # whole patients
 
@@ -111,7 +111,7 @@ def test_in_a_pipeline_and_a_grid_search():
         assert whole.predict(NEW[["marker"]], sensitive_features=NEW_SEX).shape == (1600,)
 
 
-def test_a_decision_function_will_do():
+def test_a_decision_function_is_enough():
     fair = fair_classifier(LinearSVC(), group=0, method="group-thresholds")
     array = np.column_stack([SEX == "F", X["marker"]])
     fair.fit(array, Y)
@@ -120,7 +120,7 @@ def test_a_decision_function_will_do():
     assert fair.estimator_.n_features_in_ == 1  # the group is no input
 
 
-def test_without_a_group_nothing_is_repaired_and_that_is_said():
+def test_without_a_group_nothing_is_repaired_and_a_warning_is_shown():
     with pytest.warns(NothingRepaired):
         fair = FairClassifier(LogisticRegression()).fit(X[["marker"]], Y)
     assert fair.rule_ is None
@@ -128,7 +128,7 @@ def test_without_a_group_nothing_is_repaired_and_that_is_said():
     np.testing.assert_array_equal(fair.predict(X[["marker"]]), fair.estimator_.predict(X[["marker"]]))
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_rejected():
     with pytest.raises(BadInput, match=r"'race'.*marker, ward, sex"):
         FairClassifier(MODEL, group="race").fit(X, Y)
     with pytest.raises(BadInput, match="cv must be"):

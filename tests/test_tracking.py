@@ -61,7 +61,7 @@ def test_a_tracker_that_is_not_installed_is_named(log, package: str, audit: Audi
 
 @pytest.mark.filterwarnings("default")  # of the tracker's own libraries
 def test_mlflow_holds_the_metrics_and_the_files(audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "AT_ONCE", 30)
+    monkeypatch.setattr(tracking, "BATCH", 30)
     mlflow = pytest.importorskip("mlflow", reason="logging to MLflow: pip install 'equipoise[mlflow]'")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     before = mlflow.get_tracking_uri()

@@ -1,7 +1,6 @@
-"""How values reach their presentation: methods such as `Audit.report(path)` ask for a function of the room that presents, by its name.
+"""Late access to the room `report`, for methods such as `Audit.report(path)` of values in rooms that must not import it.
 
-Rooms to the left of `report` hold those values and must not import it. The package itself says which room presents (`PRESENTED_BY`); it is
-imported when the first report is written.
+The package names the room that presents (`equipoise.PRESENTED_BY`); it is imported when the first report is written.
 """
 
 import importlib
@@ -13,5 +12,5 @@ import equipoise
 
 def presenter(name: str) -> Callable[..., Any]:
     """The function of this name in the room that presents."""
-    found: Callable[..., Any] = getattr(importlib.import_module(equipoise.PRESENTED_BY), name)
-    return found
+    function: Callable[..., Any] = getattr(importlib.import_module(equipoise.PRESENTED_BY), name)
+    return function

@@ -18,7 +18,7 @@ from equipoise.data import hold_out
 from equipoise.errors import Untrusted
 from equipoise.models import HEADS
 from equipoise.repair import Bundle
-from equipoise.repair.verified import sealed
+from equipoise.repair.verify import sealed
 from support import hospital
 from support.bundles import read_rule
 from support.command import Ran

@@ -1,4 +1,4 @@
-"""A simple model on the same inputs: it wins where the network learnt little, and stays quiet where it did not."""
+"""The baseline on the same inputs: better than a network that learnt little, and not better than one that learnt everything."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ GOAL = Goal("eod")
 
 
 def _table(rows: int, seed: int, bias: float = 0.0) -> Cohort:
-    """Two inputs and a label of the first; the second tells the groups apart, and those of F score lower by `bias`."""
+    """Two inputs: the label depends on the first, the group on the second; scores of group F are lower by `bias`."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 2, rows)
     y = rng.integers(0, 2, rows)
@@ -36,7 +36,7 @@ def _logistic(z: FloatArray) -> FloatArray:
     return 1 / (1 + np.exp(-z))
 
 
-def test_it_beats_a_network_that_learnt_little_and_not_one_that_learnt_all_there_is():
+def test_the_baseline_beats_a_poor_network_and_not_an_optimal_one():
     weak = _against(lambda x: _logistic(0.3 * np.random.default_rng(2).normal(size=len(x)) + 0.1 * x[:, 0]))
     assert weak.beats_original
     assert weak.original.difference.low > 0
@@ -47,8 +47,8 @@ def test_it_beats_a_network_that_learnt_little_and_not_one_that_learnt_all_there
     assert not best.beats_repaired
 
 
-def test_it_is_seldom_found_better_than_an_equal_model():
-    """Two models of the same worth: a claim in at most the share that the interval allows."""
+def test_the_baseline_is_rarely_called_better_than_an_equal_model():
+    """With two equally good models, the share of false claims is at most that of the confidence level."""
     found = 0
     for seed in range(40):
         known, test = _table(400, 100 + seed), _table(400, 200 + seed)
@@ -59,17 +59,17 @@ def test_it_is_seldom_found_better_than_an_equal_model():
     assert found <= 3
 
 
-def test_with_a_training_set_it_is_fitted_to_that():
+def test_with_a_training_set_the_baseline_is_fitted_to_it():
     found = _against(lambda x: _logistic(x[:, 0] - 0.75), train=_table(3000, 3))
     assert (found.fitted_on, found.fitted_rows, found.rows, found.inputs) == ("training set", 3000, 1500, "table")
     assert found.to_dict()["beats_original"] is found.beats_original
 
 
-def test_it_holds_the_gap_down_without_the_group_and_beats_a_repair_that_wastes_performance():
+def test_the_constrained_baseline_has_a_small_gap_and_beats_a_repair_with_poor_performance():
     known, test = _table(4000, 4, bias=1.0), _table(4000, 5, bias=1.0)
     scores = Scores.of(test, _logistic(test.inputs[:, 0].numpy().astype(float) - 0.5))
     before = (scores.score >= 0.5).astype(float)
-    wasted = np.random.default_rng(6).integers(0, 2, len(test)).astype(float)  # no gap, and no use
+    wasted = np.random.default_rng(6).integers(0, 2, len(test)).astype(float)  # random decisions: no gap and no performance
     found = fit_baseline(test, (scores, before), known, GOAL, repaired=(wasted, 0.0))
     assert found is not None
     assert found.repaired is not None
@@ -82,7 +82,7 @@ def test_it_holds_the_gap_down_without_the_group_and_beats_a_repair_that_wastes_
     assert not good.beats_repaired
 
 
-def test_a_smaller_performance_or_a_larger_gap_is_no_win():
+def test_lower_performance_or_a_larger_gap_is_not_better():
     known, test = _table(1500, 7, bias=1.0), _table(1500, 8, bias=1.0)
     scores = Scores.of(test, np.full(len(test), 0.5))
     perfect = test.y.astype(float)
@@ -92,7 +92,7 @@ def test_a_smaller_performance_or_a_larger_gap_is_no_win():
     assert not found.beats_repaired
 
 
-def test_images_are_seen_as_small_pixels_and_statistics():
+def test_features_of_images_are_small_pixels_and_statistics():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
     pixels = rng.integers(0, 100, (300, 32, 32), dtype=np.uint8)
@@ -110,7 +110,7 @@ def test_images_are_seen_as_small_pixels_and_statistics():
     assert found.beats_original
 
 
-def test_it_is_not_made_of_few_rows_or_of_inputs_it_cannot_see():
+def test_there_is_no_baseline_for_few_rows_or_unsupported_inputs():
     few, test = _table(60, 0), _table(200, 1)
     scores = Scores.of(test, np.full(200, 0.5))
     assert fit_baseline(test, (scores, np.ones(200)), few, GOAL) is None
@@ -118,7 +118,7 @@ def test_it_is_not_made_of_few_rows_or_of_inputs_it_cannot_see():
     assert fit_baseline(series, (scores, np.ones(200)), series, GOAL) is None
 
 
-def test_patients_are_sampled_whole_where_there_are_many_rows():
+def test_whole_patients_are_sampled_if_there_are_many_rows():
     cohort = _table(1000, 0)
     patients = Cohort(cohort.source, cohort.y, cohort.attributes, np.repeat(np.arange(250), 4).astype(str).astype(object))
     rows = _sampled(patients, 400, np.random.default_rng(0))

@@ -19,7 +19,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     return network("build"), *hold_out(cohort, 0.25)
 
 
-def test_the_counts_are_those_of_the_parts(parts):
+def test_the_counts_are_those_of_the_sets(parts):
     _, repair, test = parts
     found = estimate(*parts, {"reject-option": {}}, Goal())
     assert found.sets.groupby("set")["rows"].sum().to_dict() == {"repair": len(repair), "test": len(test)}
@@ -28,7 +28,7 @@ def test_the_counts_are_those_of_the_parts(parts):
     assert (row["rows"], row["patients"]) == (chosen.sum(), len(set(repair.patients[chosen])))
 
 
-def test_the_work_is_what_the_settings_say(parts, monkeypatch):
+def test_the_work_follows_from_the_settings(parts, monkeypatch):
     def a_row(*_: object, gradients: bool = False) -> float:
         return 0.004 if gradients else 0.001
 
@@ -45,7 +45,7 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
     found = {step.method: step for step in estimate(model, repair, test, methods, Goal()).methods}
     assert found["bias-gda"].rows == 10 * n * (4 + 1) + n + m
     assert found["bias-gda"].seconds == pytest.approx(0.001 * found["bias-gda"].rows + 10 * 0.5)
-    assert found["pruning"].rows == n * (1 + 4 * 5) + n + m  # 8 units, 2 a step
+    assert found["pruning"].rows == n * (1 + 4 * 5) + n + m  # 8 units, 2 per step
     assert says(found["pruning"].what, 4, 2, 8)
     assert found["random"].rows == 8 * n + n + m
     assert found["reject-option"].rows == n
@@ -76,7 +76,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert once["bias-score"].rows == 2 * n + n + m
     assert once["bias-score"].seconds == pytest.approx(0.001 * (3 * n + m) + 24 * 0.5 + 3 * 10.0)  # aod: the label, and the group twice
     assert once["group-thresholds"].rows == n
-    assert once["auto"].rows == n + 2 * n + 10 * n + 3 * n + n + m  # the original, both, a pass each to see how sure, and the report
+    assert once["auto"].rows == n + 2 * n + 10 * n + 3 * n + n + m  # the original, both methods, one pass each to cross-fit, the report
     assert says(once["auto"].what, "standard, bias-score, constrained")
 
     parity = estimate(model, repair, test, {"bias-score": {"steps": 8}}, Goal("ppv_gap")).methods[-1]  # the group given either label
@@ -88,7 +88,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert says(honest["constrained"].what, 4, "honest", 2)
     assert honest["bias-score"].rows == 2 * n + n + m  # all fits share what was read of the network
     assert honest["bias-score"].seconds == pytest.approx(0.001 * honest["bias-score"].rows + 6 * 24 * 0.5 + 5 * 3 * 10.0)
-    assert honest["group-thresholds"].rows == n  # the scores of the original do
+    assert honest["group-thresholds"].rows == n  # the scores of the original are enough
     assert honest["auto"].rows == n + 2 * n + 4 * 10 * n + 3 * n + n + m
     limited = estimate(model, repair, test, {"auto": chosen}, Goal("aod", selection="honest"), budget=60.0).methods[-1]
     assert limited.seconds == pytest.approx(60 + 0.001 * (n + m))  # and the scores for the report
@@ -102,16 +102,16 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert (cut["constrained"], cut["bias-gda"]) == (pytest.approx(10 + scoring), pytest.approx(scoring))  # all methods share the budget
 
 
-def test_the_plan_tells_the_whole_goal(parts):
+def test_the_estimate_states_the_whole_goal(parts):
     found = estimate(*parts, {"reject-option": {}}, Goal(keep={"tpr": 0.8}))
     assert found.to_dict()["goal"] == "min |eod|, tpr >= 0.8"
 
 
-def test_probes_are_measured(parts):
+def test_probes_are_timed(parts):
     assert estimate(*parts, {"bias-score": {}}, Goal()).methods[-1].seconds > 0
 
 
-def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
+def test_probes_of_the_layers_are_part_of_the_estimate(parts, monkeypatch):
     assert estimate(*parts, {"reject-option": {}}, Goal()).probes is None
     assert dry_run.seconds_to_probe(parts[0], parts[2], 1000) > 0
     monkeypatch.setattr(dry_run, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
@@ -122,7 +122,7 @@ def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
     assert "probes" not in estimate(*parts, {"reject-option": {}}, Goal()).to_dict()
 
 
-def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
+def test_the_time_of_a_method_without_a_cost_model_is_unknown(parts, monkeypatch):
     monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, NoSettings, "a method of its own"))
     found = estimate(*parts, {"own": {}}, Goal())
     assert found.methods[-1].seconds is None

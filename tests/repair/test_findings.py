@@ -1,4 +1,4 @@
-"""Findings: the numbers are those of audits, and what is said of the test part follows from them."""
+"""Findings: the numbers are those of audits, and the conclusion on the test set follows from them."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def test_gaps_and_performance_are_those_of_an_audit():
         assert performance == expected["balanced_accuracy"]
 
 
-def test_a_clear_repair_is_smaller_and_the_interval_of_the_change_holds_it():
+def test_a_clear_repair_makes_the_gap_smaller_within_the_interval_of_the_change():
     found = small_case(rows=2000).found
     assert found.seen == "smaller"
     assert not found.contradicts
@@ -75,12 +75,12 @@ def test_too_few_patients_are_insufficient_not_zero():
     assert "insufficient" in found.gap_after.note
 
 
-def test_levelling_down_is_named_with_its_points():
+def test_levelling_down_is_reported_in_points():
     found = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",)).found
     assert [part.group for part in found.levelled] == ["M"]
     fell = next(s for s in found.worse if (s.group, s.rate) == ("M", "tpr"))
     assert fell.clear
-    assert found.levelled_points == pytest.approx(fell.before - fell.after)
+    assert sum(part.towards for part in found.levelled) == pytest.approx(fell.before - fell.after)
 
 
 def test_with_more_groups_the_headline_is_the_largest():
@@ -123,7 +123,7 @@ def test_the_cohort_counts_rows_patients_and_labels():
     assert rows["M"].reference
 
 
-def test_every_method_is_measured_on_the_test_part():
+def test_every_method_is_evaluated_on_the_test_set():
     case = small_case()
     found = case.found
     assert [row.name for row in found.methods] == ["standard", "bias-gda", "pruning", "reject-option", "equalised-odds"]

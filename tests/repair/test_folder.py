@@ -1,4 +1,4 @@
-"""Filling a folder: whole or not at all, whatever the moment it is killed in; the files of others kept; what will not do refused first."""
+"""Filling a folder: completely or not at all, even if the run is killed; other files are kept; unusable folders are rejected first."""
 
 import errno
 import fcntl
@@ -19,36 +19,36 @@ from equipoise.models.export import writing
 from equipoise.repair import check_folder
 from equipoise.repair import folder as subject
 from equipoise.repair.folder import FILES, LABELS_SCHEMA, filling, recover, remove_leftovers
-from equipoise.repair.verified import verify
+from equipoise.repair.verify import verify
 from support.facts import facts
 
 
 class Killed(BaseException):
-    """What a process that is killed does: nothing more."""
+    """Raised in place of killing the process."""
 
 
-def _write(folder: Path, said: str, names: tuple[str, ...] = ("run.json", "rule.json", "repaired.safetensors")) -> None:
+def _write(folder: Path, text: str, names: tuple[str, ...] = ("run.json", "rule.json", "repaired.safetensors")) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_text(said)
+        (folder / name).write_text(text)
 
 
-def _held(folder: Path) -> dict[str, str]:
+def _contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _fill(out: Path, said: str) -> None:
+def _fill(out: Path, text: str) -> None:
     with filling(out) as place:
-        _write(place, said)
+        _write(place, text)
 
 
-# 1. killed at any moment
+# 1. Runs that are killed
 
 CALLS = ("rename", "replace", "link", "unlink", "rmdir", "mkdir", "fsync", "chmod", "close", "open")
 
 
 def _killed_at(monkeypatch: pytest.MonkeyPatch, at: int, work: Callable[[], None]) -> bool:
-    """Whether the work was killed before its n-th call of the system: from then on every call fails, so that no cleaning is done."""
+    """Whether the work was killed before its n-th system call: from then on every call fails, so that nothing is cleaned up."""
     seen = 0
 
     def deadly(call: Callable[..., object]) -> Callable[..., object]:
@@ -74,7 +74,7 @@ def _killed_at(monkeypatch: pytest.MonkeyPatch, at: int, work: Callable[[], None
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_killed_before_every_single_call_a_reader_finds_the_old_folder_or_the_new(tmp_path, monkeypatch, exchange):
+def test_after_a_kill_before_any_call_a_reader_finds_the_old_or_the_new_folder(tmp_path, monkeypatch, exchange):
     if not exchange:
         monkeypatch.setattr(subject, "_exchange", lambda *_: False)
     monkeypatch.setattr(subject, "WAIT", 0.0)
@@ -86,23 +86,23 @@ def test_killed_before_every_single_call_a_reader_finds_the_old_folder_or_the_ne
         killed = _killed_at(monkeypatch, at, lambda out=out: _fill(out, "new"))
         subject_locks_are_lifted(out)
         recover(out)  # as a reader does
-        found = _held(out)
+        found = _contents(out)
         assert found.pop("thesis.txt") == "years of work"
         assert set(found.values()) in ({"old"}, {"new"}), f"killed at call {at}: {found}"
         assert len(found) == 3
         seen |= set(found.values())
         _fill(out, "newer")  # the next run removes what the killed one left
         assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
-        assert _held(out) == dict.fromkeys(("repaired.safetensors", "rule.json", "run.json"), "newer") | {"thesis.txt": "years of work"}
+        assert _contents(out) == dict.fromkeys(("repaired.safetensors", "rule.json", "run.json"), "newer") | {"thesis.txt": "years of work"}
         if not killed:
             break
         at += 1
     assert seen == {"old", "new"}
-    assert at > 20  # or the calls were not counted
+    assert at > 20  # otherwise the calls were not counted
 
 
 def subject_locks_are_lifted(out: Path) -> None:
-    """The system closes what a killed process had open; here the process is ours, and closes it itself."""
+    """Closes the files that the system would close for a killed process."""
     for handle in Path("/proc/self/fd").iterdir():
         try:
             target = str(handle.readlink())
@@ -112,14 +112,14 @@ def subject_locks_are_lifted(out: Path) -> None:
             os.close(int(handle.name))
 
 
-def test_a_folder_that_was_not_there_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_new_folder_appears_completely_or_not_at_all(tmp_path, monkeypatch):
     seen, at = set(), 0
     while True:
         out = tmp_path / str(at) / "out"
         out.parent.mkdir()
         killed = _killed_at(monkeypatch, at, lambda out=out: _fill(out, "new"))
         subject_locks_are_lifted(out)
-        seen.add(len(_held(out)) if out.exists() else 0)
+        seen.add(len(_contents(out)) if out.exists() else 0)
         if not killed:
             break
         at += 1
@@ -137,7 +137,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_leftovers_of_a_killed_run_go_and_those_of_a_running_one_stay(tmp_path):
+def test_leftovers_of_a_killed_run_are_removed_and_those_of_a_running_one_stay(tmp_path):
     out = tmp_path / "out"
     with filling(out) as place:
         (tmp_path / f"{subject.HIDDEN}out.abcdefgh").mkdir()
@@ -150,12 +150,12 @@ def test_leftovers_of_a_killed_run_go_and_those_of_a_running_one_stay(tmp_path):
     code += f"with filling(Path({str(out)!r})) as place:\n    (place / 'run.json').write_text('newer')\n    os.kill(os.getpid(), 9)\n"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}).returncode == -9
     assert len([path for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")]) == 1
-    assert _held(out) == {"run.json": "new"}
+    assert _contents(out) == {"run.json": "new"}
     _fill(out, "last")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")] == []
 
 
-def test_a_hidden_folder_that_another_run_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch):
+def test_a_hidden_folder_that_another_run_removes_as_a_leftover_is_created_again(tmp_path, monkeypatch):
     out, made = tmp_path / "out", subject.tempfile.mkdtemp
 
     def removed_at_once(**options: object) -> str:
@@ -166,13 +166,13 @@ def test_a_hidden_folder_that_another_run_takes_for_a_leftover_is_made_again(tmp
 
     monkeypatch.setattr(subject.tempfile, "mkdtemp", removed_at_once)
     _fill(out, "new")
-    assert _held(out)["run.json"] == "new"
-    held: list[int] = []
+    assert _contents(out)["run.json"] == "new"
+    locks: list[int] = []
 
     def being_removed(**options: object) -> str:
         monkeypatch.setattr(subject.tempfile, "mkdtemp", made)
         place = made(**options)
-        held.append(lock := os.open(place, os.O_RDONLY))
+        locks.append(lock := os.open(place, os.O_RDONLY))
         fcntl.flock(lock, fcntl.LOCK_EX)
 
         def remove() -> None:
@@ -184,22 +184,22 @@ def test_a_hidden_folder_that_another_run_takes_for_a_leftover_is_made_again(tmp
 
     monkeypatch.setattr(subject.tempfile, "mkdtemp", being_removed)
     _fill(out, "newer")
-    assert (_held(out)["run.json"], len(held)) == ("newer", 1)
+    assert (_contents(out)["run.json"], len(locks)) == ("newer", 1)
 
 
-# 2. what is replaced and what is kept
+# 2. Files that are replaced and files that are kept
 
 
-def test_overwriting_replaces_ours_removes_what_is_stale_and_keeps_others(tmp_path):
+def test_overwriting_replaces_and_removes_files_of_a_run_and_keeps_others(tmp_path):
     out = tmp_path / "out"
     _write(out, "old", ("run.json", "model.onnx", "notes.txt"))
-    _write(out / "mine", "mine", ("run.json", "deep.txt"))  # a copy of somebody's: its folder is no label's
+    _write(out / "mine", "mine", ("run.json", "deep.txt"))  # a user's copy: its folder belongs to no label
     (out / "empty").mkdir()
     (out / "link").symlink_to("/nowhere")
     with filling(out) as place:
         _write(place, "new", ("run.json", "rule.json"))
         assert (out / "run.json").read_text() == "old"
-    assert _held(out) == {
+    assert _contents(out) == {
         "run.json": "new",
         "rule.json": "new",
         "notes.txt": "old",
@@ -220,7 +220,7 @@ def test_the_folders_of_several_labels_are_replaced_as_one(tmp_path):
     with filling(out) as place:
         _write(place / "Effusion", "new")
         _write(place, json.dumps(overview), ("audit.json",))
-    assert sorted(_held(out)) == [
+    assert sorted(_contents(out)) == [
         "Effusion/repaired.safetensors",
         "Effusion/rule.json",
         "Effusion/run.json",
@@ -235,10 +235,10 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     _fill(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
-    assert set(_held(tmp_path / "real").values()) == {"new"}
+    assert set(_contents(tmp_path / "real").values()) == {"new"}
 
 
-def test_modes_are_those_of_other_files_and_of_the_folder_before(tmp_path):
+def test_modes_are_the_usual_ones_and_those_of_the_earlier_folder(tmp_path):
     out = tmp_path / "out"
     _write(out, "old")
     out.chmod(0o2770)
@@ -249,22 +249,22 @@ def test_modes_are_those_of_other_files_and_of_the_folder_before(tmp_path):
     assert (out / "run.json").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_folder_that_is_there_and_empty_is_filled(tmp_path, monkeypatch):
+def test_an_existing_empty_folder_is_filled(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     check_folder(tmp_path / "out", overwrite=False)
     _fill(tmp_path / "out", "new")
-    assert len(_held(tmp_path / "out")) == 3
+    assert len(_contents(tmp_path / "out")) == 3
     (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")  # it cannot be renamed without taking the ground from under a shell
+    monkeypatch.chdir(tmp_path / "here")  # the current folder cannot be renamed
     check_folder(Path(), overwrite=False)
     _fill(Path(), "new")
-    assert len(_held(tmp_path / "here")) == 3
+    assert len(_contents(tmp_path / "here")) == 3
     assert len(list((tmp_path / "here").iterdir())) == 3
     with pytest.raises(BadInput, match=facts("folder")):
         check_folder(Path(), overwrite=True)
 
 
-def test_where_the_swap_is_refused_the_new_folder_is_kept_and_named(tmp_path, monkeypatch):
+def test_if_the_swap_fails_the_new_folder_is_kept_and_named(tmp_path, monkeypatch):
     def refused(*_: object) -> bool:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
@@ -273,9 +273,9 @@ def test_where_the_swap_is_refused_the_new_folder_is_kept_and_named(tmp_path, mo
     monkeypatch.setattr(subject, "_exchange", refused)
     with pytest.raises(BadInput, match="complete") as caught:
         _fill(out, "new")
-    assert set(_held(out).values()) == {"old"}
+    assert set(_contents(out).values()) == {"old"}
     spare = Path(re.search(r"and is (\S+); rename", str(caught.value))[1])  # type: ignore[index]
-    assert set(_held(spare).values()) == {"new"}
+    assert set(_contents(spare).values()) == {"new"}
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -292,7 +292,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_safetensors_says_of_a_full_disk_names_the_file_in_the_folder(tmp_path):
+def test_a_full_disk_in_safetensors_names_the_file_in_the_folder(tmp_path):
     def full() -> None:
         with filling(tmp_path / "out") as place, writing(place / "repaired.safetensors"):
             raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
@@ -302,41 +302,41 @@ def test_what_safetensors_says_of_a_full_disk_names_the_file_in_the_folder(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_of_others_make_no_folder_where_another_run_has_moved_it_aside(tmp_path):
+def test_carried_files_do_not_recreate_a_folder_that_another_run_moved_away(tmp_path):
     _write(tmp_path / "old", "mine", ("notes.txt",))
     with pytest.raises(FileNotFoundError):
-        subject._carry(tmp_path / "old", tmp_path / "away")
+        subject._carry_over(tmp_path / "old", tmp_path / "away")
     assert not (tmp_path / "away").exists()  # a reader would find a folder with nothing but notes
 
 
-def test_a_folder_that_another_run_filled_meanwhile_is_not_replaced_unasked(tmp_path):
+def test_without_overwrite_a_folder_that_another_run_filled_meanwhile_is_kept(tmp_path):
     def late() -> None:
         with filling(tmp_path / "out", overwrite=False) as place:
             _write(place, "late")
-            _fill(tmp_path / "out", "first")  # while this one was still at work
+            _fill(tmp_path / "out", "first")  # while this run was still writing
 
     with pytest.raises(BadInput, match="complete") as caught:
         late()
-    assert set(_held(tmp_path / "out").values()) == {"first"}
+    assert set(_contents(tmp_path / "out").values()) == {"first"}
     spare = Path(re.search(r"and is (\S+); rename", str(caught.value))[1])  # type: ignore[index]
-    assert set(_held(spare).values()) == {"late"}
+    assert set(_contents(spare).values()) == {"late"}
     (tmp_path / "empty").mkdir()
     with filling(tmp_path / "empty", overwrite=False) as place:
         _write(place, "new")
-    assert set(_held(tmp_path / "empty").values()) == {"new"}
+    assert set(_contents(tmp_path / "empty").values()) == {"new"}
 
 
-# 3. what is refused before the work
+# 3. Folders that are rejected before the work
 
 
-def test_a_link_that_leads_to_itself_is_refused(tmp_path):
+def test_a_link_to_itself_is_rejected(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for use in (lambda: check_folder(tmp_path / "loop", overwrite=True), lambda: verify(tmp_path / "loop")):
         with pytest.raises(BadInput, match="loop"):
             use()
 
 
-def test_a_folder_that_will_not_do_is_refused_before_the_work(tmp_path, monkeypatch):
+def test_unusable_folders_are_rejected_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("old")
     _write(tmp_path / "out", "old", ("notes.txt",))
     cases = [("out", r"is not empty \(notes.txt\).*--overwrite"), ("file", "it is a file"), ("file/inside", "is a file, not a folder")]
@@ -355,12 +355,12 @@ def test_a_folder_that_will_not_do_is_refused_before_the_work(tmp_path, monkeypa
     assert not (tmp_path / "new").exists()
 
 
-def test_a_mount_point_cannot_be_replaced_but_filled(tmp_path, monkeypatch):
+def test_a_mount_point_can_be_filled_but_not_replaced(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda self: self == out)
     _fill(out, "new")
-    assert len(_held(out)) == 3
+    assert len(_contents(out)) == 3
     with pytest.raises(BadInput, match=facts(out)):
         check_folder(out, overwrite=True)
 

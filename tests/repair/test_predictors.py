@@ -70,7 +70,7 @@ def test_arrays_and_functions(case):
     assert found.model.kind == "function"
 
 
-def test_what_goes_with_a_network_is_refused(case):
+def test_arguments_for_networks_are_rejected(case):
     model, parts = case
     with pytest.raises(BadInput, match="train"):
         eq.debias(model, parts.valid, train=parts.train)

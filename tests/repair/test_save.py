@@ -1,4 +1,4 @@
-"""The repaired folder: whole or not at all, the old files safe, every failure named, and a README whose lines run."""
+"""Saved bundles: complete or not written, old files kept, every failure recorded, and a README with code that runs."""
 
 import errno
 import importlib.util
@@ -36,7 +36,7 @@ def _cohort(x: np.ndarray, frame: pd.DataFrame) -> Cohort:
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
-    """A hospital's folder, a case of two methods, and the part kept aside."""
+    """A hospital's folder, a comparison of two methods, and the test set."""
     folder = tmp_path_factory.mktemp("hospital")
     model = hospital.table(folder)
     frame, x, _ = hospital.patients()
@@ -67,14 +67,14 @@ def _saved(case: Comparison, folder: Path, serving: Serving, options: Options) -
     return save_all({LABEL: case}, folder, {LABEL: serving}, options)[LABEL]
 
 
-def _held(folder: Path) -> dict[str, bytes]:
+def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-# what is in it
+# Contents
 
 
-def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
+def test_the_folder_is_complete(tried, serving, tmp_path):
     _, case, test = tried
     written = _saved(case, tmp_path / "out", serving, QUIET)
     out = tmp_path / "out"
@@ -82,7 +82,7 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
     assert set(written.files) == {path.name for path in out.iterdir()} == names | {"README.txt", "run.json"}
     assert written.failures == {}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len({path.stat().st_mode for path in out.iterdir()}) == 1  # nobody is locked out of one of them
+    assert len({path.stat().st_mode for path in out.iterdir()}) == 1  # all files have the same permissions
 
     assert read_rule(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())
@@ -101,7 +101,7 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
     assert "<script" in (out / "report.html").read_text()
 
 
-def test_the_weights_are_those_of_the_chosen_network_in_their_old_nest(tried, serving, tmp_path):
+def test_the_weights_are_those_of_the_chosen_network_under_their_original_keys(tried, serving, tmp_path):
     folder, case, test = tried
     _saved(case, tmp_path / "out", serving, QUIET)
     found = torch.load(tmp_path / "out" / "repaired.pt", weights_only=True)
@@ -111,7 +111,7 @@ def test_the_weights_are_those_of_the_chosen_network_in_their_old_nest(tried, se
 
 
 def _lines(readme: str) -> str:
-    """The indented lines: what the reader is told to run."""
+    """The indented lines, which are code for the reader to run."""
     return "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))
 
 
@@ -142,7 +142,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         assert found == model(inputs)[:, 0].tolist()
 
 
-def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_network(tried, serving, tmp_path, monkeypatch):
+def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tried, serving, tmp_path, monkeypatch):
     folder, case, test = tried
     model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
     frame, x, _ = hospital.patients()
@@ -171,7 +171,7 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
     assert json.loads((out / "run.json").read_text())["heads"] is None
 
 
-def test_the_onnx_file_and_how_well_it_agrees_are_told(tried, serving, tmp_path):
+def test_the_onnx_file_and_its_agreement_are_recorded(tried, serving, tmp_path):
     pytest.importorskip("onnxscript")
     _, case, _ = tried
     written = _saved(case, tmp_path / "out", serving, Options())
@@ -180,13 +180,13 @@ def test_the_onnx_file_and_how_well_it_agrees_are_told(tried, serving, tmp_path)
     assert says((tmp_path / "out" / "README.txt").read_text(), "model.onnx", "torch")
 
 
-# what can go wrong
+# Failures
 
 
 @pytest.mark.parametrize(
     ("broken", "what"), [("to_onnx", "model.onnx"), ("page", "report.html"), ("card", "card.md and card.xml"), ("extra", "model.onnx")]
 )
-def test_what_fails_is_named_and_all_else_is_written(tried, serving, tmp_path, monkeypatch, broken, what):
+def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_path, monkeypatch, broken, what):
     def fails(*_: object, **__: object) -> None:
         raise ValueError("no such operator: bessel")
 
@@ -207,10 +207,10 @@ def test_what_fails_is_named_and_all_else_is_written(tried, serving, tmp_path, m
     assert expected in written.failures[what]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["failures"] == written.failures
     assert expected in (tmp_path / "out" / "README.txt").read_text()
-    assert {"repaired.pt", "rule.json", "audit.json", "run.json"} <= set(_held(tmp_path / "out"))
+    assert {"repaired.pt", "rule.json", "audit.json", "run.json"} <= set(_contents(tmp_path / "out"))
 
 
-def test_a_rule_that_is_no_threshold_cannot_go_into_the_network(tried, serving, tmp_path, monkeypatch):
+def test_only_a_threshold_can_be_part_of_the_onnx_network(tried, serving, tmp_path, monkeypatch):
     _, case, _ = tried
     monkeypatch.setattr("equipoise.repair.save.to_onnx", lambda *_, **__: None)
     grouped = replace(case, chosen=1)
@@ -219,12 +219,12 @@ def test_a_rule_that_is_no_threshold_cannot_go_into_the_network(tried, serving, 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-@pytest.mark.parametrize("there", [False, True])
-def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_path, monkeypatch, there, number):
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_path, monkeypatch, existing, number):
     out = tmp_path / "out"
-    if there:
+    if existing:
         _saved(tried[1], out, serving, QUIET)
-    before = _held(out) if there else {}
+    before = _contents(out) if existing else {}
     original = Path.write_text
 
     def full(self: Path, *arguments: object, **options: object) -> int:
@@ -235,9 +235,9 @@ def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_p
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(BadInput, match=facts(out / "README.txt", os.strerror(number))) as caught:
         _saved(tried[1], out, serving, Options(onnx=False, overwrite=True))
-    assert ("space" in str(caught.value).replace(os.strerror(number), "")) == (number == errno.ENOSPC)  # what to do is said
-    assert (_held(out) if out.exists() else {}) == before
-    assert [path.name for path in tmp_path.iterdir()] == (["out"] if there else [])
+    assert ("space" in str(caught.value).replace(os.strerror(number), "")) == (number == errno.ENOSPC)  # the remedy is in the message
+    assert (_contents(out) if out.exists() else {}) == before
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if existing else [])
 
 
 def test_safetensors_hold_the_same_weights_as_the_torch_file(tried, serving, tmp_path):

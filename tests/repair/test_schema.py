@@ -1,4 +1,4 @@
-"""What run.json records of images, and when the code of a transform may run."""
+"""The preprocessing of images in run.json, and the conditions under which the code of a transform runs."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from equipoise.data import sha256
 from equipoise.errors import BadInput, Untrusted
-from equipoise.repair.schema import ServedImages, opening, transform_to_serve
+from equipoise.repair.schema import ServedImages, opening
+from equipoise.repair.verify import transform_to_serve
 from support.facts import facts
 
 CODE = "import torch\n\ndef transform(image):\n    return torch.zeros(1, 4, 4)\n"
@@ -49,7 +50,7 @@ def test_options_open_images_and_a_transform_replaces_them(how):
         transform_to_serve(OPTIONS, Path("repaired"), "prepare.py:transform", False, None)
 
 
-def test_code_runs_if_it_is_named_or_trusted_and_the_same(how, tmp_path):
+def test_code_runs_if_it_is_named_or_trusted_and_unchanged(how, tmp_path):
     folder, named = Path("repaired"), f"{tmp_path / 'prepare.py'}:transform"
     with pytest.raises(Untrusted, match=facts(how["transform"]["sha256"], "--trust")):
         transform_to_serve(how, folder, None, False, None)
@@ -68,7 +69,7 @@ def test_code_runs_if_it_is_named_or_trusted_and_the_same(how, tmp_path):
         transform_to_serve(how, folder, None, True, None)
 
 
-def test_a_callable_of_python_must_be_given_again(how):
+def test_a_python_callable_must_be_given_again(how):
     unnamed = {"transform": {"named": "<lambda>", "path": None, "sha256": ""}, "channels": 3}
     _valid(unnamed)
     with pytest.raises(BadInput, match=facts("Python", "transform=")):

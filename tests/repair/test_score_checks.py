@@ -1,4 +1,4 @@
-"""Scores that the owner already has: the tool's are compared with them, and the reason of a difference is found where it is a usual one."""
+"""Known scores are compared with those of the network, and the usual reasons for a difference are found."""
 
 import json
 
@@ -47,7 +47,7 @@ RIGHT = {"resize": 20, "crop": SIDE}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Images, a table and the scores that the network gives with its own preprocessing."""
+    """Images, a table and the network's scores with the preprocessing of its training."""
     root, rng = tmp_path_factory.mktemp("hospital"), np.random.default_rng(0)
     (root / "xrays").mkdir()
     frame = pd.DataFrame({"image": [f"{at:02}.png" for at in range(N)], "sick": [0, 1] * (N // 2), "sex": ["F", "F", "M", "M"] * (N // 4)})
@@ -79,7 +79,7 @@ def test_the_same_preprocessing_gives_the_known_scores(folder):
     assert (part.rows, part.without) == (10, N - 10)
 
 
-def test_the_wrong_crop_is_stopped_with_its_differences_and_the_right_options(folder):
+def test_the_wrong_crop_raises_an_error_with_the_differences_and_the_right_options(folder):
     known = pd.read_csv(folder / "known.csv")
     with pytest.raises(ScoresDiffer, match=facts("40", "AUROC", "00.png", "--resize 20 --crop 16")) as raised:
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known, score="p", id="image")
@@ -126,9 +126,9 @@ def _scores(values) -> dict[str, float]:
         (lambda p: np.random.default_rng(1).random(len(p)), "None of the usual reasons"),
     ],
 )
-def test_what_the_numbers_show_by_themselves_is_said(folder, changed, hint):
-    own = _known(folder, size=SIDE)
-    known = _scores(np.roll(own, 1) if changed is np.roll else changed(own))
+def test_reasons_that_the_numbers_show_are_named(folder, changed, hint):
+    correct = _known(folder, size=SIDE)
+    known = _scores(np.roll(correct, 1) if changed is np.roll else changed(correct))
     with pytest.raises(ScoresDiffer, match=facts(hint)):
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
 
@@ -151,7 +151,7 @@ def test_another_output_of_the_network_is_named(folder):
         (3, ["int", "mapping"]),
     ],
 )
-def test_known_scores_that_cannot_be_joined_are_refused(folder, known, parts):
+def test_known_scores_that_cannot_be_joined_are_rejected(folder, known, parts):
     with pytest.raises(eq.BadInput, match=facts(*parts)):
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
 
@@ -169,7 +169,7 @@ def _run(folder, capsys, monkeypatch, *arguments: object) -> tuple[int, str, str
 CHECK = ("--check-scores", "known.csv", "--score", "p")
 
 
-def test_the_command_stops_at_the_wrong_crop_and_goes_on_with_the_right_one(folder, capsys, monkeypatch):
+def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(folder, capsys, monkeypatch):
     code, out, err = _run(folder, capsys, monkeypatch, "--size", SIDE, *CHECK)
     assert (code, out) == (2, "")
     assert says(err, "known.csv", "--resize 20 --crop 16")
@@ -201,7 +201,7 @@ def test_the_command_stops_at_the_wrong_crop_and_goes_on_with_the_right_one(fold
         (("--preset", "tim"), ["tim", "timm"]),
     ],
 )
-def test_options_that_cannot_be_used_are_refused_in_one_message(folder, capsys, monkeypatch, options, parts):
+def test_unusable_options_are_rejected_in_one_message(folder, capsys, monkeypatch, options, parts):
     code, out, err = _run(folder, capsys, monkeypatch, *options)
     assert (code, out) == (2, "")
     assert says(err, *parts)

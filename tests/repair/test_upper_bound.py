@@ -1,4 +1,4 @@
-"""How far a repair is from the upper bound (group-aware), with its direction."""
+"""The signed distance of a repair from the group-aware upper bound."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from equipoise.repair import below_limit, limit_at, with_enough_data
 from support.cases import small_case
 
 
-def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came():
+def test_the_bound_is_that_of_the_original_test_scores():
     case = small_case(rows=1500)
     scores, goal = case.original.test, case.result.candidate.goal
     for row in case.found.methods:
@@ -22,12 +22,12 @@ def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came()
         assert kept[name] >= -1e-12
 
 
-def test_a_repair_with_better_scores_may_stand_above():
+def test_a_repair_with_better_scores_may_be_above_the_bound():
     scores = small_case(rows=1500).original.test
     assert below_limit(scores, Goal("eod", min_performance=0.6), 0.0, 0.99) < 0
 
 
-def test_where_there_is_no_line_or_no_gap_there_is_no_distance():
+def test_without_a_bound_or_a_gap_there_is_no_distance():
     scores = small_case().original.test
     assert below_limit(scores, Goal("eod", "f1", min_performance=0.2), 0.1, 0.7) is None
     assert below_limit(scores, Goal("ppv_gap", min_performance=0.2), 0.1, 0.7) is None

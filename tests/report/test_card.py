@@ -158,7 +158,7 @@ def test_the_hub_reads_the_metadata(text, tmp_path):
 def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
     case = replace(small_case(), settings=Settings(level=0.5))
     last = case.found.after
-    monkeypatch.setattr("equipoise.repair.comparison.find", lambda *_: pytest.fail("it was audited again"))
+    monkeypatch.setattr("equipoise.repair.compare_models.find", lambda *_: pytest.fail("it was audited again"))
     written = results_of(ET.fromstring(cards(case)["card.xml"].encode()), "FairnessEquity")["eod by sex, F minus M, after"]
     assert (written["lower"], written["upper"], written["level"]) == (last["eod"].low, last["eod"].high, 50)
 

@@ -12,7 +12,7 @@ from equipoise.data import sha256
 from equipoise.measures import Rule, Threshold
 from equipoise.methods import rule_in, rule_to_dict
 from equipoise.models import code_of
-from equipoise.repair.verified import sealed
+from equipoise.repair.verify import sealed
 
 CODE = "from torch import nn\n\ndef build():\n    return nn.Linear(3, 1)\n"
 AUDIT: dict[str, Any] = {

@@ -15,7 +15,7 @@ from equipoise.methods import Candidate, Goal, Note, equalised_odds, reject_opti
 from equipoise.models import GIVEN
 from equipoise.models.layer_encoding import COLUMNS
 from equipoise.repair import Comparison, Probes, Provenance, Tried
-from equipoise.repair.trial import UnitMap
+from equipoise.repair.candidates import UnitMap
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
 HOSTILE = (

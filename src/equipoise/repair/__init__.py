@@ -1,6 +1,11 @@
 """Repairs compared, saved and served: comparisons on held-out rows, the dry run, bundles and provenance.
 
-The map of what this room exports is `__init__.pyi`, one line per name; a name's module is imported when the name is first used.
+- audit: eq_audit (`eq.audit`), baseline (a simple model next to it), score_checks (`eq.check_scores`)
+- repair: repair_network and repair_scores (every method tried), candidates (the choice among them), dry_run
+- compare: eq_compare (`eq.compare`), compare_models and compare_scores; pairing, changed_decisions and findings (their numbers)
+- bundle: save, folder, schema and saved_predictor (written), verify, bundle and new_rows (loaded and used), provenance
+
+The exported names are listed in `__init__.pyi`; the module of a name is imported when the name is first used.
 """
 
 import lazy_loader

@@ -1,11 +1,11 @@
-"""Whether the model is the limit: a logistic regression on the same inputs, against the original network and the repaired classifier.
+"""The baseline: a logistic regression on the same inputs, compared with the original network and with the repaired classifier.
 
-A repair cannot do better than the network allows. A logistic regression with light L2 on what the network sees takes seconds to fit; where
-it clearly has more performance, or as small a gap with clearly more performance than the repaired classifier, another model is worth
-considering. With a gap to hold down it is fitted for costs (Agarwal et al. 2018, grid search): rows whose positive decision raises
-performance plus a multiple of the smaller gap count as positive, by how much they raise it.
+A repair is limited by its network. A logistic regression with light L2 regularisation on the network's inputs takes seconds to fit. If it
+performs clearly better than the network, or clearly better than the repaired classifier at as small a gap, another model is worth
+considering. For a small gap it is fitted to costs (Agarwal et al. 2018, grid search): each row's weight is the amount by which a positive
+decision raises performance minus a multiple of the gap, and its label is the sign of that amount.
 
-Of images it sees 16 x 16 pixels and a few statistics of each: less than the network, and enough to show a network that learnt little.
+Of images it sees 16 x 16 pixels and a few statistics: less than the network, but enough to expose a network that learnt little.
 """
 
 import warnings
@@ -34,17 +34,17 @@ from equipoise.measures import (
 )
 from equipoise.methods import Goal
 
-STRENGTHS = (0.01, 0.1, 1.0)  # inverse weights of L2, chosen by log loss on rows that were not fitted to
-MULTIPLES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)  # of the gap next to performance
+STRENGTHS = (0.01, 0.1, 1.0)  # values of C in scikit-learn, chosen by log loss on rows outside the fit
+MULTIPLES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)  # of the gap in the cost of a decision
 FOLDS = 5
 FEWEST = 50  # rows with each label to fit on
-CELLS = 1_000_000  # numbers to fit to in folds, and twice as many at once; of more rows, patients are sampled, so that it takes seconds
-HELD_OUT, OF_IMAGES = 20_000, 5_000  # rows to choose and to judge on, at most
+CELLS = 1_000_000  # largest rows x features of a fit in folds, twice that for a single fit; beyond it patients are sampled
+HELD_OUT, OF_IMAGES = 20_000, 5_000  # most rows to choose thresholds and to evaluate on
 SMALL = 16  # pixels on each side
 QUANTILES = (0.05, 0.25, 0.75, 0.95)  # of the small image's pixels
 STATISTICS = 2 + len(QUANTILES)
 NEAR = 0.01  # a gap on the repair set that counts as none
-EXTREME = 1e-6  # nearest that a probability comes to 0 or 1 in the log loss
+EXTREME = 1e-6  # lower limit of probabilities in the log loss
 
 
 def fit_baseline(
@@ -59,11 +59,11 @@ def fit_baseline(
     settings: Settings = Settings(),
     seed: int = 0,
 ) -> Baseline | None:
-    """The baseline on held-out rows; None where the inputs are neither a table nor images, or there are too few rows.
+    """The baseline on held-out rows; None if the inputs are neither a table nor images, or there are too few rows.
 
     `original` has the network's scores of the test rows and its decisions; `repaired` the decisions of the repaired classifier, and its gap
-    on `known`, the rows on which thresholds are chosen. Without `train` it is fitted to `known`, whose name is `fitted_on`, and chosen by
-    held-out folds of it.
+    on `known`, the rows on which thresholds are chosen. Without `train` the baseline is fitted to `known`, which the report calls
+    `fitted_on`, and chosen by cross-validation.
     """
     rng = generator(seed, "baseline")
     fit = known if train is None else train
@@ -74,118 +74,123 @@ def fit_baseline(
         return None
     most = max(CELLS * (1 if train is None else 2) // columns, 4 * FEWEST)
     fit = fit.take(_sampled(fit, most, rng))
-    kind = "pixels" if _pictures(test) else "table"
-    enough = OF_IMAGES if kind == "pixels" else HELD_OUT
-    chosen_on = fit if train is None else known.take(_sampled(known, enough, rng))
-    held_out = _sampled(test, enough, rng)
-    tests = test.take(held_out)
-    x, seen, unseen = _features(fit), None if train is None else _features(chosen_on), _features(tests)
-    model = _Fitted(x, fit.y, fit.weight, seen, _folds(fit, rng))
-    rows = Scores.of(tests, original[0].score[held_out])
+    images = _is_images(test)
+    max_rows = OF_IMAGES if images else HELD_OUT
+    chosen_on = fit if train is None else known.take(_sampled(known, max_rows, rng))
+    sampled = _sampled(test, max_rows, rng)
+    tests = test.take(sampled)
+    choice_features = None if train is None else _features(chosen_on)
+    test_features = _features(tests)
+    model = _Regression(_features(fit), fit.y, fit.weight, choice_features, _folds(fit, rng))
+    rows = Scores.of(tests, original[0].score[sampled])
 
-    def judged(score: FloatArray, other: FloatArray, rule: Rule) -> Any:
-        return versus(rows, rule.decide(replace(rows, score=score)), other[held_out], goal.performance, goal.measure, settings)
+    def compare_with(decisions: FloatArray, score: FloatArray, rule: Rule) -> Any:
+        return versus(rows, rule.decide(replace(rows, score=score)), decisions[sampled], goal.performance, goal.measure, settings)
 
-    score, held = model.plain(unseen, chosen_on.y)
-    plain = judged(held, original[1], choose_rule(valid=Scores.of(chosen_on, score), optimise=goal.performance))
-    fair = None
+    choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
+    rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)
+    plain, fair = compare_with(original[1], test_score, rule), None
     if repaired is not None and len(fit.attribute.levels) == 2 and not is_quotient(goal.measure) and goal.performance in AFFINE_PERFORMANCE:
-        found = _fair(model, unseen, fit, chosen_on, goal, max(abs(repaired[1]), NEAR))
-        fair = None if found is None else judged(found[0], repaired[0], choose_rule(found[1]))
+        decisions, gap = repaired
+        constrained = _constrained(model, test_features, fit, chosen_on, goal, max(abs(gap), NEAR))
+        fair = None if constrained is None else compare_with(decisions, constrained[0], choose_rule(constrained[1]))
     source = fitted_on if train is None else "training set"
-    return Baseline(kind, source, len(fit), len(tests), goal.performance, goal.measure, plain, fair)
+    return Baseline("pixels" if images else "table", source, len(fit), len(tests), goal.performance, goal.measure, plain, fair)
 
 
-class _Fitted:
-    """Logistic regressions on the same standardised rows: scores of rows that were not fitted to, and of new rows."""
+class _Regression:
+    """Logistic regressions on the same standardised rows, with scores of rows outside the fit.
 
-    def __init__(self, x: FloatArray, y: IntArray, weight: FloatArray | None, seen: FloatArray | None, folds: IntArray) -> None:
-        centre, spread = x.mean(0), x.std(0)
-        self.keep = spread > 0
-        self.centre, self.spread = centre[self.keep], spread[self.keep]
-        self.x, self.y, self.weight, self.folds = self._scaled(x), y, np.ones(len(y)) if weight is None else weight, folds
-        self.seen = None if seen is None else self._scaled(seen)
+    `choice_rows` are the rows on which strengths and thresholds are chosen; None to choose by cross-validation in `folds`.
+    """
+
+    def __init__(self, x: FloatArray, y: IntArray, weight: FloatArray | None, choice_rows: FloatArray | None, folds: IntArray) -> None:
+        mean, scale = x.mean(0), x.std(0)
+        self.varying = scale > 0
+        self.mean, self.scale = mean[self.varying], scale[self.varying]
+        self.x, self.y, self.weight, self.folds = self.standardise(x), y, np.ones(len(y)) if weight is None else weight, folds
+        self.choice_rows = None if choice_rows is None else self.standardise(choice_rows)
         self.strength = 1.0
 
-    def plain(self, new: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
+    def standardise(self, rows: FloatArray) -> FloatArray:
+        """Rows on the scale of the fit, without constant columns."""
+        scaled: FloatArray = np.clip((rows[:, self.varying] - self.mean) / self.scale, -10, 10)
+        return scaled
+
+    def choose_strength(self, new: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
         """Scores of the rows to choose on, whose labels are y, and of new rows, at the best strength."""
-        found = []
+        losses = []
         for strength in STRENGTHS:
-            score = self.unseen(self.y, self.weight, strength)
+            score = self.choice_scores(self.y, self.weight, strength)
             p = np.clip(np.where(y == 1, score, 1 - score), EXTREME, 1.0)
-            found.append((-float(np.log(p).mean()), strength, score))
-        _, self.strength, score = min(found, key=lambda each: each[0])
-        return score, self.score(self.y, self.weight, self._scaled(new))
+            losses.append((-float(np.log(p).mean()), strength, score))
+        _, self.strength, score = min(losses, key=lambda entry: entry[0])
+        return score, self.scores(self.y, self.weight, self.standardise(new), self.strength)
 
-    def unseen(self, y: IntArray, weight: FloatArray, strength: float | None = None) -> FloatArray:
+    def choice_scores(self, y: IntArray, weight: FloatArray, strength: float) -> FloatArray:
         """Scores of the rows to choose on, by a fit to other rows: the training set, or the other folds."""
-        if self.seen is not None:
-            return self.score(y, weight, self.seen, strength)
-        found = np.empty(len(y))
+        if self.choice_rows is not None:
+            return self.scores(y, weight, self.choice_rows, strength)
+        score = np.empty(len(y))
         for fold in range(FOLDS):
-            own = self.folds == fold
-            found[own] = self.score(y, weight, self.x[own], strength, ~own)
-        return found
+            inside = self.folds == fold
+            score[inside] = self.scores(y, weight, self.x[inside], strength, ~inside)
+        return score
 
-    def score(
-        self, y: IntArray, weight: FloatArray, rows: FloatArray, strength: float | None = None, among: Any = slice(None)
-    ) -> FloatArray:
-        """Scores of scaled rows by a fit to some of the rows; all alike where those have one label."""
+    def scores(self, y: IntArray, weight: FloatArray, rows: FloatArray, strength: float, fitted: Any = slice(None)) -> FloatArray:
+        """Scores of standardised rows by a fit to the rows `fitted`; constant if these have only one label."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
 
-        own, counts = y[among], weight[among]
-        if len(np.unique(own[counts > 0])) < 2:
-            return np.full(len(rows), float(own[counts > 0].mean()) if (counts > 0).any() else 0.5)
-        model = LogisticRegression(C=self.strength if strength is None else strength, max_iter=100, tol=1e-3)
-        with warnings.catch_warnings():  # strengths are compared on other rows, so that an unfinished fit is judged like any other
+        y, weight = y[fitted], weight[fitted]
+        if len(np.unique(y[weight > 0])) < 2:
+            return np.full(len(rows), float(y[weight > 0].mean()) if (weight > 0).any() else 0.5)
+        model = LogisticRegression(C=strength, max_iter=100, tol=1e-3)
+        with warnings.catch_warnings():  # strengths are compared on other rows, so a fit that has not converged is compared like any other
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(self.x[among], own, sample_weight=counts / counts.mean())
-        found: FloatArray = model.predict_proba(rows)[:, 1]
-        return found
-
-    def scaled(self, rows: FloatArray) -> FloatArray:
-        """New rows on the scale of the fit."""
-        return self._scaled(rows)
-
-    def _scaled(self, rows: FloatArray) -> FloatArray:
-        found: FloatArray = np.clip((rows[:, self.keep] - self.centre) / self.spread, -10, 10)
-        return found
+            model.fit(self.x[fitted], y, sample_weight=weight / weight.mean())
+        score: FloatArray = model.predict_proba(rows)[:, 1]
+        return score
 
 
-def _fair(model: _Fitted, new: FloatArray, fit: Cohort, chosen_on: Cohort, goal: Goal, most: float) -> tuple[FloatArray, float] | None:
-    """Scores of new rows and the threshold with the best performance whose |gap| is within `most`; None where no multiple has one."""
+def _constrained(
+    model: _Regression, new: FloatArray, fit: Cohort, chosen_on: Cohort, goal: Goal, max_gap: float
+) -> tuple[FloatArray, float] | None:
+    """Scores of new rows and the threshold with the best performance whose |gap| is within `max_gap`; None if no multiple has one."""
     cells = tabulate(np.zeros(len(fit)), fit.y, fit.attribute, fit.weight)
     at = cell_index(fit.y, fit.attribute.codes, 2)
     gain, gap = (w.ravel()[at] for w in (performance_functional(goal.performance, cells.n).w, gap_functional(goal.measure, cells.n, 1).w))
-    on, asked = chosen_on.attribute, (goal.measure, goal.performance)
+
+    def labels_and_weights(multiple: float) -> tuple[IntArray, FloatArray]:
+        value = (gain - multiple * direction * gap) * model.weight
+        return (value > 0).astype(np.int64), np.abs(value)
+
+    attribute, wanted = chosen_on.attribute, (goal.measure, goal.performance)
     best: tuple[float, float, float] | None = None
     direction = 0.0
     for multiple in MULTIPLES:
-        value = (gain - multiple * direction * gap) * model.weight
-        score = model.unseen((value > 0).astype(np.int64), np.abs(value))
-        choices = sweep(score, chosen_on.y, on.codes, on.levels, asked, weight=chosen_on.weight)
-        if not direction:  # of the first, which asks for performance only
+        score = model.choice_scores(*labels_and_weights(multiple), model.strength)
+        choices = sweep(score, chosen_on.y, attribute.codes, attribute.levels, wanted, weight=chosen_on.weight)
+        if not direction:  # the sign of the gap at the best performance, from the first multiple, which is 0
             direction = float(np.sign(choices.best(goal.performance).values[goal.measure]))
-        choice = choices.best(goal.performance, gap=goal.measure, max_gap=most)
+        choice = choices.best(goal.performance, gap=goal.measure, max_gap=max_gap)
         if bool(choice.met) and (best is None or float(choice.values[goal.performance]) > best[0]):
             best = (float(choice.values[goal.performance]), multiple, float(choice.threshold))
     if best is None:
         return None
-    value = (gain - best[1] * direction * gap) * model.weight
-    return model.score((value > 0).astype(np.int64), np.abs(value), model.scaled(new)), best[2]
+    _, multiple, threshold = best
+    return model.scores(*labels_and_weights(multiple), model.standardise(new), model.strength), threshold
 
 
 def _folds(cohort: Cohort, rng: np.random.Generator) -> IntArray:
-    """The fold of each row; all rows of a patient are in one."""
+    """The fold of each row; all rows of a patient are in the same fold."""
     units = units_of(cohort.patients, len(cohort))
-    fold = rng.permutation(int(units.max()) + 1) % FOLDS
-    found: IntArray = fold[units]
-    return found
+    folds: IntArray = (rng.permutation(int(units.max()) + 1) % FOLDS)[units]
+    return folds
 
 
 def _sampled(cohort: Cohort, most: int, rng: np.random.Generator) -> IntArray:
-    """Positions of at most about so many rows: those of patients taken at random."""
+    """Positions of at most about `most` rows: those of randomly sampled patients."""
     if len(cohort) <= most:
         return np.arange(len(cohort))
     units = units_of(cohort.patients, len(cohort))
@@ -195,21 +200,21 @@ def _sampled(cohort: Cohort, most: int, rng: np.random.Generator) -> IntArray:
     return np.flatnonzero(kept[units])
 
 
-def _pictures(cohort: Cohort) -> bool:
+def _is_images(cohort: Cohort) -> bool:
     return len(cohort.inputs.shape) == 4
 
 
 def _width(cohort: Cohort) -> int | None:
-    """How many features the baseline sees; None for inputs of another kind."""
-    if _pictures(cohort):
+    """The number of features of the baseline; None for inputs of another kind."""
+    if _is_images(cohort):
         return SMALL * SMALL + STATISTICS
     shape = cohort.inputs.shape
     return int(shape[1]) if len(shape) == 2 else None
 
 
 def _features(cohort: Cohort) -> FloatArray:
-    """What the baseline sees (n, features): the encoded table, or small images with their mean, spread and quantiles."""
-    if not _pictures(cohort):
+    """The features of the baseline (n, features): the encoded table, or small images with mean, standard deviation and quantiles."""
+    if not _is_images(cohort):
         return np.nan_to_num(cohort.inputs[:].numpy().astype(np.float64))
     import torch
 

@@ -1,8 +1,8 @@
-"""The dry run: who is in which set, what each method would do, and about how long it would take. Nothing is repaired."""
+"""The dry run: the patients in each set, the work of each method, and about how long it would take. Nothing is repaired."""
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, parts_of, settings_of
 from equipoise.models import chosen_outputs, encoding
 
-PROBED = {True: 128, False: 2000}  # rows to measure probes on; their time grows with the rows only if there are many
-WARM_UP, RESAMPLES = 32, 20  # rows to warm up on, and resamples to measure by
+PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
+WARM_UP, RESAMPLES = 32, 20  # rows of the first run, which loads libraries, and resamples to time
 
 
 @dataclass(frozen=True)
 class MethodEstimate:
-    """What one method would do, in words, and how many rows it would show the network, counted as passes without gradients."""
+    """The work of one method in words, and the number of rows through the network, counted as passes without gradients."""
 
     method: str
     what: str
@@ -29,31 +29,29 @@ class MethodEstimate:
 
 @dataclass(frozen=True, eq=False)
 class RepairEstimate:
-    """The patients of each set and the work of each method."""
+    """The patients of each set and the work of each method, estimated."""
 
     sets: pd.DataFrame  # set, group, label, rows, patients (None without patient ids)
     methods: tuple[MethodEstimate, ...]
     goal: Goal
-    row_seconds: float  # for one row through the network
-    evaluation_seconds: float  # for the exact sweep of all thresholds on the repair set
-    probes: MethodEstimate | None = None  # of the layers, for the report, if requested
+    probes: MethodEstimate | None = None  # of the layers, if they are requested for the report
 
     @property
     def seconds(self) -> float | None:
-        """About how long all of it takes at most, if that is known of every method."""
-        known = [each.seconds for each in (*self.methods, *([] if self.probes is None else [self.probes]))]
-        return None if None in known else float(sum(s for s in known if s is not None))
+        """The estimated time of everything, at most; None if the time of a method is unknown."""
+        parts = [*self.methods, *([] if self.probes is None else [self.probes])]
+        seconds = [part.seconds for part in parts if part.seconds is not None]
+        return float(sum(seconds)) if len(seconds) == len(parts) else None
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        methods = [{"method": m.method, "what": m.what, "rows": m.rows, "seconds": m.seconds} for m in self.methods]
         probes = {} if self.probes is None else {"probes": {"what": self.probes.what, "seconds": self.probes.seconds}}
         return {
             "schema": "equipoise.dry_run",
             "schema_version": 1,
             "goal": str(self.goal),
             "sets": self.sets.astype(object).where(self.sets.notna(), None).to_dict("records"),
-            "methods": methods,
+            "methods": [asdict(method) for method in self.methods],
             **probes,
             "seconds": self.seconds,
         }
@@ -70,12 +68,11 @@ def estimate(
     given_outputs: Mapping[str, int | str] | None = None,
     budget: float | None = None,
 ) -> RepairEstimate:
-    """What `try_methods` would do with these methods, measured on a few rows. With `probe_draws` its layers are probed too.
+    """The work of `try_methods` with these methods, timed on a few rows. With `probe_draws` probes of the layers are included.
 
-    All methods together end within `budget` seconds, if one is given, however much they would like to do: one that chooses among others,
-    and fine-tuning, which ends with the steps that it has made. Rules and probes are finished once begun.
-    Of several labels, one is measured: a method that repairs all at once takes one run, with an evaluation per label; another takes one
-    run per label.
+    All methods together end within `budget` seconds, if it is given: `auto` starts no further method, and fine-tuning ends with the steps
+    that it has made. Rules and probes always run to their end. With several labels, the first is timed: a method that repairs all labels
+    together takes one run, with one evaluation per label; any other method takes one run per label.
     """
     sets = {"repair": repair, "test": test} | ({} if train is None else {"train": train})
     counts = pd.concat([_counts(cohort, name) for name, cohort in sets.items()], ignore_index=True)
@@ -85,20 +82,23 @@ def estimate(
         first = repair.labels[0]
         repair, test, train = repair.labelled(first), test.labelled(first), None if train is None else train.labelled(first)
     speed = Speed.measured(model, repair, goal, train, labels)
-    found, left = [], budget
-    for name, given in {STANDARD: {}, **methods}.items():
-        work = speed.work(name, given)
-        after = len(repair) + len(test) if not METHODS[name].needs_group else 0  # the scores for the report
-        rows = None if work.rows is None else round(work.rows + after)
-        seconds = speed.seconds(work, after)
-        if left is not None:
-            scoring = after * speed.per_row
+    estimates, remaining = [], budget
+    for name, settings in {STANDARD: {}, **methods}.items():
+        work = speed.work(name, settings)
+        scored_rows = len(repair) + len(test) if not METHODS[name].needs_group else 0  # for the report
+        rows = None if work.rows is None else round(work.rows + scored_rows)
+        seconds = speed.seconds(work, scored_rows)
+        if remaining is not None:
+            scoring = scored_rows * speed.per_row
             if METHODS[name].runs_others or METHODS[name].kind == Kind.STEPS:
-                seconds = left + scoring if seconds is None else min(seconds, left + scoring)
-            left -= 0.0 if seconds is None or name == STANDARD else min(left, max(0.0, seconds - scoring))
-        found.append(MethodEstimate(name, work.what, rows, seconds))
-    probes = None if probe_draws is None else _probes(model, test, probe_draws)
-    return RepairEstimate(counts, tuple(found), goal, speed.per_row, speed.per_evaluation, probes)
+                seconds = remaining + scoring if seconds is None else min(seconds, remaining + scoring)
+            remaining -= 0.0 if seconds is None or name == STANDARD else min(remaining, max(0.0, seconds - scoring))
+        estimates.append(MethodEstimate(name, work.what, rows, seconds))
+    probes = None
+    if probe_draws is not None:
+        seconds = 2 * seconds_to_probe(model, test, probe_draws)
+        probes = MethodEstimate("probes", "probes of the group in every layer, before and after", None, seconds)
+    return RepairEstimate(counts, tuple(estimates), goal, probes)
 
 
 def estimate_rules(
@@ -108,68 +108,58 @@ def estimate_rules(
     goal: Goal,
     budget: float | None = None,
 ) -> RepairEstimate:
-    """What `try_rules` would do with these methods, for the scores of each label, measured on those of the first."""
+    """The work of `try_rules` with these methods, for the scores of each label, timed on those of the first."""
     several = len(repair) > 1
     counts = [
-        own.assign(label=[f"{label}: {value}" for value in own["label"]]) if several else own
-        for name, sets in (("repair", repair), ("test", test))
-        for label, scores in sets.items()
-        for own in [_counts(scores, name)]
+        _counts(scores, name, label if several else "")
+        for name, scores_by_label in (("repair", repair), ("test", test))
+        for label, scores in scores_by_label.items()
     ]
     first = next(iter(repair.values()))
     speed = Speed.measured(None, first, goal)
-    found = []
-    for name, given in {STANDARD: {}, **methods}.items():
-        work, chosen = speed.work(name, given), settings_of(name, given)
-        tried = chosen.order(first) if METHODS[name].runs_others else [name]
-        seconds = len(repair) * sum(_fit_seconds(each, first, goal, speed, given if each == name else {}) for each in tried)
+    estimates = []
+    for name, settings in {STANDARD: {}, **methods}.items():
+        work = speed.work(name, settings)
+        rules = settings_of(name, settings).order(first) if METHODS[name].runs_others else [name]
+        seconds = len(repair) * sum(_fit_seconds(rule, first, goal, speed, settings if rule == name else {}) for rule in rules)
         seconds = min(seconds, budget) if budget is not None and METHODS[name].runs_others else seconds
         what = f"{len(repair)} runs, one per label, of: {work.what}" if several else work.what
-        found.append(MethodEstimate(name, what, None if work.rows is None else round(len(repair) * work.rows), seconds))
-    return RepairEstimate(pd.concat(counts, ignore_index=True), tuple(found), goal, 0.0, speed.per_evaluation)
+        estimates.append(MethodEstimate(name, what, None if work.rows is None else round(len(repair) * work.rows), seconds))
+    return RepairEstimate(pd.concat(counts, ignore_index=True), tuple(estimates), goal)
 
 
-def _fit_seconds(name: str, scores: Scores, goal: Goal, speed: Speed, given: Mapping[str, Any]) -> float:
-    """Seconds of a method with cross-fitted selection: a rule is fitted once to see; probes go by their own estimate."""
-    known = METHODS[name]
-    if known.kind != Kind.RULE:
-        return speed.seconds(speed.work(name, given)) or 0.0
+def _fit_seconds(name: str, scores: Scores, goal: Goal, speed: Speed, settings: Mapping[str, Any]) -> float:
+    """Seconds of a method with cross-fitted selection: one fit of a rule is timed; methods of other kinds have a cost model."""
+    method = METHODS[name]
+    if method.kind != Kind.RULE:
+        return speed.seconds(speed.work(name, settings)) or 0.0
     start = time.perf_counter()
-    (known.frontier or known.run)(scores, goal.for_steps(), settings_of(name, given))
-    fits = 1 if goal.selection == "paper" or not known.selects else 1 + parts_of(known, len(scores))
+    (method.frontier or method.run)(scores, goal.for_steps(), settings_of(name, settings))
+    fits = 1 if goal.selection == "paper" or not method.selects else 1 + parts_of(method, len(scores))
     return (time.perf_counter() - start) * fits
 
 
-def _counts(cohort: Rows, name: str) -> pd.DataFrame:
-    """The rows and patients of each group and label of a set; of several labels, of each of them."""
+def _counts(cohort: Rows, name: str, prefix: str = "") -> pd.DataFrame:
+    """The rows and patients of each group and label of a set; with several labels, or a prefix, the values carry its name."""
     if cohort.labels:
-        each = [_counts(cohort.labelled(label), name) for label in cohort.labels]
-        return pd.concat(
-            [own.assign(label=[f"{label}: {value}" for value in own["label"]]) for label, own in zip(cohort.labels, each, strict=True)],
-            ignore_index=True,
-        )
+        return pd.concat([_counts(cohort.labelled(label), name, label) for label in cohort.labels], ignore_index=True)
     frame = pd.DataFrame({"group": pd.Series(cohort.groups).fillna("(missing)"), "label": cohort.y})
     frame["patient"] = range(len(cohort)) if cohort.patients is None else cohort.patients
-    counted = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()
-    counted["patients"] = counted["patients"].astype(object) if cohort.patients is not None else None
-    counted.insert(0, "set", name)
-    return counted
+    counts = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()
+    counts["patients"] = counts["patients"].astype(object) if cohort.patients is not None else None
+    counts.insert(0, "set", name)
+    return counts.assign(label=[f"{prefix}: {value}" for value in counts["label"]]) if prefix else counts
 
 
 def seconds_to_probe(model: nn.Module, cohort: Cohort, draws: int) -> float:
-    """Seconds to predict the groups from every layer of a network, with so many resamples for the intervals, from a few rows."""
-    count = min(len(cohort), PROBED[len(cohort.inputs.shape) > 2])
-    few = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first ones, which may all be of one group
-    encoding(model, few.take(range(min(count, WARM_UP))), draws=2)  # the first time, libraries are loaded
-    taken = []
-    for some in (2, 2 + RESAMPLES):
+    """Seconds to predict the groups from every layer of a network, with `draws` resamples for the intervals, timed on a few rows."""
+    count = min(len(cohort), PROBE_ROWS["images" if len(cohort.inputs.shape) > 2 else "table"])
+    sample = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first rows, which may all be of one group
+    encoding(model, sample.take(range(min(count, WARM_UP))), draws=2)
+    timings = []
+    for resamples in (2, 2 + RESAMPLES):
         start = time.perf_counter()
-        encoding(model, few, draws=some)
-        taken.append(time.perf_counter() - start)
-    per_draw = max(0.0, taken[1] - taken[0]) / RESAMPLES
-    return (taken[0] + draws * per_draw) * len(cohort) / count
-
-
-def _probes(model: nn.Module, test: Cohort, draws: int) -> MethodEstimate:
-    """The probes before and after the repair, on the test set."""
-    return MethodEstimate("probes", "probes of the group in every layer, before and after", None, 2 * seconds_to_probe(model, test, draws))
+        encoding(model, sample, draws=resamples)
+        timings.append(time.perf_counter() - start)
+    per_draw = max(0.0, timings[1] - timings[0]) / RESAMPLES
+    return (timings[0] + draws * per_draw) * len(cohort) / count

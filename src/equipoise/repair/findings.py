@@ -1,10 +1,11 @@
-"""The findings of a comparison, as numbers: audits before and after on the test set, the headline gap, who got worse, all methods.
+"""The findings of a comparison as numbers: audits before and after on the test set, the largest gap, groups that got worse, all methods.
 
 Every output (report, cards, audit.json, terminal) is written from one `Findings`, so they agree number by number.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,9 @@ from equipoise.measures import (
     upper_bound,
 )
 from equipoise.methods import Goal, Judgement, Progress, judge
-from equipoise.repair.changes import Affected, Balance, affected, all_attributes, balances
+from equipoise.repair.candidates import Tried
+from equipoise.repair.changed_decisions import Affected, Balance, affected, all_attributes, balances
 from equipoise.repair.pairing import same_rows
-from equipoise.repair.trial import Tried
 
 RATES_SHOWN = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)
 
@@ -58,7 +59,7 @@ class RateBlock:
 
 @dataclass(frozen=True)
 class GapRow:
-    """One gap before and after; `target` is the one that the goal names."""
+    """One gap before and after; `target` marks the measure of the goal."""
 
     measure: str
     group: str
@@ -90,7 +91,7 @@ class CohortRow:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method on the test set, and what it reached on the repair set."""
+    """One method on the test set, with its chosen step on the repair set."""
 
     name: str
     chosen: bool
@@ -99,10 +100,10 @@ class MethodRow:
     valid_performance: float
     gap: Estimate
     performance: Estimate
-    below: float | None  # the group-aware upper bound on the original scores; None where it is not defined
+    below: float | None  # distance to the group-aware upper bound on the original scores; None if there is no bound
     needs_group: bool
-    changed: float
-    expected: bool
+    changed: float  # number of decisions that differ from the original
+    expected: bool  # `changed` is an expectation, because decisions are randomised
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ class Findings:
     audits: tuple[Audit, ...]  # of the original and of every candidate
     gap_before: Estimate  # of the goal's measure on the test set, the largest over the groups
     gap_after: Estimate
-    valid_before: float  # the same on the repair set; NaN if unknown
+    valid_before: float  # the gap on the repair set; NaN if unknown
     valid_after: float
     performance_before: Estimate
     performance_after: Estimate
@@ -126,14 +127,14 @@ class Findings:
     gaps: dict[str, tuple[GapRow, ...]]
     cohort: dict[str, tuple[CohortRow, ...]]
     affected: tuple[Affected, ...]
-    balances: dict[str, tuple[Balance, ...]]  # by attribute: who is better and who is worse
+    balances: dict[str, tuple[Balance, ...]]  # by attribute: better and worse decisions of each group
     methods: tuple[MethodRow, ...]
     judgement: Judgement  # of the chosen candidate, from its decisions on the test set
     settings: Settings
 
     @property
     def seen(self) -> str:
-        """What the test set shows: insufficient, unchanged, larger, smaller, or unclear (smaller, by an amount that chance may explain)."""
+        """The change of the gap on the test set: insufficient, unchanged, larger, smaller, or unclear (smaller, perhaps by chance)."""
         change, before, after = self.gap_change, self.gap_before.value, self.gap_after.value
         if np.isnan(change.value) or np.isnan(before):
             return "insufficient"
@@ -161,18 +162,13 @@ class Findings:
 
     @property
     def levelled(self) -> tuple[Contribution, ...]:
-        """What made the gap smaller by making a group worse; empty if the gap did not get smaller."""
+        """Contributions that made the gap smaller by making a group worse; empty if the gap did not get smaller."""
         if self.seen not in ("smaller", "unclear"):
             return ()
-        return tuple(each for each in self.contributions if each.harm and each.towards > 0)
-
-    @property
-    def levelled_points(self) -> float:
-        """How much of the gap closed that way."""
-        return sum(each.towards for each in self.levelled)
+        return tuple(part for part in self.contributions if part.harm and part.towards > 0)
 
     def rate_of(self, group: str) -> tuple[Estimate, Estimate] | None:
-        """The rate that the goal's measure compares, of one group, before and after; None for a mean of two rates."""
+        """One group's rate that the goal's measure compares, before and after; None for a mean of two rates."""
         for block in self.rates[self.main]:
             for row in block.rows:
                 if block.rate == self.rate and row.group == group:
@@ -181,7 +177,7 @@ class Findings:
 
     @property
     def main(self) -> str:
-        """The attribute whose groups the goal compares: the intersection where there are several."""
+        """The attribute whose groups the goal compares: the intersection if there are several."""
         return next(reversed(self.rates))
 
     @property
@@ -202,7 +198,7 @@ def find(
 ) -> Findings:
     """The findings on the test set: the original and each candidate audited once, in that order, and each candidate judged.
 
-    `labels` is how many labels were repaired together, over which simultaneous intervals hold; `forced` says that a cell has too few
+    `labels` is the number of labels repaired together, over which simultaneous intervals hold; `forced` means that a cell has too few
     patients for any claim.
     """
     entries, result = (original, *candidates), candidates[chosen]
@@ -210,16 +206,17 @@ def find(
         same_rows(original.test, tried.test)
     audits = []
     for tried in entries:
-        asked = Asked(rule=tried.candidate.rule, also=[tried.candidate.goal.measure], settings=settings)
-        audits.append(audit_asked(tried.test, asked))
+        request = Asked(rule=tried.candidate.rule, also=[tried.candidate.goal.measure], settings=settings)
+        audits.append(audit_asked(tried.test, request))
         if progress is not None:
             progress(len(audits), len(entries))
     goal, test, attribute = result.candidate.goal, original.test, original.test.attribute
     before, after = audits[0], audits[1 + chosen]
-    pair = paired(test, original.decisions(), result.decisions(), settings)
-    judgements = [judged(original, tried, settings, labels, forced) for tried in candidates]
-    gap_before, gap_after = (headline(found, goal.measure, attribute.name) for found in (before, after))
-    furthest = gap_before.group if not np.isnan(gap_before.value) else ""
+    decisions = original.decisions(), result.decisions()
+    pair = paired(test, *decisions, settings)
+    judgements = [_judgement(original, tried, settings, labels, forced) for tried in candidates]
+    gap_before, gap_after = (largest_gap(audit, goal.measure, attribute.name) for audit in (before, after))
+    worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
     return Findings(
         before=before,
         after=after,
@@ -230,91 +227,99 @@ def find(
         valid_after=float(result.chosen_row["gap"]),
         performance_before=before[goal.performance],
         performance_after=after[goal.performance],
-        gap_change=pair.gap_change(goal.measure, furthest),
+        gap_change=pair.gap_change(goal.measure, worst_group),
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
-        contributions=tuple(pair.contributions(goal.measure, furthest)) if furthest and not is_quotient(goal.measure) else (),
+        contributions=tuple(pair.contributions(goal.measure, worst_group)) if worst_group and not is_quotient(goal.measure) else (),
         rates={a.name: _rates(a, before, after) for a in all_attributes(test)},
         gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in all_attributes(test)},
         cohort=_cohort(original.valid, test),
-        affected=tuple(affected(test, original.decisions(), result.decisions())),
-        balances={a.name: balances(test, a, original.decisions(), result.decisions(), settings) for a in all_attributes(test)},
+        affected=tuple(affected(test, *decisions)),
+        balances={a.name: balances(test, a, *decisions, settings) for a in all_attributes(test)},
         methods=tuple(
-            _method(original, tried, own, tried is result, goal, found)
-            for tried, own, found in zip(entries, (None, *judgements), audits, strict=True)
+            _method_row(original, tried, judgement, tried is result, goal, audit)
+            for tried, judgement, audit in zip(entries, (None, *judgements), audits, strict=True)
         ),
         judgement=judgements[chosen],
         settings=settings,
     )
 
 
-def judged(original: Tried, tried: Tried, settings: Settings, labels: int = 1, forced: bool = False) -> Judgement:
+def _judgement(original: Tried, tried: Tried, settings: Settings, labels: int, forced: bool) -> Judgement:
     """The judgement of a candidate's decisions on the test set, by its goal."""
     before, after = original.decisions(), tried.decisions()
     goal = tried.candidate.goal
     return judge(original.test, before, tried.test, after, goal, source="held-out", settings=settings, labels=labels, forced=forced)
 
 
-def headline(found: Audit, measure: str, attribute: str) -> Estimate:
-    """The gap of one attribute with the largest absolute value, among the groups that have the patients for one."""
-    rows = found.gaps[(found.gaps["measure"] == measure) & (found.gaps["attribute"] == attribute)]
+def largest_gap(audit: Audit, measure: str, attribute: str) -> Estimate:
+    """The gap of one attribute with the largest absolute value, among the groups with sufficient data."""
+    rows = audit.gaps[(audit.gaps["measure"] == measure) & (audit.gaps["attribute"] == attribute)]
     known = rows[rows["value"].notna()]
     row = known.loc[known["value"].abs().idxmax()] if len(known) else rows.iloc[0]
-    short = len(rows) - len(known)
-    note = f"{short} of {len(rows)} groups have insufficient data" if short and len(known) else str(row["note"])
+    unknown = len(rows) - len(known)
+    note = f"{unknown} of {len(rows)} groups have insufficient data" if unknown and len(known) else str(row["note"])
     return Estimate.of_gap(row, note)
 
 
 def _rates(attribute: Attribute, before: Audit, after: Audit) -> tuple[RateBlock, ...]:
-    frames = [found.groups[found.groups["attribute"] == attribute.name] for found in (before, after)]
-    blocks = []
-    for rate in RATES_SHOWN:
-        ends = [[group_estimate(frame.iloc[k], rate) for frame in frames] for k in range(len(attribute.levels))]
-        blocks.append(RateBlock(rate, tuple(GroupRate(group, k == 0, *ends[k]) for k, group in enumerate(attribute.levels))))
-    return tuple(blocks)
+    frames = [audit.groups[audit.groups["attribute"] == attribute.name] for audit in (before, after)]
+    return tuple(
+        RateBlock(
+            rate,
+            tuple(
+                GroupRate(group, k == 0, *(group_estimate(frame.iloc[k], rate) for frame in frames))
+                for k, group in enumerate(attribute.levels)
+            ),
+        )
+        for rate in RATES_SHOWN
+    )
 
 
 def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main: bool) -> tuple[GapRow, ...]:
-    frames = (found.gaps[found.gaps["attribute"] == attribute.name].to_dict("records") for found in (before, after))
-    pairs: dict[str, list[tuple[Estimate, Estimate]]] = {measure: []}  # the goal's measure is the first
-    for old, new in zip(*frames, strict=True):
-        pairs.setdefault(str(old["measure"]), []).append((Estimate.of_gap(old), Estimate.of_gap(new)))
-    rows = [
-        GapRow(name, first.group, first.reference, first, last, main and name == measure)
-        for name, ends in pairs.items()
-        for first, last in ends
-    ]
-    return tuple(rows)
+    frames = (audit.gaps[audit.gaps["attribute"] == attribute.name].to_dict("records") for audit in (before, after))
+    rows: dict[str, list[GapRow]] = {measure: []}  # the goal's measure comes first
+    for row_before, row_after in zip(*frames, strict=True):
+        name, gap = str(row_before["measure"]), Estimate.of_gap(row_before)
+        row = GapRow(name, gap.group, gap.reference, gap, Estimate.of_gap(row_after), main and name == measure)
+        rows.setdefault(name, []).append(row)
+    return tuple(chain.from_iterable(rows.values()))
 
 
 def _cohort(valid: Scores | None, test: Scores) -> dict[str, tuple[CohortRow, ...]]:
-    found = {}
-    known = [None] * len(all_attributes(test)) if valid is None else all_attributes(valid)
-    for old, new in zip(known, all_attributes(test), strict=True):
-        sides = ((valid, old), (test, new))
-        levels = list(dict.fromkeys([*(() if old is None else old.levels), *new.levels]))  # an intersection may be in one set only
-        rows = [CohortRow(level, level == new.reference, *(_size(scores, a, level) for scores, a in sides)) for level in levels]
-        if any(a is not None and (a.codes == MISSING).any() for a in (old, new)):
-            rows.append(CohortRow("", False, *(_size(scores, a, "") for scores, a in sides)))
-        rows.append(CohortRow(None, False, *(_size(scores, a, None) for scores, a in sides)))
-        found[new.name] = tuple(rows)
-    return found
+    """The sizes of all groups in both sets, by attribute."""
+    table = {}
+    valid_attributes = [None] * len(all_attributes(test)) if valid is None else all_attributes(valid)
+    for in_valid, in_test in zip(valid_attributes, all_attributes(test), strict=True):
+        sets = ((valid, in_valid), (test, in_test))
+        groups: list[str | None] = list(in_test.levels)
+        if in_valid is not None:  # an intersection may be in one set only
+            groups = list(dict.fromkeys([*in_valid.levels, *in_test.levels]))
+        if any(a is not None and (a.codes == MISSING).any() for a in (in_valid, in_test)):
+            groups.append("")
+        groups.append(None)
+        table[in_test.name] = tuple(
+            CohortRow(group, group == in_test.reference, *(_size(scores, attribute, group) for scores, attribute in sets))
+            for group in groups
+        )
+    return table
 
 
 def _size(scores: Scores | None, attribute: Attribute | None, group: str | None) -> Any:
-    """How many rows, patients, positives and negatives a group has; of all patients (None), or of rows whose group is unknown ("")."""
+    """The size of a group, of all patients (None), or of rows whose group is unknown ("")."""
     if scores is None or attribute is None:
         return None
-    code = MISSING if group == "" else attribute.levels.index(group) if group in attribute.levels else -2
+    absent = -2  # a code that no row has
+    code = MISSING if group == "" else attribute.levels.index(group) if group in attribute.levels else absent
     rows = np.ones(len(scores), bool) if group is None else attribute.codes == code
     patients = None if scores.patients is None else len(set(scores.patients[rows]))
     positives = int(scores.y[rows].sum())
     return Size(int(rows.sum()), patients, positives, int(rows.sum()) - positives)
 
 
-def _method(original: Tried, tried: Tried, judgement: Judgement | None, chosen: bool, goal: Goal, found: Audit) -> MethodRow:
-    gap = headline(found, goal.measure, original.test.attribute.name)
-    among = with_enough_data(original.test.attribute, found, goal.measure)
+def _method_row(original: Tried, tried: Tried, judgement: Judgement | None, chosen: bool, goal: Goal, audit: Audit) -> MethodRow:
+    gap = largest_gap(audit, goal.measure, original.test.attribute.name)
+    attribute = with_enough_data(original.test.attribute, audit, goal.measure)
     before, after = original.decisions(), tried.decisions()
     return MethodRow(
         tried.name,
@@ -323,8 +328,8 @@ def _method(original: Tried, tried: Tried, judgement: Judgement | None, chosen: 
         float(tried.chosen_row["gap"]),
         float(tried.chosen_row["performance"]),
         gap,
-        found[goal.performance],
-        below_limit(original.test, goal, gap.value, found[goal.performance].value, among),
+        audit[goal.performance],
+        below_limit(original.test, goal, gap.value, audit[goal.performance].value, attribute),
         tried.candidate.rule.needs_group,
         float((before + after - 2 * before * after).sum()),
         bool((after % 1 != 0).any()),
@@ -335,30 +340,31 @@ def _method(original: Tried, tried: Tried, judgement: Judgement | None, chosen: 
 
 
 def limit_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribute | None = None) -> FloatArray | None:
-    """The upper bound's performance at the size of each of these gaps, on these scores; NaN where a gap is. None if it is not defined."""
-    size = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
-    known = ~np.isnan(size)
-    among = attribute or scores.attribute
-    best = upper_bound(scores.score, scores.y, among.codes, among.levels, goal.measure, goal.performance, size[known], weight=scores.weight)
+    """The performance of the upper bound on these scores at each |gap|; NaN for a gap that is NaN. None if the bound is not defined."""
+    sizes = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
+    known = ~np.isnan(sizes)
+    groups = attribute or scores.attribute
+    measures = goal.measure, goal.performance
+    best = upper_bound(scores.score, scores.y, groups.codes, groups.levels, *measures, sizes[known], weight=scores.weight)
     if best is None:
         return None
-    found = np.full(len(size), np.nan)
-    found[known] = best
-    return found
+    limits = np.full(len(sizes), np.nan)
+    limits[known] = best
+    return limits
 
 
 def below_limit(scores: Scores, goal: Goal, gap: float, performance: float, attribute: Attribute | None = None) -> float | None:
-    """How far a performance is below the upper bound at the same |gap|; negative if it is above. None without a bound or a gap."""
+    """The distance of a performance below the upper bound at the same |gap|; negative if it is above. None without a bound or a gap."""
     best = limit_at(scores, goal, gap, attribute)
     below = np.nan if best is None else float(best[0]) - performance
     return None if np.isnan(below) else below
 
 
 def with_enough_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
-    """The attribute without the groups for which the audit has insufficient data, whose gaps would dominate the others."""
+    """The attribute without groups that have insufficient data in the audit: their gaps would dominate the others."""
     rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
-    short = set(rows.loc[rows["value"].isna(), "group"])
-    levels = tuple(level for level in attribute.levels if level not in short)
+    insufficient = set(rows.loc[rows["value"].isna(), "group"])
+    levels = tuple(level for level in attribute.levels if level not in insufficient)
     if len(levels) < 2:
         return attribute
     codes = np.array([*(levels.index(level) if level in levels else MISSING for level in attribute.levels), MISSING])

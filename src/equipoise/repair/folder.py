@@ -1,8 +1,8 @@
-"""The folder of a bundle: what may be in it, whether it can be written, and how it is filled or replaced as a whole.
+"""The folder of a bundle: its files, the checks before a run, and the replacement of the whole folder in one step.
 
 Everything is first written to a hidden folder next to it, flushed to disk, and then swapped in with one step: a reader sees the old folder
-or the new one, never files of both. A hidden folder left by a killed run is removed by the next run; one that a running process holds (it
-has a lock on it) is not.
+or the new one, never files of both. A hidden folder left by a killed run is removed by the next run; one that is locked by a running
+process is not.
 """
 
 import ctypes
@@ -24,23 +24,11 @@ from equipoise.models import HEADS, ORIGINAL_ONNX
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
-FILES = (
-    *WEIGHT_FILES,
-    HEADS,
-    "model.onnx",
-    "model.onnx.data",
-    ORIGINAL_ONNX,
-    "predictor.skops",
-    "predictor.joblib",
-    "rule.json",
-    "audit.json",
-    "trace.csv",
-    *PAGES,
-    "run.json",
-)  # all files of a bundle
+FILES: tuple[str, ...] = (*WEIGHT_FILES, HEADS, "model.onnx", "model.onnx.data", ORIGINAL_ONNX, "predictor.skops", "predictor.joblib")
+FILES += ("rule.json", "audit.json", "trace.csv", *PAGES, "run.json")  # all files of a bundle
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
 ROOM = 2**25  # bytes for everything but the weights
-HIDDEN, OLD = ".equipoise.", ".old"  # how names of hidden folders begin, and how that of a replaced folder ends
+HIDDEN, OLD = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
 WAIT = 5.0  # seconds that a reader waits for a run that is replacing the folder
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
@@ -54,20 +42,20 @@ def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
     """
     if len(labels) == 1:
         return {labels[0]: folder}
-    found: dict[str, Path] = {}
+    places: dict[str, Path] = {}
     for label in labels:
         name = plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "label"
-        again = 2
-        while any(place.name.lower() == name.lower() for place in found.values()):  # some file systems ignore case
-            name, again = f"{plain}-{again}", again + 1
-        found[label] = folder / name
-    return found
+        number = 2
+        while any(place.name.lower() == name.lower() for place in places.values()):  # some file systems ignore case
+            name, number = f"{plain}-{number}", number + 1
+        places[label] = folder / name
+    return places
 
 
 def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
-    """Raises before a long run what would fail after it: a folder that is not empty, not writable, or on a full disk. Creates nothing.
+    """Raises an error before a long run if writing would fail after it: a folder that is not empty, not writable, or on a full disk.
 
-    `replaced`: the folder is to be replaced as a whole, which is impossible for a mount point or the current folder.
+    Creates nothing. With `replaced` the folder must also be one that can be replaced as a whole: no mount point, not the current folder.
     """
     recover(folder)
     if folder.exists() and not folder.is_dir():
@@ -76,19 +64,19 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
     held = sorted(path.name for path in folder.iterdir() if not _hidden(path.name, folder)) if folder.is_dir() else []
     if held and not overwrite:
         raise BadInput(
-            f"{folder} is not empty ({_some(held)}). Name another folder, or replace what an earlier run wrote there with --overwrite."
+            f"{folder} is not empty ({_shortened(held)}). Name another folder, or replace what an earlier run wrote there with --overwrite."
         )
     if held and replaced:
-        if why := _fixed(folder):
-            raise BadInput(f"{folder} cannot be replaced as a whole: {why}. Empty it, or name a folder inside it: {folder / 'repaired'}")
-        strange = sorted(path.name for path in folder.iterdir() if path.name in FILES and Path(path.name) not in _written(folder))
-        if strange:
+        if reason := _why_not_renamed(folder):
+            raise BadInput(f"{folder} cannot be replaced as a whole: {reason}. Empty it, or name a folder inside it: {folder / 'repaired'}")
+        foreign = sorted(path.name for path in folder.iterdir() if path.name in FILES and Path(path.name) not in _written_by_run(folder))
+        if foreign:
             raise BadInput(
-                f"{folder} holds {_some(strange)}, but no run.json of an earlier run that wrote them; they would be lost. "
+                f"{folder} holds {_shortened(foreign)}, but no run.json of an earlier run that wrote them; they would be lost. "
                 "Move them elsewhere, or name another folder."
             )
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(there).free
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(existing).free
     if free < needed + ROOM:
         raise BadInput(
             f"{folder} needs about {(needed + ROOM) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are free there. "
@@ -96,12 +84,12 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
-def _fixed(folder: Path) -> str:
-    """Why a folder that exists cannot be renamed; empty where it can."""
+def _why_not_renamed(folder: Path) -> str:
+    """The reason why an existing folder cannot be renamed; empty if it can be."""
     target = folder.resolve()
     if target == Path.cwd() or target in Path.cwd().parents:
         return "it is the current folder, or holds it"
@@ -119,7 +107,7 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """
     recover(folder)
     target = folder.resolve()
-    inside = target.is_dir() and bool(_fixed(target))  # then it is empty, or check_folder has refused it
+    inside = target.is_dir() and bool(_why_not_renamed(target))  # then it is empty, or check_folder has rejected it
     home = target if inside else target.parent
     lock = None
     try:
@@ -130,11 +118,11 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         raise BadInput(f"cannot write {folder}: {error.strerror or error}. Choose another place.") from error
     try:
         yield place
-        _settle(place, target)
+        _finish(place, target)
         if inside:
-            _move_in(place, target)
+            _move_files(place, target)
         else:
-            _take_place(place, target, folder, overwrite)
+            _swap(place, target, folder, overwrite)
     except OSError as error:
         raise _cannot_write(folder, place, error) from error
     finally:
@@ -157,13 +145,13 @@ def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
 
 
 def _hidden(name: str, folder: Path) -> bool:
-    """Whether a name is that of a hidden folder of this one."""
+    """Whether a name is that of a hidden folder for this folder."""
     return re.fullmatch(rf"{re.escape(HIDDEN)}{re.escape(folder.resolve().name)}\.[a-z0-9_]{{8}}(\.old)?", name) is not None
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
-    """The hidden folders of killed runs, which are removed; those of running processes stay."""
-    target, gone = folder.resolve(), []
+    """Removes the hidden folders of killed runs and returns their paths; those of running processes stay."""
+    target, removed = folder.resolve(), []
     for home in (target.parent, target):
         for place in sorted(home.iterdir()) if home.is_dir() and os.access(home, os.R_OK | os.W_OK) else ():
             if not _hidden(place.name, target) or not place.is_dir() or place.is_symlink():
@@ -172,37 +160,37 @@ def remove_leftovers(folder: Path) -> list[Path]:
                 if (lock := take_lock(place)) is not None:
                     shutil.rmtree(place, ignore_errors=True)
                     os.close(lock)
-                    gone.append(place)
-    return gone
+                    removed.append(place)
+    return removed
 
 
 def recover(folder: Path) -> None:
-    """Restores a folder that a run had moved away when it was killed; waits briefly for a run that is doing so now.
+    """Restores a folder that a run had moved away when it was killed; waits briefly if a running process has moved it away.
 
-    This cannot happen where the system can exchange two folders in one step.
+    Folders are moved away only on systems that cannot exchange two folders in one step.
     """
     try:
         target = folder.resolve()
     except (OSError, RuntimeError) as error:  # depending on the version of Python
         raise BadInput(f"{folder} is a link that leads to itself. Name another folder.") from error
-    until = time.monotonic() + WAIT
+    deadline = time.monotonic() + WAIT
     while not target.exists() and target.parent.is_dir():
         with suppress(OSError):
-            aside = [place for place in target.parent.iterdir() if _hidden(place.name, target) and place.name.endswith(OLD)]
-            if not aside:
+            moved = [place for place in target.parent.iterdir() if _hidden(place.name, target) and place.name.endswith(OLD)]
+            if not moved:
                 return
-            new = aside[0].with_name(aside[0].name.removesuffix(OLD))
+            new = moved[0].with_name(moved[0].name.removesuffix(OLD))
             lock = take_lock(new) if new.is_dir() else None
             if lock is not None or not new.is_dir():
-                aside[0].rename(target)
+                moved[0].rename(target)
             if lock is not None:
                 os.close(lock)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return
         time.sleep(0.05)
 
 
-def _settle(place: Path, target: Path) -> None:
+def _finish(place: Path, target: Path) -> None:
     """Sets the usual modes of files, flushes everything to disk, and carries over the files that no run wrote."""
     umask = os.umask(0)
     os.umask(umask)
@@ -214,14 +202,14 @@ def _settle(place: Path, target: Path) -> None:
                 os.fsync(file.fileno())
         Path(folder).chmod(0o777 & ~umask)
     if target.is_dir():
-        _carry(target, place)
+        _carry_over(target, place)
         place.chmod(target.stat().st_mode & 0o7777)
     for folder, _, _ in os.walk(place):
         _sync(Path(folder))
 
 
 def _sync(folder: Path) -> None:
-    """Flushes the names in a folder to disk, where the system can open a folder."""
+    """Flushes the names in a folder to disk, if the system can open a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -230,41 +218,41 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
-def _written(folder: Path) -> set[Path]:
+def _written_by_run(folder: Path) -> set[Path]:
     """The files that an earlier run wrote, relative to the folder; empty if there was none."""
-    found = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
+    written = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
     with suppress(OSError, ValueError, AttributeError):
         overview = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
         if overview.get("schema") == LABELS_SCHEMA:
             labels = [name for name in map(str, overview.get("folders", {}).values()) if Path(name).name == name]
-            found |= {Path(name) for name in (*FILES, *labels)} | {Path(label, name) for label in labels for name in FILES}
-    return found
+            written |= {Path(name) for name in (*FILES, *labels)} | {Path(label, name) for label in labels for name in FILES}
+    return written
 
 
 def folder_to_name(folder: Path) -> str:
-    """What to name in place of a folder that holds one folder per label, or per class; empty where it holds none."""
-    inside = sorted(place.parent.name for place in folder.glob("*/run.json"))
-    if not inside:
+    """Advice to name one of the bundles in a folder that holds one per label, or per class; empty if it holds none."""
+    bundles = sorted(place.parent.name for place in folder.glob("*/run.json"))
+    if not bundles:
         return ""
     kind = None
     with suppress(OSError, ValueError, AttributeError):
         kind = json.loads((folder / "audit.json").read_text(encoding="utf-8")).get("kind")
-    told = "one folder per label. Name one of them"
+    advice = "one folder per label. Name one of them"
     if kind == "classes":
-        told = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
-    return f"It holds {told}: {', '.join(str(folder / name) for name in inside)}."
+        advice = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
+    return f"It holds {advice}: {', '.join(str(folder / name) for name in bundles)}."
 
 
-def _carry(old: Path, new: Path) -> None:
-    """Carries the files that no run wrote over to the new folder: as hard links where possible, otherwise as copies."""
-    ours = _written(old)
+def _carry_over(old: Path, new: Path) -> None:
+    """Carries the files that no run wrote over to the new folder: as hard links if possible, otherwise as copies."""
+    written = _written_by_run(old)
     for place, folder_names, names in os.walk(old):
         links = [name for name in folder_names if Path(place, name).is_symlink()]
         within = Path(place).relative_to(old)
         folder_names[:] = [name for name in folder_names if name not in links and not name.startswith(HIDDEN)]
         for name in [*names, *links]:
             target = new / within / name
-            if within / name in ours or target.exists() or target.is_symlink():
+            if within / name in written or target.exists() or target.is_symlink():
                 continue
             if within != Path():
                 new.stat()  # raises if another run has moved it away: it must not reappear with only these files
@@ -273,16 +261,16 @@ def _carry(old: Path, new: Path) -> None:
                 os.link(Path(place, name), target, follow_symlinks=False)
             except OSError:
                 shutil.copy2(Path(place, name), target, follow_symlinks=False)
-        if not names and not folder_names and within not in ours and within != Path():
+        if not names and not folder_names and within not in written and within != Path():
             (new / within).mkdir(parents=True, exist_ok=True)
 
 
-def _take_place(place: Path, target: Path, shown: Path, overwrite: bool = True) -> None:
-    """The swap: the new folder under the name of the old, the old one under the name of the new, which is then removed."""
+def _swap(place: Path, target: Path, shown: Path, overwrite: bool) -> None:
+    """Exchanges the names of the new folder and the old one, which is then removed under its hidden name."""
     with uninterrupted():
         try:
             if not target.exists() or (not overwrite and sys.platform != "win32"):
-                place.rename(target)  # which replaces an empty folder, and no other
+                place.rename(target)  # replaces an empty folder only
             elif not _exchange(place, target):
                 old = place.with_name(f"{place.name}{OLD}")
                 target.rename(old)
@@ -300,27 +288,27 @@ def _take_place(place: Path, target: Path, shown: Path, overwrite: bool = True) 
         _sync(target.parent)
         if place.is_dir():
             with suppress(FileNotFoundError):  # another run is already replacing it, and carries the files over
-                _carry(place, target)  # files that were added in between
+                _carry_over(place, target)  # files that were added in between
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Whether the system could exchange the names of two folders in one step."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchanges the names of two folders in one step; returns False if the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):  # not supported by the file system
         return False
-    raise OSError(code, os.strerror(code), str(other))
+    raise OSError(code, os.strerror(code), str(second))
 
 
-def _move_in(place: Path, target: Path) -> None:
-    """Fills an empty folder that cannot be renamed. run.json, without which the folder is not read, comes last."""
+def _move_files(place: Path, target: Path) -> None:
+    """Moves the files into an empty folder that cannot be renamed. run.json comes last: without it the folder is not read."""
     with uninterrupted():
         for name in sorted((path.name for path in place.iterdir()), key=lambda name: (name == "run.json", name == "audit.json", name)):
             (place / name).rename(target / name)
@@ -328,9 +316,9 @@ def _move_in(place: Path, target: Path) -> None:
 
 
 def _cannot_write(folder: Path, place: Path, error: OSError) -> BadInput:
-    todo = "Free some space there, or name another place." if error.errno in FULL else "Choose another place."
+    remedy = "Free some space there, or name another place." if error.errno in FULL else "Choose another place."
     path = folder
     if error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(place):
         path = folder / Path(os.fsdecode(error.filename)).relative_to(place)
     kept = "What was there is unchanged." if folder.exists() else "Nothing was left behind."
-    return BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {todo}")
+    return BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {remedy}")

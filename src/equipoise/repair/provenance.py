@@ -1,4 +1,4 @@
-"""Where a repair comes from and how it is used again: command, versions, checksums; the network, its weights and its inputs."""
+"""The provenance of a repair (command, versions, checksums), and how its network is served: code, weights and inputs."""
 
 import platform
 import shlex
@@ -38,7 +38,7 @@ OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equi
 
 @dataclass(frozen=True)
 class Provenance:
-    """What is needed to reproduce a repair."""
+    """The information needed to reproduce a repair."""
 
     command: str = ""
     model: str = ""  # as the user named it
@@ -46,7 +46,7 @@ class Provenance:
     when: str = ""  # ISO date and time
     versions: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)  # file: sha256
-    limits: Sequence[str] = ()  # what the reader must know, such as rows left out
+    limits: Sequence[str] = ()  # caveats for the reader, such as rows left out
 
     @classmethod
     def now(
@@ -59,10 +59,10 @@ class Provenance:
         cohort: Cohort | None = None,
         limits: Sequence[str] = (),
     ) -> "Provenance":
-        """The provenance of a run that happens now: its command line without folders, versions, and checksums of its files and images."""
+        """The provenance of the current run: its command line without folders, versions, and checksums of its files and images."""
         code = model.rpartition(":")[0]
-        own = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
-        hashes = {path.name: sha256_of(path) for path in (*files, *own)}
+        code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
+        hashes = {path.name: sha256_of(path) for path in (*files, *code_files)}
         if cohort is not None and isinstance(cohort.source, Images):
             hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
             if (transform := cohort.source.transform) is not None and transform.path is not None:
@@ -80,30 +80,30 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Serving:
-    """What is known of the network and its inputs beyond the comparison, so that new patients can be served the same way."""
+    """How new patients are served in the same way: the network's code, weights and inputs."""
 
-    model: str | None  # as `load_model` takes it, with an absolute path; None: only known in this process
+    model: str | None  # an argument of `load_model`, with an absolute path; None: only known in this process
     output: str  # logit or probability
-    sample: Tensor | None  # a few real rows, to check the ONNX file with; None of a rule without a network
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # how rows become inputs: plain values
-    output_name: str | None = None  # of a network with several outputs
+    sample: Tensor | None  # a few real rows, to check the ONNX file with; None for a rule without a network
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # columns or preprocessing as plain values, see `inputs_of`
+    output_name: str | None = None  # for a network with several outputs
     came: Checkpoint | None = None  # the original weights' file
     code: Code | None = None  # that was run to build the network; None for a network of Equipoise
-    classes: Mapping[str, Any] | None = None  # of a network whose outputs are classes: their names, columns and type of output
+    classes: Mapping[str, Any] | None = None  # for a network that decides between classes: their names, columns and type of output
 
 
 def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
-    """How a network in this process is served: one of Equipoise's own can be built again, any other must be given when it is loaded."""
-    own = OWN_NETWORK if type(network) is MLP else None
+    """How a network in this process is served: one of Equipoise's networks can be built again, any other is given to `Bundle.load`."""
+    model = OWN_NETWORK if type(network) is MLP else None
     if (graph := onnx_in(network)) is not None and graph.content:
-        own = f"{findable(graph.source)}:{graph.which}"
-    return Serving(own, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
+        model = f"{findable(graph.source)}:{graph.which}"
+    return Serving(model, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
 
 
 def rule_serving(
     scores: Scores, *, score: str = "score", patient: str | None = None, id: str | None = None, conflicts: str = "row", logits: bool = False
 ) -> Serving:
-    """How a rule for these scores is served: the columns in which new scores, their patients and their groups will come."""
+    """How a rule for these scores is served: the columns of new scores, their patients and their groups."""
     bins = {a.name: a.bins.to_dict() for a in scores.attributes if a.bins is not None}
     features = None if scores.features is None else [str(c) for c in scores.features.frame.columns]
     names = {"patient": patient, "id": id, "bins": bins, "conflicts": conflicts, "images": None, "features": features}
@@ -111,59 +111,56 @@ def rule_serving(
 
 
 def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoint | None, list[str]]:
-    """The original weights as they lie in their file, and a note if the repaired ones cannot be written in the same way."""
+    """The original weights as in their file, and a note if the repaired weights cannot be written in the same format."""
     if weights is None:
         while isinstance(network, (OneOutput, HuggingFaceNetwork)):
             network = network.inner
         return Checkpoint(weights_of(network)), []
-    came = read_checkpoint(weights)
+    checkpoint = read_checkpoint(weights)
     try:
-        state_like(came.state, network)
+        state_like(checkpoint.state, network)
     except BadInput as error:
         return None, [f"the weights are written under the network's own keys, not under those of the original file: {error.problems[0]}"]
-    return came, []
+    return checkpoint, []
 
 
 def servings(network: nn.Module, cohort: Cohort, label: str, outputs: Mapping[str, int | str], served: Serving) -> dict[str, Serving]:
-    """How each label is served: one label as given, several with the output of the network that belongs to each."""
+    """How each label is served: one label as `served`, several labels with the output of the network for each."""
     if not cohort.labels:
         return {label: served}
     chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
-    if cohort.kind == "classes":  # each is served as the margin of its logit over the others
+    if cohort.kind == "classes":  # the score of a class is the margin of its logit over the others
         classes = {"names": list(cohort.labels), "columns": list(chosen.columns), "output": chosen.output}
-        return {each: replace(served, output="logit", classes=classes) for each in cohort.labels}
-    names = [None if chosen.flat else str(column) for column in chosen.columns]
-    return {each: replace(served, output=chosen.output, output_name=name) for each, name in zip(cohort.labels, names, strict=True)}
+        return {name: replace(served, output="logit", classes=classes) for name in cohort.labels}
+    outputs_by_label = zip(cohort.labels, chosen.columns, strict=True)
+    return {
+        name: replace(served, output=chosen.output, output_name=None if chosen.flat else str(column)) for name, column in outputs_by_label
+    }
 
 
 def inputs_of(cohort: Cohort, **names: Any) -> dict[str, object]:
-    """How new rows become inputs, as plain values: columns and their encoding, or the size and normalisation of images.
+    """The entry `inputs` of run.json, from which new rows are prepared: columns and their encoding, or the preprocessing of images.
 
-    `names` are the columns that a cohort does not know: patient, id, image_column, view_column and conflicts.
+    `names` are entries that a cohort does not hold: patient, id, image_column, view_column and conflicts.
     """
     bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
-    told: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", **names}
-    if isinstance(cohort.source, Images) and (how := cohort.source.to_dict()) is not None:
-        return {**told, "images": how}
+    inputs: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", **names, "images": None}
+    if isinstance(cohort.source, Images) and (preprocessing := cohort.source.to_dict()) is not None:
+        return inputs | {"images": preprocessing}
     if not isinstance(cohort.source, Table):
-        return {**told, "images": None, "width": int(cohort.inputs.shape[-1])}
+        return inputs | {"width": int(cohort.inputs.shape[-1])}
     encoder = cohort.source.fitted()
-    features = [str(c) for c in cohort.source.frame.columns]
+    inputs["features"] = [str(column) for column in cohort.source.frame.columns]
     if cohort.source.scale or encoder.levels:
-        return {
-            **told,
-            "images": None,
-            "features": features,
-            "encoder": {
-                "numeric": {k: list(v) for k, v in encoder.numeric.items()},
-                "levels": {k: list(v) for k, v in encoder.levels.items()},
-            },
+        inputs["encoder"] = {
+            "numeric": {column: list(scaling) for column, scaling in encoder.numeric.items()},
+            "levels": {column: list(levels) for column, levels in encoder.levels.items()},
         }
-    return {**told, "images": None, "features": features}
+    return inputs
 
 
 def versions() -> dict[str, str]:
-    """The versions of Equipoise and of the libraries whose results it depends on."""
+    """The versions of Equipoise and of the libraries that influence its results."""
     return {
         "equipoise": __version__,
         "torch": torch.__version__,
@@ -174,7 +171,7 @@ def versions() -> dict[str, str]:
 
 
 def findable(model: str) -> str:
-    """The model's name with an absolute path, to be found from any folder."""
+    """The model's name with an absolute path, so that it can be found from any folder."""
     if (graph := place_of(model)) is not None:
         return str(Path(graph[0]).absolute()) + (f":{graph[1]}" if graph[1] else "")
     if is_folder(model):

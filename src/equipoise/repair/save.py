@@ -1,6 +1,7 @@
-"""Saving a comparison as a bundle: weights under their original keys, the rule, the audits, the report, cards, and checksums over all.
+"""Saving a comparison as a bundle: weights under their original keys, the rule, the audits, the report, cards, and checksums.
 
-What cannot be made (an operator that ONNX lacks) is listed in run.json; the rest is written all the same.
+A file that cannot be written (such as an ONNX export of an unsupported operator) is listed in run.json under `failures`; the others are
+written.
 """
 
 import json
@@ -20,20 +21,20 @@ from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
+from equipoise.repair.candidates import Bars, Tried, no_bars
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
 from equipoise.repair.saved_predictor import save_predictor
 from equipoise.repair.schema import NETWORK_KIND, PREDICTOR_KIND, RULE_KIND, RUN, SCHEMA, SCHEMA_VERSION
-from equipoise.repair.trial import Bars, Tried, no_bars
-from equipoise.repair.verified import sealed
+from equipoise.repair.verify import sealed
 
 AUDITS, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
 
 
 class Compared(Protocol):
-    """What is saved: the chosen candidate of a comparison, with everything that was found about it."""
+    """The attributes of a `Comparison` that are saved. The class itself cannot be imported here: its method `save` imports this module."""
 
     @property
     def original(self) -> Tried: ...
@@ -66,7 +67,7 @@ class Compared(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """What is written in addition to the weights."""
+    """Options of the files that are written in addition to the weights."""
 
     onnx: bool = True
     onnx_rule: bool = False
@@ -78,7 +79,7 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """What a folder holds, the document of audit.json, and what could not be made."""
+    """The files of a saved bundle, the content of audit.json, and the reasons why files could not be written."""
 
     folder: Path
     files: tuple[str, ...]
@@ -96,101 +97,108 @@ def save_all(
     title: str = "",
     bars: Bars = no_bars,
 ) -> dict[str, Saved]:
-    """The bundles of all labels, whole or not at all: one label in the folder itself, several in a folder each with an overview."""
+    """The saved bundles of all labels, written completely or not at all: one label in `folder`, several in one subfolder each.
+
+    With several labels, `folder` has an overview with this title.
+    """
     check_folder(folder, options.overwrite)
-    with filling(folder, overwrite=options.overwrite) as place:
+    with filling(folder, overwrite=options.overwrite) as temporary:
         places = folders(folder, list(comparisons))
         if len(places) == 1:
-            return {label: write_files(case, place, folder, serving[label], options, bars=bars) for label, case in comparisons.items()}
+            return {label: _write_bundle(case, temporary, folder, serving[label], options, bars) for label, case in comparisons.items()}
         saved = {}
-        for label, shown in places.items():
-            (place / shown.name).mkdir()
-            saved[label] = write_files(comparisons[label], place / shown.name, shown, serving[label], options, bars=bars)
-        _write_overview(place, comparisons, saved, places, title, options)
+        for label, place in places.items():
+            (temporary / place.name).mkdir()
+            saved[label] = _write_bundle(comparisons[label], temporary / place.name, place, serving[label], options, bars)
+        _write_overview(temporary, comparisons, saved, places, title, options)
     return saved
 
 
 def _write_overview(
-    place: Path,
+    temporary: Path,
     comparisons: Mapping[str, Compared],
     saved: Mapping[str, Saved],
     places: Mapping[str, Path],
     title: str,
     options: Options,
 ) -> None:
-    """The files about all labels: audit.json, report.html and README.txt."""
+    """Writes the files about all labels: audit.json, report.html and README.txt."""
+    first = next(iter(comparisons.values()))
     document = {
         "schema": LABELS_SCHEMA,
         "schema_version": LABELS_VERSION,
-        "kind": next(iter(comparisons.values())).kind,
-        "chosen": next(iter(comparisons.values())).result.name,
+        "kind": first.kind,
+        "chosen": first.result.name,
         "outcome": str(joint_outcome(case.judgement.outcome for case in comparisons.values())),
         "met": joint_met(case.judgement.met for case in comparisons.values()),
-        "folders": {label: path.name for label, path in places.items()},
-        "labels": {label: _finite(one.document) for label, one in saved.items()},
+        "folders": {label: place.name for label, place in places.items()},
+        "labels": {label: bundle.document for label, bundle in saved.items()},
     }
-    _json(place / "audit.json", document)
+    _write_json(temporary / "audit.json", document)
     for file, text in presenter("overview")(title, comparisons, saved, places, options).items():
-        write_text(place / file, text)
+        write_text(temporary / file, text)
 
 
-def write_files(
-    case: Compared, place: Path, folder: Path, serving: Serving, options: Options = Options(), *, bars: Bars = no_bars
-) -> Saved:
-    """Writes the files of a bundle into `place`, which is to become `folder`."""
-    failed = dict(case.failures)
+def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Serving, options: Options, bars: Bars) -> Saved:
+    """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
+    failures = dict(case.failures)
     candidate = case.result.candidate
     if isinstance(candidate.model, nn.Module):
-        save_weights(candidate.model, place, serving.came)
-    about = save_predictor(candidate.model, place) if isinstance(candidate.model, Predictor) else None
-    _json(place / "rule.json", rule_to_dict(candidate.rule))
-    with naming(place / "trace.csv"):
-        traces(case).to_csv(place / "trace.csv", index=False)
-    onnx = _onnx(case, place, serving, options, failed, bars) if options.onnx and isinstance(candidate.model, nn.Module) else None
+        save_weights(candidate.model, temporary, serving.came)
+    predictor = save_predictor(candidate.model, temporary) if isinstance(candidate.model, Predictor) else None
+    _write_json(temporary / "rule.json", rule_to_dict(candidate.rule))
+    with naming(temporary / "trace.csv"):
+        _traces(case).to_csv(temporary / "trace.csv", index=False)
+    onnx = None
+    if options.onnx and isinstance(candidate.model, nn.Module):
+        onnx = _write_onnx(case, temporary, serving, options, failures, bars)
     with bars("bootstrap") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
-    _json(place / "audit.json", document)
-    for what, make in presenter("pages")(case, options).items():
-        with bars(what) as step, _named(failed, what):
-            for file, text in make().items():
-                with naming(place / file):
-                    write_text(place / file, text)
+    _write_json(temporary / "audit.json", document)
+    for page, render in presenter("pages")(case, options).items():
+        with bars(page) as step, _recording(failures, page):
+            for file, text in render().items():
+                with naming(temporary / file):
+                    write_text(temporary / file, text)
             step(1, 1)
-    with naming(place / "README.txt"):
-        text = presenter("readme")(case, folder, place, serving, options, onnx, failed)
-        (place / "README.txt").write_text(text, encoding="utf-8")
-    checksums = {path.name: sha256_of(path) for path in sorted(place.iterdir())}
-    run = _run(case, serving, onnx, failed, checksums, about)
-    with naming(place / RUN):
-        (place / RUN).write_text(sealed(_finite(run)), encoding="utf-8")
-    files = tuple(sorted(path.name for path in place.iterdir()))
-    return Saved(folder, files, document, failed, onnx)
+    with naming(temporary / "README.txt"):
+        text = presenter("readme")(case, folder, temporary, serving, options, onnx, failures)
+        (temporary / "README.txt").write_text(text, encoding="utf-8")
+    checksums = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
+    run = _run_document(case, serving, onnx, failures, checksums, predictor)
+    with naming(temporary / RUN):
+        (temporary / RUN).write_text(sealed(_finite(run)), encoding="utf-8")
+    files = tuple(sorted(path.name for path in temporary.iterdir()))
+    return Saved(folder, files, document, failures, onnx)
 
 
 @contextmanager
-def _named(failures: dict[str, str], what: str) -> Iterator[None]:
-    """Records a failure, so that a repair that took hours is not lost with it. A full disk stays an error of its own."""
+def _recording(failures: dict[str, str], what: str) -> Iterator[None]:
+    """Records a failure instead of raising it, so that a repair that took hours is not lost. A full disk is still raised."""
     try:
         yield
     except OSError:
         raise
     except EquipoiseError as error:
         failures[what] = str(error)
-    except Exception as error:  # a defect of ours: the network is worth more than the page
+    except Exception as error:  # a defect of Equipoise: the network is worth more than the page
         failures[what] = f"{type(error).__name__}: {error}"
 
 
-def _onnx(case: Compared, place: Path, serving: Serving, options: Options, failures: dict[str, str], bars: Bars) -> Exported | None:
+def _write_onnx(
+    case: Compared, temporary: Path, serving: Serving, options: Options, failures: dict[str, str], bars: Bars
+) -> Exported | None:
+    """Writes model.onnx and compares it with torch; None if the export failed."""
     rule = case.result.candidate.rule
-    asked = options.onnx_rule or onnx_in(case.result.candidate.network) is not None  # an ONNX file comes back as one that decides
-    threshold = rule.value if asked and isinstance(rule, Threshold) else None
+    with_rule = options.onnx_rule or onnx_in(case.result.candidate.network) is not None  # the repair of an ONNX file returns decisions
+    threshold = rule.value if with_rule and isinstance(rule, Threshold) else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
-    with bars("ONNX") as step, _named(failures, "model.onnx"), naming(place / "model.onnx"):
-        assert serving.sample is not None  # a network is served with rows to check it on
-        exported = to_onnx(case.result.candidate.network, serving.sample, place / "model.onnx", threshold, output=serving.output)
+    with bars("ONNX") as step, _recording(failures, "model.onnx"), naming(temporary / "model.onnx"):
+        assert serving.sample is not None  # `Serving` of a network always has a sample
+        exported = to_onnx(case.result.candidate.network, serving.sample, temporary / "model.onnx", threshold, output=serving.output)
         step(1, 1)
     if exported is not None and not exported.agrees:
         failures["agreement of model.onnx"] = (
@@ -216,19 +224,19 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
         "goal": {"words": str(candidate.goal), **vars(candidate.goal)},
         "before": found.before.to_dict(),
         "after": found.after.to_dict(),
-        "limit": _limit(found.methods[0]),
+        "limit": _upper_bound(found.methods[0]),
         "methods": {
-            tried.name: _method(tried, own, row)
-            for tried, own, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True)
+            tried.name: _method_document(tried, audit, row)
+            for tried, audit, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True)
         },
-        "change": _change(found),
+        "change": _changes(found),
         **({} if case.baseline is None else {"baseline": case.baseline.to_dict()}),
         **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in vars(case.probes).items()}}),
     }
 
 
-def _change(found: Findings) -> dict[str, object]:
-    """The changes from before to after on the same patients, as the report and the cards show them."""
+def _changes(found: Findings) -> dict[str, object]:
+    """The changes from before to after on the same patients, as in the report and the cards."""
     rates = [
         {"attribute": found.main, "group": s.group, "rate": s.rate, "before": s.before, "after": s.after, **s.change.to_dict()}
         for s in found.shifts
@@ -237,36 +245,35 @@ def _change(found: Findings) -> dict[str, object]:
     return {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates}
 
 
-def _limit(row: MethodRow) -> dict[str, object] | None:
-    """The group-aware upper bound at the same |gap| on the original test scores, and how far below it this is."""
+def _upper_bound(row: MethodRow) -> dict[str, object] | None:
+    """The group-aware upper bound at the same |gap| on the original test scores, and the distance below it."""
     return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
 
 
-def _method(tried: Tried, found: Audit, shown: MethodRow) -> dict[str, object]:
-    candidate, row = tried.candidate, tried.chosen_row
-    rows = None if tried.valid is None else len(tried.valid)
-    judgement = shown.judgement
+def _method_document(tried: Tried, audit: Audit, row: MethodRow) -> dict[str, object]:
+    candidate, judgement = tried.candidate, row.judgement
     assert judgement is not None  # every candidate is judged; only the original is not
+    rows = None if tried.valid is None else len(tried.valid)
     return {
         "outcome": str(judgement.outcome),
         "met": judgement.met,
         "judgement": judgement.to_dict(),
         "why": [note.to_dict() for note in candidate.why],
-        "step": int(row["step"]),
-        "repair_set": {"gap": float(row["gap"]), "performance": float(row["performance"]), "rows": rows},
+        "step": int(tried.chosen_row["step"]),
+        "repair_set": {"gap": row.valid_gap, "performance": row.valid_performance, "rows": rows},
         "rule": candidate.rule.describe(),
         "needs_group": candidate.rule.needs_group,
         "ran": candidate.ran,
         "settings": dict(candidate.settings),
         "notes": [note.to_dict() for note in candidate.notes],
         "seconds": tried.seconds,
-        "limit": _limit(shown),
-        "test_set": found.to_dict(),
+        "limit": _upper_bound(row),
+        "test_set": audit.to_dict(),
     }
 
 
-def traces(case: Compared) -> pd.DataFrame:
-    """Every step of every method on the repair set, and which was chosen."""
+def _traces(case: Compared) -> pd.DataFrame:
+    """Every step of every method on the repair set, with a column that marks the chosen one."""
     frames = []
     for tried in (case.original, *case.candidates):
         trace = tried.candidate.trace
@@ -276,7 +283,7 @@ def traces(case: Compared) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _run(
+def _run_document(
     case: Compared,
     serving: Serving,
     onnx: Exported | None,
@@ -284,8 +291,10 @@ def _run(
     files: Mapping[str, str],
     predictor: Mapping[str, Any] | None,
 ) -> dict[str, object]:
-    """Everything that is needed to reproduce the repair and to serve the network."""
+    """The content of run.json: everything needed to reproduce the repair and to serve the network."""
     provenance, candidate = case.provenance, case.result.candidate
+    network = candidate.model if isinstance(candidate.model, nn.Module) else None
+    heads = None if network is None else heads_of(network, plain_weights(network, serving.came))
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -297,10 +306,10 @@ def _run(
         "versions": dict(provenance.versions),
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
-        "kind": NETWORK_KIND if isinstance(candidate.model, nn.Module) else RULE_KIND if predictor is None else PREDICTOR_KIND,
-        "model": _model(serving, provenance.model) if isinstance(candidate.model, nn.Module) else None,
+        "kind": NETWORK_KIND if network is not None else RULE_KIND if predictor is None else PREDICTOR_KIND,
+        "model": None if network is None else _model_entry(serving, provenance.model),
         "predictor": predictor,
-        "heads": _heads(candidate.model, serving) if isinstance(candidate.model, nn.Module) else None,
+        "heads": None if heads is None else {"file": HEADS, **heads.to_dict()},  # they are not among the network's weights
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
         "method": candidate.method,
@@ -317,27 +326,20 @@ def _run(
     }
 
 
-def _model(serving: Serving, named: str) -> dict[str, object]:
-    """How the network is built again; its code with the checksum of the bytes that were run."""
+def _model_entry(serving: Serving, named: str) -> dict[str, object]:
+    """How to build the network again: its code, with the checksum of the bytes that were run."""
     code = serving.code
     if code is None and serving.model not in (None, OWN_NETWORK):
-        with suppress(BadInput):  # not found from here: `apply` asks for it
+        with suppress(BadInput):  # not found from this folder: `apply` will require --model
             code = code_of(str(serving.model))
-    about = None if code is None else {"path": None if code.path is None else str(code.path), "sha256": code.sha256}
     return {
         "named": named,
         "load": serving.model,
         "output": serving.output,
         "output_name": serving.output_name,
         "classes": serving.classes,
-        "code": about,
+        "code": None if code is None else {"path": None if code.path is None else str(code.path), "sha256": code.sha256},
     }
-
-
-def _heads(model: nn.Module, serving: Serving) -> dict[str, object] | None:
-    """The heads around the network, which are not among its own weights."""
-    heads = heads_of(model, plain_weights(model, serving.came))
-    return None if heads is None else {"file": HEADS, **heads.to_dict()}
 
 
 def _size(scores: Any) -> dict[str, int | None] | None:
@@ -346,13 +348,13 @@ def _size(scores: Any) -> dict[str, int | None] | None:
     return {"rows": len(scores), "patients": None if scores.patients is None else len(set(scores.patients))}
 
 
-def _json(path: Path, content: Mapping[str, object]) -> None:
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
     with naming(path):
         path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:
-    """The value without NaN and infinity, which JSON does not have."""
+    """The value with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

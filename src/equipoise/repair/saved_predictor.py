@@ -1,7 +1,7 @@
-"""A classifier that is not a network in a bundle: its file, what run.json records of it, and how it is loaded again.
+"""A classifier that is not a network in a bundle: its file, its entry in run.json, and how it is loaded again.
 
-An estimator is written with skops where that is installed, otherwise as a pickle. Neither runs code when the bundle is loaded unless the
-user trusts it: a pickle always needs that, a .skops file where it holds types that skops does not know. A function is not written; it is
+An estimator is written with skops if that is installed, otherwise as a pickle. Neither runs code when the bundle is loaded unless the user
+trusts it: a pickle always needs trust, a .skops file only if it holds types that skops does not know. A function is not written; it must be
 given again when the bundle is loaded.
 """
 
@@ -18,37 +18,40 @@ from equipoise.errors import BadInput, Untrusted
 from equipoise.methods import STRICT
 from equipoise.models import HARMLESS, Predictor, predictor, predictor_in
 
-SCORE = "score of the model"  # the column that its scores are put into
+SCORE = "score of the model"  # the column of its scores
 FILES = ("predictor.skops", "predictor.joblib")
 
 
 @checked(config=STRICT, kw_only=True)
 class SavedPredictor:
-    """What run.json records of the classifier."""
+    """The entry `predictor` of run.json."""
 
     named: str  # its type
     file: Annotated[str, Field(pattern=r"^predictor\.(skops|joblib)$")] | None  # None: it is given when the bundle is loaded
-    positive: str | int | float | bool | None
-    columns: list[str] | None  # that it was fitted on
+    positive: str | int | float | bool | None  # the positive class
+    columns: list[str] | None  # the columns that it was fitted on
     libraries: dict[str, str]
     trusted: list[str]  # types in a .skops file that were trusted when it was written
 
 
 def save_predictor(model: Predictor, folder: Path) -> dict[str, Any]:
-    """Writes the estimator's file, and returns what run.json records of it."""
-    file, content, trusted = _content(model)
+    """Writes the estimator's file, and returns its entry in run.json."""
+    file, content, trusted = _serialised(model)
     if file is not None:
         with naming(folder / file):
             (folder / file).write_bytes(content)
-    about = {"named": type(model.model).__name__, "file": file, "positive": model.positive}
-    return about | {
+    return {
+        "named": type(model.model).__name__,
+        "file": file,
+        "positive": model.positive,
         "columns": None if model.columns is None else list(model.columns),
         "libraries": dict(model.libraries),
         "trusted": trusted,
     }
 
 
-def _content(model: Predictor) -> tuple[str | None, bytes, list[str]]:
+def _serialised(model: Predictor) -> tuple[str | None, bytes, list[str]]:
+    """The file name, the bytes, and the types in them that must be trusted; no file for a function."""
     if model.kind != "estimator":
         return None, b"", []
     try:
@@ -67,7 +70,7 @@ def _content(model: Predictor) -> tuple[str | None, bytes, list[str]]:
 def predictor_of(
     recorded: Mapping[str, Any], contents: Mapping[str, bytes], folder: Path, given: object = None, trust: bool = False
 ) -> Predictor:
-    """The classifier of a bundle: from its file, or as given; an error where that would run code that is not trusted."""
+    """The classifier of a bundle: from its file, or as given; raises an error if that would run code that is not trusted."""
     file = recorded["file"]
     if given is not None and not isinstance(given, str):
         return predictor(given, positive=recorded["positive"])
@@ -79,8 +82,8 @@ def predictor_of(
         types = recorded["trusted"] if trust else ()
         return predictor_in(contents[file], str(folder / file), trusted=types, trust_pickle=trust, positive=recorded["positive"])
     except Untrusted:
-        what = "a pickle" if file == FILES[1] else f"a file with the types {', '.join(recorded['trusted'])}"
+        form = "a pickle" if file == FILES[1] else f"a file with the types {', '.join(recorded['trusted'])}"
         raise Untrusted(
-            f"{folder} holds its classifier, a {recorded['named']}, as {what}, which can run code when it is read. If you know "
+            f"{folder} holds its classifier, a {recorded['named']}, as {form}, which can run code when it is read. If you know "
             "who wrote the folder, load it with --trust (Python: trust=True)."
         ) from None

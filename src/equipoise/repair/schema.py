@@ -1,30 +1,31 @@
-"""What run.json and audit.json of a bundle must hold: every key with its type, and what concerns more than one of them.
+"""The schemas of run.json and audit.json in a bundle: every key with its type, and the checks across keys."""
 
-The code of a transform that prepares images runs only on request.
-"""
-
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import CONFLICTS, Transform, as_transform, preprocessing_of
-from equipoise.errors import BadInput, Untrusted
+from equipoise.data import CONFLICTS, Transform, preprocessing_of
 from equipoise.methods import STRICT, Cut
-from equipoise.models import ORIGINAL_ONNX, Code, code_of, load_transform, place_of
+from equipoise.models import ORIGINAL_ONNX, place_of
 from equipoise.repair.folder import FILES
 from equipoise.repair.saved_predictor import SavedPredictor
 
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
+NETWORK_KIND, RULE_KIND, PREDICTOR_KIND = "network", "rule", "predictor"  # a rule with a network, for scores only, with an estimator
+RUN = "run.json"
+OPEN = ConfigDict(extra="allow", strict=True)
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+OutcomeName = Literal["closed", "reduced", "unclear", "harm", "unchanged"]
 
 
 @checked(config=STRICT, kw_only=True)
 class ServedTransform:
-    """The code of a transform: where it was, and its checksum; none of both for a callable that was given in Python."""
+    """The code of a transform: its path and checksum; neither for a callable from Python."""
 
     named: str
     path: str | None
@@ -47,71 +48,20 @@ class ServedImages:
 
     @model_validator(mode="after")
     def _one_way(self) -> Any:
-        said = {name: value for name, value in vars(self).items() if name != "transform" and value not in (None, [])}
+        options = {name: value for name, value in vars(self).items() if name != "transform" and value not in (None, [])}
         if self.transform is not None:
-            if set(said) - {"channels"}:
-                raise ValueError(f"has a `transform` and {', '.join(sorted(set(said) - {'channels'}))} as well")
+            if surplus := sorted(set(options) - {"channels"}):
+                raise ValueError(f"has a `transform` and {', '.join(surplus)} as well")
         elif self.interpolation is None:
             raise ValueError("needs `interpolation`, or a `transform`")
         else:
-            preprocessing_of(**said)  # says what does not go together
+            preprocessing_of(**options)  # raises an error about options that exclude each other
         return self
 
 
-def transform_to_serve(
-    how: Mapping[str, Any] | None,
-    folder: Path,
-    given: str | Callable[[Any], Any] | None,
-    trust: bool,
-    running: Callable[[Code], None] | None,
-) -> Transform | None:
-    """The transform that makes inputs of new images, or None where options do; an error where it is not the one of the repair.
-
-    Its code runs only if it is named (`given`) or trusted, and only with the checksum of the repair: it decides what the network sees.
-    """
-    recorded = (how or {}).get("transform")
-    if recorded is None:
-        if given is not None:
-            raise BadInput(f"the network in {folder} takes images without a transform. Omit --transform (transform=).")
-        return None
-    if given is not None and not isinstance(given, str):
-        return as_transform(given)
-    if recorded["path"] is None:
-        raise BadInput(
-            f"{folder} was saved from Python with the transform {recorded['named']}, whose code it does not name. Give it: transform="
-        )
-    name = str(recorded["named"]).rpartition(":")[2]
-    if given is None and not Path(recorded["path"]).is_file():
-        raise BadInput(
-            f"the code of the transform, {recorded['path']}, no longer exists. Name its present place: --transform file.py:{name}"
-        )
-    named = given or f"{recorded['path']}:{name}"
-    code = code_of(named, here=given is not None)
-    if code is None or code.sha256 != recorded["sha256"]:
-        raise Untrusted(
-            f"the transform has changed since the repair: {code}. Its SHA-256 is {code.sha256 if code else ''}, and run.json has "
-            f"{recorded['sha256']}. Restore the file of the repair, or repair again with the new one."
-        )
-    if given is None and not trust:
-        raise Untrusted(
-            f"{folder} needs code to prepare its images, which would run with all your rights: {code}. Its SHA-256 is {code.sha256}, the "
-            f"same as in the repair. Read it, then run it with --trust (Python: trust=True), or name it yourself: --transform {named}"
-        )
-    if given is None and running is not None:
-        running(code)
-    return load_transform(named, code)
-
-
-def opening(how: Mapping[str, Any], transform: Transform | None) -> dict[str, Any]:
+def opening(images: Mapping[str, Any], transform: Transform | None) -> dict[str, Any]:
     """The options of `Images.open` that run.json records."""
-    return {name: value for name, value in how.items() if name != "transform" and value not in (None, [])} | {"transform": transform}
-
-
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
-NETWORK_KIND, RULE_KIND, PREDICTOR_KIND = "network", "rule", "predictor"  # a folder's rule with a network, for scores, with an estimator
-RUN = "run.json"
-OPEN = ConfigDict(extra="allow", strict=True)
-Count = Annotated[int, Field(ge=0)]
+    return {name: value for name, value in images.items() if name != "transform" and value not in (None, [])} | {"transform": transform}
 
 
 @checked(config=STRICT, kw_only=True)
@@ -139,7 +89,7 @@ class _Model:
     load: Annotated[str, Field(min_length=1)] | None  # None: the network is given when the bundle is loaded
     output: Literal["logit", "probability"]
     output_name: str | None
-    classes: _Classes | None = None  # of a network whose outputs are classes, decided by argmax
+    classes: _Classes | None = None  # for a network that decides between classes by argmax
     code: _Code | None
 
 
@@ -177,10 +127,10 @@ class _Inputs:
     view_column: str | None = None
     conflicts: str = "row"
     features: list[str] | None = None
-    encoder: _Encoder | None = None  # None: numbers as they are
-    width: Annotated[int, Field(ge=1)] | None = None  # of inputs that are arrays
-    score: str | None = None  # of a rule for scores: the column that holds them
-    logits: bool = False  # whether that column holds logits
+    encoder: _Encoder | None = None  # None: numbers without scaling
+    width: Positive | None = None  # columns of inputs that are arrays
+    score: str | None = None  # for a rule for scores: their column
+    logits: bool = False  # the column of scores holds logits
 
     @model_validator(mode="after")
     def _one_kind(self) -> Any:
@@ -197,9 +147,6 @@ class _Inputs:
 class _Set:
     rows: Count
     patients: Count | None
-
-
-OutcomeName = Literal["closed", "reduced", "unclear", "harm", "unchanged"]
 
 
 @checked(config=STRICT, kw_only=True)
@@ -222,7 +169,7 @@ class _Run:
     hashes: dict[str, str]
     limits: list[str]
     kind: Literal["network", "rule", "predictor"]
-    model: _Model | None  # None: of a rule for scores
+    model: _Model | None  # None for a rule for scores
     predictor: SavedPredictor | None = None  # a classifier that is not a network
     heads: dict[str, Any] | None
     inputs: _Inputs
@@ -242,8 +189,8 @@ class _Run:
 
     @model_validator(mode="after")
     def _complete(self) -> Any:
-        if strange := sorted(set(self.files) - set(FILES[:-1])):
-            raise ValueError(f"lists files that are never written: {', '.join(strange)}")
+        if unknown := sorted(set(self.files) - set(FILES[:-1])):
+            raise ValueError(f"lists files that are never written: {', '.join(unknown)}")
         network = self.kind == NETWORK_KIND
         if (self.model is None) == network or (self.inputs.score is None) != network:
             raise ValueError(f"is of kind {self.kind!r}: a rule needs the `score` of its inputs and no `model`, a network the reverse")
@@ -255,8 +202,8 @@ class _Run:
         if self.model is not None:
             needed += ["repaired.safetensors", *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])]
             needed += [ORIGINAL_ONNX] if place_of(self.model.load or "") else []
-        if lacking := [name for name in needed if name not in self.files]:
-            raise ValueError(f"does not list {', '.join(lacking)} among `files`")
+        if missing := [name for name in needed if name not in self.files]:
+            raise ValueError(f"does not list {', '.join(missing)} among `files`")
         if self.model is not None and self.model.classes is not None and self.label not in self.model.classes.names:
             raise ValueError(f"has the label {self.label!r}, which is none of its classes")
         return self

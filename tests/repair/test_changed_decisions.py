@@ -1,4 +1,4 @@
-"""Who is affected: counts by hand, randomised rules in expectation, levelling down told from levelling up."""
+"""Changed decisions: counts by hand, expectations of randomised rules, and levelling down distinguished from levelling up."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Paired, Settings, Threshold, paired
 from equipoise.repair import Comparison, Tried
-from equipoise.repair.changes import Affected, affected, balances
+from equipoise.repair.changed_decisions import Affected, affected, balances
 from equipoise.repair.pairing import same_rows
 from support.cases import small_case
 
@@ -26,7 +26,7 @@ def _paired(original: Tried, tried: Tried) -> Paired:
 
 
 def _case(before: list[float], after: list[float], y: list[int], groups: str, patients: list[str] | None = None) -> Comparison:
-    """A case with these scores on its test part and a threshold of one half before and after."""
+    """A case with these scores on its test set and a threshold of one half before and after."""
     case = small_case(rows=60, methods=("bias-gda",))
     codes = np.array(["MF".find(g) for g in groups])
     sex = (Attribute("sex", ("M", "F"), codes),)
@@ -51,7 +51,7 @@ def test_changed_decisions_are_counted_by_group_and_label():
     assert found.counts[-1].changed == 8
 
 
-def test_a_rule_by_lot_has_expected_counts():
+def test_a_randomised_rule_has_expected_counts():
     case = small_case(chosen=3)
     (found,) = _affected(case)
     before, after, y = case.original.decisions(), case.result.decisions(), case.original.test.y
@@ -63,21 +63,21 @@ def test_a_rule_by_lot_has_expected_counts():
     assert found.counts[-1].detected == pytest.approx(np.mean(drawn), abs=0.6)
 
 
-def test_two_attributes_have_their_own_counts_and_those_of_the_intersection():
+def test_two_attributes_and_their_intersection_each_have_counts():
     found = _affected(small_case(second=True))
     assert [f.attribute for f in found] == ["sex", "age", "sex & age"]
     assert len({f.counts[-1].changed for f in found}) == 1
 
 
 def _moved(men: tuple[int, int], women: tuple[int, int]) -> Comparison:
-    """Of ten sick men and ten sick women so many are detected before and after; nobody else is flagged."""
+    """Ten sick men and ten sick women, of whom these numbers are detected before and after; no other patient is flagged."""
     flags = []
     for at in (0, 1):
         flags.append([*[0.9] * men[at], *[0.1] * (10 - men[at]), *[0.9] * women[at], *[0.1] * (10 - women[at]), *[0.1] * 20])
     return _case(*flags, [1] * 20 + [0] * 20, "M" * 10 + "F" * 10 + "MF" * 10)
 
 
-def test_the_parts_of_a_change_add_up_and_say_who_got_worse():
+def test_contributions_add_up_to_the_change_and_mark_harm():
     case = _moved((9, 7), (4, 6))
     parts = _paired(case.original, case.result).contributions("eod", "F")
     found = {part.group: (round(part.change, 6), round(part.towards, 6), part.harm) for part in parts}
@@ -94,7 +94,7 @@ def test_levelling_up_does_no_harm():
     assert sum(part.towards for part in pair.contributions("fnr_gap", "F")) == pytest.approx(0.5)
 
 
-def test_shifts_say_the_change_of_each_rate_with_an_interval_around_it():
+def test_shifts_hold_the_change_of_each_rate_with_an_interval():
     case = _moved((9, 6), (4, 4))
     shifts = {(s.group, s.rate): s for s in _paired(case.original, case.result).shifts()}
     man = shifts["M", "tpr"]
@@ -112,21 +112,21 @@ def test_groups_with_few_patients_have_no_shift_and_no_gap():
     assert np.isnan(pair.gap_change("eod", "F").value)
 
 
-def test_other_rows_before_and_after_are_refused():
+def test_different_rows_before_and_after_are_rejected():
     case = small_case(rows=60, methods=("bias-gda",))
     other = replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1]))
     with pytest.raises(BadInput, match="rows"):
         _ = replace(case, candidates=(other,)).found
 
 
-def test_unchanged_decisions_of_ten_patients_are_no_proof_of_no_change():
+def test_unchanged_decisions_of_ten_patients_do_not_prove_no_change():
     change = _paired((case := _moved((10, 10), (10, 10))).original, case.result).gap_change("eod", "F")
     assert change.value == 0
     assert change.low < -0.1 < 0.1 < change.high
 
 
-def test_the_interval_of_the_change_covers_next_to_zero():
-    """The gap is small before and after, where an interval of the change of its size would be biased."""
+def test_the_interval_of_the_change_has_coverage_near_zero():
+    """The gap is small before and after, so that an interval of the change of |gap| would be biased."""
     rng = np.random.default_rng(0)
     sex = Attribute("sex", ("M", "F"), np.arange(400) % 2)
     y = (np.arange(400) // 2 % 2).astype(np.int64)
@@ -168,7 +168,7 @@ def test_the_balance_of_each_group_is_counted_by_hand():
     assert men.missed.value == pytest.approx(-0.5)
     assert men.missed.low < -0.5 < men.missed.high < 0
     assert men.spoiled.low == 0 < men.corrected.low < 0.5 < men.corrected.high  # shares, never below zero
-    assert men.spoiled.high > 0.02  # nothing lost in 20 patients does not show that nothing ever is
+    assert men.spoiled.high > 0.02  # no loss in 20 patients does not exclude a loss
 
 
 def test_the_balance_is_that_of_the_counts_and_of_the_decisions():

@@ -1,7 +1,7 @@
-"""Comparisons: an original classifier and its candidates, audited once on the same held-out rows.
+"""Comparisons of models: an original classifier and its candidates, audited once on the same held-out rows.
 
-`compare_models` takes models and results that exist; `try_methods` (trying) makes the candidates first. All that is written about a
-comparison (report, cards, bundle) comes from its `found`, which is computed once.
+`compare_models` takes existing models and results of `debias`; `try_methods` and `try_rules` create the candidates first. Reports, cards
+and bundles are written from `Comparison.found`, which is computed once.
 """
 
 from collections.abc import Mapping
@@ -16,43 +16,22 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import (
-    ARGMAX,
-    Baseline,
-    Gap,
-    Rule,
-    Settings,
-    Threshold,
-    choose_rule,
-    gap_values,
-    largest,
-    named,
-    performance_values,
-    tabulate,
-)
-from equipoise.methods import (
-    IN_USE,
-    Candidate,
-    Goal,
-    Judgement,
-    Note,
-    Outcome,
-    Progress,
-)
+from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, choose_rule, named
+from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
-from equipoise.repair.audit_model import trained_rule
 from equipoise.repair.baseline import fit_baseline
+from equipoise.repair.candidates import Tried, choose, evaluate_rule
+from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, rule_serving, serving_of
 from equipoise.repair.save import Options, save_all
 from equipoise.repair.saved_predictor import SCORE
-from equipoise.repair.trial import Tried, choose
 
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """How well each attribute can be predicted from each layer (see `encoding`), of the original network and of the repaired one."""
+    """How well each attribute can be predicted from each layer of the original and of the repaired network (see `encoding`)."""
 
     before: pd.DataFrame
     after: pd.DataFrame
@@ -76,22 +55,21 @@ class Comparison:
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
     probes: Probes | None = None  # on the test set
     serving: Serving | None = None  # how new rows become inputs and the network is built again
-    baseline: Baseline | None = None  # a simple model on the same inputs; None where it was not fitted
-    together: int = 1  # labels that were repaired together: simultaneous intervals hold over all of them
-    forced: bool = False  # a cell has too few patients for any claim, and the repair was made all the same
-    _made: dict[str, Findings] = field(default_factory=dict, init=False, repr=False)
+    baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
+    together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
+    forced: bool = False  # the repair was run although a cell has too few patients for any claim
+    _cache: list[Findings] = field(default_factory=list, init=False, repr=False)
 
     def __repr__(self) -> str:
-        names = ", ".join(each.name for each in (self.original, *self.candidates))
+        names = ", ".join(entry.name for entry in (self.original, *self.candidates))
         return f"Comparison({names}; {len(self.original.test):,} held-out rows; chosen: {self.result.name})"
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self.outcome} on {len(self.original.test):,} held-out rows"]
         for row in self.found.methods:
             chosen = " (chosen)" if row.chosen else ""
-            lines.append(
-                f"  {row.name}{chosen}: {self.goal.measure} {row.gap}, {self.goal.performance.replace('_', ' ')} {row.performance}"
-            )
+            performance = f"{self.goal.performance.replace('_', ' ')} {row.performance}"
+            lines.append(f"  {row.name}{chosen}: {self.goal.measure} {row.gap}, {performance}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -99,7 +77,7 @@ class Comparison:
 
     @property
     def kind(self) -> str:
-        """Whether this is one of the "classes" of a network that decides by argmax, or of its "labels"."""
+        """The kind of output: "classes" of a network that decides by argmax, or "labels"."""
         rule = self.original.candidate.rule
         return "classes" if isinstance(rule, Threshold) and rule.origin == ARGMAX else "labels"
 
@@ -119,10 +97,10 @@ class Comparison:
         return self.measured()
 
     def measured(self, progress: Progress | None = None) -> Findings:
-        """The same, with progress."""
-        if "found" not in self._made:
-            self._made["found"] = find(self.original, self.candidates, self.chosen, self.settings, self.together, self.forced, progress)
-        return self._made["found"]
+        """`found`, with progress reported while it is computed."""
+        if not self._cache:
+            self._cache.append(find(self.original, self.candidates, self.chosen, self.settings, self.together, self.forced, progress))
+        return self._cache[0]
 
     @property
     def judgement(self) -> Judgement:
@@ -131,7 +109,7 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """What the repair achieved on the held-out rows: closed, reduced, unclear, harm or unchanged."""
+        """The outcome of the repair on the held-out rows: closed, reduced, unclear, harm or unchanged."""
         return self.judgement.outcome
 
     @property
@@ -141,14 +119,14 @@ class Comparison:
 
     @property
     def shared_patients(self) -> int | None:
-        """How many patients are in both the repair set and the test set; None if that is unknown."""
+        """The number of patients in both the repair set and the test set; None if unknown."""
         valid, test = self.result.valid, self.result.test
         if valid is None or valid.patients is None or test.patients is None:
             return None
         return len(set(valid.patients) & set(test.patients))
 
     def report(self, path: str | Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
-        """The report, written to this path as a page (.html) or PDF (.pdf). Images of patients are included only with `thumbnails`.
+        """The path of the report, written as a page (.html) or PDF (.pdf). Images of patients are included only with `thumbnails`.
 
         `group_names` are words for the groups in the data: {"F": "women", "M": "men"}.
         """
@@ -157,9 +135,9 @@ class Comparison:
     def save(self, folder: str | Path, *, model: str | None = None, score: str | None = None, **options: Any) -> Path:
         """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
 
-        `Bundle.load(folder)` reads it. `model` names the factory of a network of your own, as file.py:factory, so that `equipoise apply`
-        can build it again; of a rule for scores, `score` names the column in which new ones will come. `overwrite=True` replaces an
-        earlier bundle; other options are those of `Options`.
+        `Bundle.load(folder)` reads it. `model` names the factory of a custom network, as file.py:factory, so that `equipoise apply` can
+        build it again. For a rule for scores, `score` names the column that will hold new scores. `overwrite=True` replaces an earlier
+        bundle; other options are those of `Options`.
         """
         if self.serving is None:
             raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
@@ -170,7 +148,7 @@ class Comparison:
 
 
 def compare_models(
-    models: Mapping[str, nn.Module | Candidate | object],
+    models: Mapping[str, object],
     cohort: Rows,
     *,
     valid: Rows | None = None,
@@ -182,14 +160,11 @@ def compare_models(
     label: str = "the finding",
 ) -> Comparison:
     """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
-    if not isinstance(models, Mapping) or len(models) < 2:
-        raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
     if not isinstance(cohort, Scores):
         check_cohort("eq.compare", cohort)
-    results = [each for each in models.values() if isinstance(each, Candidate)]
+    results = [subject for subject in models.values() if isinstance(subject, Candidate)]
     goal = results[0].goal if results else Goal(named(measure or "eod"))
-    entries = [_entry(name, each, cohort, valid, goal) for name, each in models.items()]
-    original, candidates = entries[0], entries[1:]
+    original, *candidates = (_entry(name, subject, cohort, valid, goal) for name, subject in models.items())
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
     network = original.candidate.model
@@ -198,19 +173,18 @@ def compare_models(
         serving = serving_of(network, cohort)
     elif isinstance(network, Predictor):
         serving = rule_serving(original.test, score=SCORE)
-    simple = None
+    baseline = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
-        simple = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
-    return Comparison(
-        original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving, baseline=simple
-    )
+        baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
+    provenance = Provenance.now(seed=seed)
+    return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, serving=serving, baseline=baseline)
 
 
 def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> Tried:
-    """A classifier under its name, with its scores on the held-out rows and, if they are known, on the rows it was found on."""
+    """A classifier under its name, with its scores on the held-out rows and, if `valid` is given, on the repair set."""
     if isinstance(subject, Candidate):
-        known = None if valid is None else predict(subject.model, valid)
-        return Tried(subject, known, predict(subject.model, cohort), called=name)
+        repair_scores = None if valid is None else predict(subject.model, valid)
+        return Tried(subject, repair_scores, predict(subject.model, cohort), called=name)
     model = None if isinstance(cohort, Scores) else classifier(subject)
     if isinstance(cohort, Scores):
         if isinstance(subject, bool) or not isinstance(subject, (int, float)):
@@ -218,27 +192,18 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
         goal = replace(goal, threshold=float(subject))
     elif model is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
-    known = None if valid is None else predict(model, valid)
-    rule: Rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)
+    repair_scores = None if valid is None else predict(model, valid)
+    rule = (trained_rule(subject) if valid is None else None) or choose_rule(valid=repair_scores, optimise=goal.performance)
     if goal.threshold is not None:
         rule = Threshold(goal.threshold, IN_USE)
-    trace = pd.DataFrame([_evaluated(known, rule, goal)])
+    gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
+    trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
     candidate = Candidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
-    return Tried(candidate, known, predict(model, cohort), called=name)
-
-
-def _evaluated(scores: Scores | None, rule: Any, goal: Goal) -> dict[str, float]:
-    """One row of a trace; unknown without scores."""
-    row = {"step": 0.0, "gap": np.nan, "performance": np.nan, "threshold": float(rule.value)}
-    if scores is not None:
-        cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
-        row["gap"] = float(largest(gap_values(goal.measure, cells)))
-        row["performance"] = float(performance_values(goal.performance, cells))
-    return row
+    return Tried(candidate, repair_scores, predict(model, cohort), called=name)
 
 
 def baseline_of(original: Tried, result: Tried, test: Cohort, repair: Cohort, train: Cohort | None, settings: Settings) -> Baseline | None:
-    """A simple model on the same inputs, next to the original and to the chosen candidate."""
+    """A simple model on the same inputs, compared with the original and with the chosen candidate."""
     repaired = (result.decisions(), float(result.chosen_row["gap"]))
     before = (original.test, original.decisions())
     return fit_baseline(test, before, repair, result.candidate.goal, train=train, repaired=repaired, settings=settings, seed=settings.seed)

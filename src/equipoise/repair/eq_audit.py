@@ -1,6 +1,6 @@
 """`eq.audit`: the scores of a network or of a debiasing result on a cohort (`models`), then their audit (`measures`).
 
-Torch is imported only where a network is audited.
+Torch is imported only if a network is audited.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from equipoise.measures import (
     choose_rule,
 )
 
-NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
+SUGGESTIONS = {  # for a wrong argument, by its type
     "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
     "Cohort": "The network comes first, then the cohort: eq.audit(model, cohort).",
     "Parts": "The network comes first, then one of the parts: eq.audit(model, parts.test).",
@@ -39,17 +39,16 @@ NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
 }
 
 
-Audited = Callable[..., Any]
-
-
-def _with_options(function: Audited) -> Audited:
-    """The function with the keywords of an audit in its signature, for help and the reference, from the values that hold them."""
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the keywords of `AuditOptions` and their defaults in its signature, for help and the reference."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = AuditOptions.__annotations__
-    given = {f.name: f.default for kind in (Asked, Settings) for f in fields(kind)} | {"thresholds": USUAL}
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given[name], annotation=of) for name, of in options.items()]
-    function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    defaults = {f.name: f.default for kind in (Asked, Settings) for f in fields(kind)} | {"thresholds": USUAL}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
+        for name, annotation in AuditOptions.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
     return function
 
 
@@ -100,8 +99,8 @@ def audit(
     A classifier is a network (torch.nn.Module), a fitted scikit-learn estimator or pipeline (also of XGBoost, LightGBM or CatBoost), or a
     function from rows to probabilities; see `eq.predictor`. Estimators and functions get the raw columns of a table.
 
-    A result of `debias` decides by its own rule. A classifier decides by `score >= threshold`: the `threshold` given, or the best one by
-    `optimise` on `valid`, or the one that `train` chose on its validation set, or 0.5. The audit states which.
+    A result of `debias` decides by its rule. A classifier decides by `score >= threshold`: the given `threshold`, or the best one by
+    `optimise` on `valid`, or the one that `train` chose on its validation set, or 0.5. The audit states which one was used.
 
     - `measures`: only these, with an error for an empty cell. `also` adds to the default measures, and so does the goal of a result. A
       measure is a name, or a signed sum of rates such as "tpr-fpr".
@@ -115,86 +114,94 @@ def audit(
 
     A cohort of several labels or classes gets one audit per label, `audit(...)["Effusion"]["eod"]`, and so does a mapping of labels to
     scores or to scans of one table. p-values and simultaneous intervals are adjusted for all labels together. `outputs` maps labels to the
-    network's outputs, where names or numbers do not show it.
+    network's outputs, if names or numbers do not show it.
 
     >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
-    asked = Asked.of(options)
-    by_name = isinstance(subject, Mapping) and {type(own) for own in subject.values()} in ({Scores}, {Scan})
-    if cohort is not None and (by_name or isinstance(subject, (Scores, Scan))):
+    request = Asked.of(options)
+    by_label = isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan})
+    if cohort is not None and (by_label or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
-    if isinstance(subject, Mapping) and by_name:
-        return _of_labels(subject, asked, valid, progress, options)
+    if isinstance(subject, Mapping) and by_label:
+        return _audit_by_label(subject, request, valid, progress, options)
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
-    several = isinstance(cohort, Cohort) and cohort.targets is not None
-    if asked.no_finding is not None and not several:
+    multi_label = isinstance(cohort, Cohort) and cohort.targets is not None
+    if request.no_finding is not None and not multi_label:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if isinstance(subject, Scan):
         label = subject.roles.labels[0]
-        chosen = None if valid is None else {label: cast(Scores, valid)}
-        return audit_scans({label: subject}, valid=chosen, progress=_shared(progress), **options)[label]
+        valid_by_label = None if valid is None else {label: cast(Scores, valid)}
+        return audit_scans({label: subject}, valid=valid_by_label, progress=_for_each_label(progress), **options)[label]
     if isinstance(subject, Scores):
-        return audit_asked(subject, asked.decided(cast(Scores | None, valid)), progress)  # anything else is refused there
+        return audit_asked(subject, request.decided(cast(Scores | None, valid)), progress)  # which rejects any other kind of `valid`
     if isinstance(cohort, Cohort) and cohort.targets is not None:
-        return _of_outputs(subject, cohort, asked, valid, train, outputs, progress)
-    found, asked = _decided(subject, cohort, asked, valid, output)
-    return with_baseline(audit_asked(found, asked, progress), found, cohort, train)
+        return _audit_multi_label(subject, cohort, request, valid, train, outputs, progress)
+    scores, request = _scores_and_rule(subject, cohort, request, valid, output)
+    return with_baseline(audit_asked(scores, request, progress), scores, cohort, train)
 
 
-def _of_labels(subject: Mapping[Any, Any], asked: Asked, valid: object, progress: Progress | None, options: AuditOptions) -> Audits:
+def _audit_by_label(subject: Mapping[Any, Any], request: Asked, valid: object, progress: Progress | None, options: AuditOptions) -> Audits:
     """The audit of scores, or of scans of one table, by label."""
-    on_each = valid if isinstance(valid, Mapping) else {}
-    if valid is not None and set(on_each) != set(subject):
-        raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
+    valid_by_label = valid if isinstance(valid, Mapping) else {}
+    if valid is not None and set(valid_by_label) != set(subject):
+        raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
     first = next(iter(subject.values()))
     if isinstance(first, Scan):
-        return audit_scans(subject, valid=on_each, progress=_shared(progress), **options)
-    each = {str(label): asked.decided(on_each.get(label)) for label in subject}
-    return audit_labels(subject, each, "labels", first.name, _shared(progress))
+        return audit_scans(subject, valid=valid_by_label, progress=_for_each_label(progress), **options)
+    requests = {str(label): request.decided(valid_by_label.get(label)) for label in subject}
+    return audit_labels(subject, requests, "labels", first.name, _for_each_label(progress))
 
 
-def _of_outputs(
+def _audit_multi_label(
     subject: object,
     cohort: Cohort,
-    asked: Asked,
+    request: Asked,
     valid: object,
     train: Cohort | None,
     outputs: Mapping[str, int | str] | None,
     progress: Progress | None,
 ) -> Audits:
     """The audit of each label of a cohort with several."""
-    known = _labels(subject, cohort, asked, valid, outputs)
-    by_label = {label: replace(asked, rule=rule, threshold=None, also=(*asked.also, *goal)) for label, (_, rule, goal) in known.items()}
-    scores = {label: own[0] for label, own in known.items()}
-    every = audit_labels(scores, by_label, cohort.kind, cohort.name, _shared(progress))
+    decided = _scores_and_rules(subject, cohort, request, valid, outputs)
+    requests = {
+        label: replace(request, rule=rule, threshold=None, also=(*request.also, *goal_measures))
+        for label, (_, rule, goal_measures) in decided.items()
+    }
+    scores = {label: label_scores for label, (label_scores, *_) in decided.items()}
+    audits = audit_labels(scores, requests, cohort.kind, cohort.name, _for_each_label(progress))
     if train is None:
-        return every
-    each = {label: with_baseline(own, scores[label], cohort.labelled(label), train.labelled(label)) for label, own in every.items()}
-    return replace(every, audits=each)
+        return audits
+    return replace(
+        audits,
+        audits={
+            label: with_baseline(label_audit, scores[label], cohort.labelled(label), train.labelled(label))
+            for label, label_audit in audits.items()
+        },
+    )
 
 
-def _decided(subject: object, cohort: Cohort | None, asked: Asked, valid: object, output: str) -> tuple[Scores, Asked]:
-    """The scores of a classifier or of a debiasing result on a cohort, and the audit with the rule that decides them."""
+def _scores_and_rule(subject: object, cohort: Cohort | None, request: Asked, valid: object, output: str) -> tuple[Scores, Asked]:
+    """The scores of a classifier or of a debiasing result on a cohort, and the request with the rule that decides on them."""
     from equipoise.methods import Candidate
 
     if isinstance(subject, Candidate):
-        if asked.threshold is not None:
+        if request.threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-        more = (*asked.also, *_goal(subject)) if asked.measures is None else asked.also
-        return predicted_scores(subject.model, cohort, output), replace(asked, rule=subject.rule, also=more)
-    found = predicted_scores(subject, cohort, output)
+        also = (*request.also, subject.goal.measure) if request.measures is None else request.also
+        return predicted_scores(subject.model, cohort, output), replace(request, rule=subject.rule, also=also)
+    scores = predicted_scores(subject, cohort, output)
     if valid is None:
-        known = asked.rule is not None or asked.threshold is not None
-        return found, (asked if known else replace(asked, rule=trained_rule(subject))).decided(None)
-    on = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return found, asked.decided(on)
+        has_rule = request.rule is not None or request.threshold is not None
+        return scores, (request if has_rule else replace(request, rule=trained_rule(subject))).decided(None)
+    valid_scores = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
+    return scores, request.decided(valid_scores)
 
 
 def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Cohort | None) -> Audit:
-    """The audit of a network on a cohort with a simple model that is fitted to the training set; without one, the audit itself."""
+    """The audit of a network on a cohort, with a simple model fitted to the training set; unchanged without a training set."""
     if train is None or cohort is None:
         return audit
     from equipoise.methods import Goal
@@ -202,80 +209,73 @@ def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Co
 
     if isinstance(train.source, Table) and isinstance(cohort.source, Table):
         train = train.encoded_by(cohort.source.fitted())
-    before, goal = (scores, audit.rule.decide(scores)), Goal()
-    made = fit_baseline(cohort, before, train, goal, fitted_on="training set", settings=audit.settings, seed=audit.settings.seed)
-    return replace(audit, baseline=made)
+    original, seed = (scores, audit.rule.decide(scores)), audit.settings.seed
+    baseline = fit_baseline(cohort, original, train, Goal(), fitted_on="training set", settings=audit.settings, seed=seed)
+    return replace(audit, baseline=baseline)
 
 
-def _shared(progress: Progress | None) -> Callable[[str], Progress] | None:
+def _for_each_label(progress: Progress | None) -> Callable[[str], Progress] | None:
     """The same progress for every label."""
     return None if progress is None else lambda _label: progress
 
 
-def _labels(
+def _scores_and_rules(
     subject: object,
     cohort: Cohort,
-    asked: Asked,
+    request: Asked,
     valid: object,
     outputs: Mapping[str, int | str] | None,
 ) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:
-    """The scores, the rule and the goal's measure, if there is one, of each label: of a debiasing result, or of a network's outputs."""
+    """The scores, the rule and the measures of the goal of each label: of a debiasing result, or of a network's outputs (no goal)."""
     from torch import nn
 
     from equipoise.methods import Candidate
     from equipoise.models import Predictor, chosen_outputs, classifier, predicted, scores_of
 
     if isinstance(subject, Candidate) and subject.labels:
-        own = subject.labels
-        if asked.threshold is not None or outputs is not None:
+        results = subject.labels
+        if request.threshold is not None or outputs is not None:
             raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
-        unlike = [label for label in cohort.labels if label not in own]
-        if unlike:
-            raise BadInput(f"the result is one of {', '.join(own)}; {cohort.name!r} has other labels too: {', '.join(unlike)}")
-        scores = scores_of({label: own[label].network for label in cohort.labels}, cohort)
-        return {label: (found, own[label].rule, _goal(own[label])) for label, found in scores.items()}
+        unknown = [label for label in cohort.labels if label not in results]
+        if unknown:
+            raise BadInput(f"the result is one of {', '.join(results)}; {cohort.name!r} has other labels too: {', '.join(unknown)}")
+        scores = scores_of({label: results[label].network for label in cohort.labels}, cohort)
+        return {label: (own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
     subject = classifier(subject)
     if isinstance(subject, Predictor):
         predicted(subject, cohort)  # raises: it has one score per row
     if not isinstance(subject, nn.Module):
         kind = type(subject).__name__
-        raise BadInput(
-            f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on such a one; got {kind}"
-        )
+        raise BadInput(f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on one; got {kind}")
     chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
     views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
     scores = scores_of(views, cohort)
     if cohort.kind == "classes":
-        if asked.threshold is not None or valid is not None:
+        if request.threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        return {label: (found, Threshold(0.5, ARGMAX), ()) for label, found in scores.items()}
+        return {label: (own, Threshold(0.5, ARGMAX), ()) for label, own in scores.items()}
     if valid is None:
-        return {label: (found, asked.decision, ()) for label, found in scores.items()}
-    if asked.threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
+        return {label: (own, request.decision, ()) for label, own in scores.items()}
+    if request.threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
         raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
-    found_there = scores_of(views, valid)
-    return {label: (found, choose_rule(valid=found_there[label], optimise=asked.optimise), ()) for label, found in scores.items()}
-
-
-def _goal(result: Any) -> tuple[str, ...]:
-    """The measure that a debiasing result was to lower, to be audited as well."""
-    return (result.goal.measure,)
+    valid_scores = scores_of(views, valid)
+    return {label: (own, choose_rule(valid=valid_scores[label], optimise=request.optimise), ()) for label, own in scores.items()}
 
 
 def predicted_scores(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
-    """The scores of a classifier on a cohort; an error where one of them is something else."""
+    """The scores of a classifier on a cohort; raises an error if one of them is something else."""
     from equipoise.models import classifier, predict
 
-    found = None if isinstance(model, str) and cohort is None else classifier(model)
-    if found is None:
-        raise Misuse("eq.audit", "scores, a table on disk, or a classifier or a debiasing result with a cohort", model, NOT_AUDITED)
+    predictor = None if isinstance(model, str) and cohort is None else classifier(model)
+    if predictor is None:
+        raise Misuse("eq.audit", "scores, a table on disk, or a classifier or a debiasing result with a cohort", model, SUGGESTIONS)
     if cohort is None:
         raise BadInput("a classifier is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
     check_cohort(where, cohort)
-    return predict(found, cohort, output=output)
+    return predict(predictor, cohort, output=output)
 
 
-def trained_rule(model: object) -> Rule | None:
+def trained_rule(model: object) -> Threshold | None:
     """The threshold that training chose and stored on the network, if there is one."""
     chosen = getattr(model, "threshold", None)
     if not isinstance(chosen, float):

@@ -1,4 +1,4 @@
-"""What is believed of a repaired folder: nothing that is damaged, mixed up, unlisted or against its schema, and no code unasked."""
+"""Verification of a bundle: damaged, mixed-up, unlisted or invalid files are rejected, and no code runs without a request."""
 
 import json
 import os
@@ -20,9 +20,9 @@ from equipoise.methods import EqualisedOdds, GroupThresholds, RejectOption, rule
 from equipoise.methods.equalised_odds import Steps
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import Bundle
-from equipoise.repair import verified as subject
+from equipoise.repair import verify as subject
 from equipoise.repair.folder import filling
-from equipoise.repair.verified import read_run, sealed, verify
+from equipoise.repair.verify import read_run, sealed, verify
 from support import bundles
 from support.facts import facts, says
 
@@ -34,21 +34,21 @@ def folder(tmp_path: Path) -> Path:
     return bundles.write(tmp_path / "repaired")
 
 
-def test_a_whole_folder_is_served_as_it_was_written(folder: Path):
+def test_a_complete_folder_is_served_as_written(folder: Path):
     repaired = Bundle.load(folder, trust=True)
     with torch.no_grad():
         expected = torch.sigmoid(bundles.network()(X)[:, 0].double()).numpy()
     np.testing.assert_allclose(repaired.score(X), expected, atol=1e-12)
     assert repaired.rule == Threshold(0.5)
-    (folder / "thesis.txt").write_text("years of work")  # a file of somebody's is no part of it
+    (folder / "thesis.txt").write_text("years of work")  # a user's file is no part of the bundle
     assert verify(folder).run["label"] == "sick"
 
 
-# 1. every byte counts
+# 1. Checksums
 
 
 @pytest.mark.parametrize("name", ["run.json", "rule.json", "audit.json", "repaired.safetensors", "report.html"])
-def test_no_flip_of_a_byte_is_accepted(folder: Path, name: str):
+def test_every_changed_byte_is_rejected(folder: Path, name: str):
     path, rng = folder / name, random.Random(0)
     content = path.read_bytes()
     for at in range(len(content)) if len(content) < 400 else sorted(rng.sample(range(len(content)), 300)):
@@ -65,7 +65,7 @@ def test_no_flip_of_a_byte_is_accepted(folder: Path, name: str):
     verify(folder)
 
 
-def test_files_of_two_runs_are_not_one(tmp_path: Path):
+def test_files_of_two_runs_are_rejected(tmp_path: Path):
     one, other = bundles.write(tmp_path / "one"), bundles.write(tmp_path / "other", rule=Threshold(0.75), seed=1)
     for name in ("rule.json", "repaired.safetensors"):
         content = (one / name).read_bytes()
@@ -77,7 +77,7 @@ def test_files_of_two_runs_are_not_one(tmp_path: Path):
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out, other = bundles.write(tmp_path / "out"), bundles.write(tmp_path / "other", rule=Threshold(0.75), seed=1)
-    original, swapped = subject._listed, []
+    original, swapped = subject._read_listed, []
 
     def replaced_first(folder: Path, run: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
         if not swapped:
@@ -87,13 +87,13 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path
                     (place / path.name).write_bytes(path.read_bytes())
         return original(folder, run)
 
-    monkeypatch.setattr(subject, "_listed", replaced_first)
+    monkeypatch.setattr(subject, "_read_listed", replaced_first)
     found = Bundle.load(out, trust=True)
     assert (found.rule, swapped) == (Threshold(0.75), [1])
     assert torch.equal(found.model.weight, bundles.network(1).weight)
 
 
-def test_a_folder_that_is_away_for_a_moment_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_is_briefly_moved_away_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out = bundles.write(tmp_path / "out")
     original, calls = subject.read_run, []
 
@@ -112,8 +112,8 @@ def test_a_folder_that_is_away_for_a_moment_is_read_again(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("name", ["run.json", "rule.json", "repaired.safetensors"])
-def test_a_file_larger_than_memory_is_refused(folder: Path, name: str):
-    os.truncate(folder / name, 2**43)  # all holes: it takes no room on the disk
+def test_a_file_larger_than_memory_is_rejected(folder: Path, name: str):
+    os.truncate(folder / name, 2**43)  # a sparse file, which takes no space on the disk
     with pytest.raises(BadInput, match=name):
         Bundle.load(folder, trust=True)
 
@@ -133,13 +133,13 @@ def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_p
 
 
 @pytest.mark.parametrize("name", ["repaired.pt2", "heads.safetensors", "model.onnx", "repaired.pt"])
-def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str):
+def test_a_file_that_is_not_listed_is_rejected(folder: Path, name: str):
     (folder / name).write_bytes(b"PK")
     with pytest.raises(BadInput, match=facts(name, "run.json")):
         Bundle.load(folder, trust=True)
 
 
-# 2. schemas: each is sealed again, so that the digest has nothing to say
+# 2. Schemas: each document gets a new digest, so that only the schema is violated
 
 
 def _without(*keys: str) -> Callable[[dict[str, Any]], None]:
@@ -187,7 +187,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_a_run_json_against_its_schema_is_one_message_with_the_key(folder: Path, case: str):
+def test_an_invalid_run_json_gives_one_message_with_the_key(folder: Path, case: str):
     change, expected = RUNS[case]
     run = bundles.run_of(folder)
     change(run)
@@ -216,13 +216,13 @@ def test_the_list_of_files_is_checked(folder: Path, files: object, expected: str
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"1", b"null", b"{", b"\xff\xfe", b'{"schema": NaN}', b"[" * 100_000, b"9" * 5000])
-def test_a_run_json_that_is_none_is_refused(folder: Path, content: bytes):
+def test_a_file_that_is_no_run_json_is_rejected(folder: Path, content: bytes):
     (folder / "run.json").write_bytes(content)
     with pytest.raises(BadInput, match=r"run\.json"):
         read_run(folder)
 
 
-def test_an_audit_json_against_its_schema_is_refused(folder: Path):
+def test_an_invalid_audit_json_is_rejected(folder: Path):
     audits = json.loads((folder / "audit.json").read_text())
     for change, key in ((_with(1e30, "before", "threshold"), "before.threshold"), (_without("after", "rows"), "after.rows")):
         changed = json.loads(json.dumps(audits))
@@ -243,7 +243,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("kind", RULES)
-def test_every_rule_survives_its_plain_values(kind: str):
+def test_every_rule_is_restored_from_its_plain_values(kind: str):
     plain = json.loads(json.dumps(rule_to_dict(RULES[kind])))
     assert rule_from_dict(plain) == RULES[kind]
     for key in set(plain) - {"schema", "schema_version", "kind"}:
@@ -255,7 +255,7 @@ def test_every_rule_survives_its_plain_values(kind: str):
 @pytest.mark.parametrize(
     ("kind", "key"), [("threshold", "value"), ("reject-option", "threshold"), ("reject-option", "margin"), ("group-thresholds", "missing")]
 )
-def test_a_threshold_that_no_score_can_have_is_refused(kind: str, key: str, value: object):
+def test_an_impossible_threshold_is_rejected(kind: str, key: str, value: object):
     with pytest.raises(BadInput, match=f"rule.json.*{key}"):
         rule_from_dict({**rule_to_dict(RULES[kind]), key: value})
 
@@ -279,12 +279,12 @@ def test_a_threshold_that_no_score_can_have_is_refused(kind: str, key: str, valu
         ("threshold", {"extra": 1}, "extra"),
     ],
 )
-def test_a_rule_against_its_schema_is_refused_with_the_key(kind: str, change: dict[str, object], expected: str):
+def test_an_invalid_rule_is_rejected_with_the_key(kind: str, change: dict[str, object], expected: str):
     with pytest.raises(BadInput, match=re.escape(expected)):
         rule_from_dict({**rule_to_dict(RULES[kind]), **change})
 
 
-# 3. code is run when it is asked for
+# 3. Code runs on request only
 
 
 def test_code_is_shown_and_not_run(folder: Path):
@@ -330,7 +330,7 @@ def test_an_installed_module_needs_trust_and_a_backbone_does_not(folder: Path):
 
 
 @pytest.mark.parametrize("name", ["--5", "\u00b2", "9" * 5000])
-def test_an_output_name_that_looks_like_a_number_and_is_none_is_refused(folder: Path, name: str):
+def test_an_output_name_that_looks_like_a_number_is_rejected(folder: Path, name: str):
     document = json.loads((folder / "run.json").read_text())
     document.pop("digest")
     document["model"]["output_name"] = name

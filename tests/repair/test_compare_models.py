@@ -1,4 +1,4 @@
-"""Comparisons from Python: the same rows for all, one audit for every output, a bundle that decides as the candidate did."""
+"""Comparisons of models in Python: the same rows for all, one audit for every output, a bundle that decides like the candidate."""
 
 import json
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_each_entry_is_audited_as_eq_audit_does(parts, model, result, both):
     assert both.found.gap_change.value == pytest.approx(change)
 
 
-def test_the_report_says_the_same_numbers_with_and_without_the_repair_set(parts, model, result, both, tmp_path):
+def test_the_report_has_the_same_numbers_with_and_without_the_repair_set(parts, model, result, both, tmp_path):
     path = both.report(tmp_path / "report.html")
     text = path.read_text(encoding="utf-8")
     assert f"{100 * abs(both.found.gap_after.value):.1f}" in text
@@ -111,7 +111,7 @@ def test_the_command_line_serves_a_bundle_that_was_saved_in_python(parts, both, 
     assert "--trust" not in readme
 
 
-def test_a_network_of_ones_own_is_given_again(parts, tmp_path):
+def test_a_custom_network_is_given_to_load(parts, tmp_path):
     torch.manual_seed(0)
     width = parts.test.inputs.shape[1]
 
@@ -128,7 +128,7 @@ def test_a_network_of_ones_own_is_given_again(parts, tmp_path):
     assert np.allclose(bundle.decide(parts.test)["score"], both.result.test.score)
 
 
-def test_a_bundle_with_code_runs_nothing_unasked(parts, tmp_path):
+def test_a_bundle_runs_no_code_without_a_request(parts, tmp_path):
     width = parts.test.inputs.shape[1]
     code = tmp_path / "net.py"
     lines = ["from pathlib import Path", "from torch import nn", f"Path({str(tmp_path / 'ran')!r}).touch()"]
@@ -144,7 +144,7 @@ def test_a_bundle_with_code_runs_nothing_unasked(parts, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-def test_misuse_is_named(parts, model):
+def test_misuse_raises_an_error_with_the_cause(parts, model):
     with pytest.raises(eq.BadInput, match=facts("original")):
         eq.compare({"original": model}, parts.test)
     with pytest.raises(eq.BadInput, match="str"):

@@ -1,4 +1,4 @@
-"""A trial: chosen on the repair part alone, by the goal; a method that fails takes no other along."""
+"""Methods tried on a network: the choice uses the repair set and the goal only; a failing method does not stop the others."""
 
 import warnings
 from dataclasses import replace
@@ -13,11 +13,11 @@ from equipoise.data import Cohort, Images, Scores, hold_out
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Candidate, Goal, RejectOption
-from equipoise.models import ExportedNetwork, encoding, output_kind
+from equipoise.models import ExportedNetwork, encoding, output_kind, predict
 from equipoise.models.units import find_layers, switch_off
-from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, trial, try_methods
-from equipoise.repair.trial import choose, rescored, unit_maps
-from equipoise.repair.trying import most_changed
+from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, try_methods
+from equipoise.repair.candidates import choose, rescored, unit_maps
+from equipoise.repair.repair_network import most_changed
 from support.facts import facts
 from support.hospital import network, patients, trained
 from support.published import debias
@@ -46,7 +46,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     return model, *hold_out(cohort, 0.3, seed=0)
 
 
-# the choice
+# The choice
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,16 @@ def test_the_choice_follows_the_goal(goal, found, expected):
     assert choose([_repair(str(k), *values) for k, values in enumerate(found)], goal) == expected
 
 
-def test_a_rule_that_needs_no_group_wins_among_equals():
+def test_a_rule_that_needs_no_group_is_preferred_among_equals():
     goal = Goal(min_performance=0.7)
     assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.014, 0.8)], goal) == 1
     assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.016, 0.8)], goal) == 0
 
 
-# the run
+# The run
 
 
-def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
+def test_an_exported_program_has_no_layers_for_probes_but_its_images():
     frame, _, pixels = patients()
     inputs = torch.from_numpy(pixels).float()[:, None] / 255
     with warnings.catch_warnings():
@@ -95,7 +95,7 @@ def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
     assert ("probes", "the inputs") in [(note.kind, note.subject) for note in found.candidates[0].candidate.notes]
 
 
-def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
+def test_auto_may_choose_a_group_rule_if_allowed(parts):
     methods = {"auto": {"allow_group": True, "methods": ("group-thresholds",)}}
     found = _tried(*parts, methods, Goal(min_performance=0.6))
     candidate = found.candidates[0].candidate
@@ -104,7 +104,7 @@ def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
     assert (found.candidates[0].test.score == found.original.test.score).all()
 
 
-def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):
+def test_methods_run_on_the_repair_set_and_are_scored_on_both_sets(parts):
     model, repair, test = parts
     before = {key: value.clone() for key, value in model.state_dict().items()}
     methods = {"bias-gda": QUICK, "reject-option": {}, "equalised-odds": {}}
@@ -118,7 +118,7 @@ def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):
     assert found.result is found.candidates[found.chosen]
 
 
-def test_the_test_part_has_no_say_in_the_choice(parts):
+def test_the_test_set_has_no_influence_on_the_choice(parts):
     model, repair, test = parts
     methods = {"bias-gda": QUICK, "random": {"trials": 3}}
     one = _tried(model, repair, test, methods, Goal("eod", min_performance=0.6))
@@ -127,7 +127,7 @@ def test_the_test_part_has_no_say_in_the_choice(parts):
     assert all(a.candidate.trace.equals(b.candidate.trace) for a, b in zip(one.candidates, other.candidates, strict=True))
 
 
-def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
+def test_a_failing_method_does_not_stop_the_others(parts, monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise BadInput("no room")
 
@@ -139,10 +139,10 @@ def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
         _tried(model, repair, test, {"failing": {}}, Goal("eod"))
 
 
-def test_a_candidate_that_is_not_what_its_method_saw_loses_its_claim(parts):
+def test_a_candidate_whose_final_network_misses_the_goal_is_not_met(parts):
     model, repair, _ = parts
     candidate = debias(model, repair, method="standard", min_performance=0.6)
-    scores = trial.predict(model, repair)
+    scores = predict(model, repair)
     assert rescored(candidate, scores) is candidate
     trace = candidate.trace.assign(performance=1.0, gap=0.0)
     found = rescored(replace(candidate, trace=trace, goal=Goal("eod", min_performance=0.99), met_in_sample=True), scores)
@@ -151,17 +151,17 @@ def test_a_candidate_that_is_not_what_its_method_saw_loses_its_claim(parts):
     assert (found.notes[-1].kind, found.notes[-1].numbers["performance_before"]) == ("rescored", 1.0)
 
 
-def test_all_that_is_wrong_with_the_methods_is_said_before_anything_is_run():
+def test_all_problems_of_the_methods_are_raised_before_anything_is_run():
     with pytest.raises(BadInput) as caught:
         check_methods(None, {"bias-gd": {}, "pruning": {"unit": 3}, "adversarial-training": {}}, train=False)
     for part in ("Did you mean 'bias-gda'?", "Did you mean 'units'?", "--train train.csv"):
         assert part in str(caught.value)
 
 
-# what is told of the network
+# Properties of the network
 
 
-def test_what_the_user_says_of_the_output_is_what_methods_go_by():
+def test_the_requested_output_type_is_the_one_that_methods_use():
     bounded = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
     x = torch.randn(20, 3)
     assert settled_output(bounded, x) == "probability"
@@ -169,7 +169,7 @@ def test_what_the_user_says_of_the_output_is_what_methods_go_by():
     assert output_kind(bounded, x) == "logit"
 
 
-def test_a_network_whose_attribute_output_is_taken_is_not_broken():
+def test_a_network_with_a_layer_named_output_is_not_changed():
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -205,10 +205,10 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
     assert most_changed(SCORES, after, replace(images, source=torch.zeros(4, 2))) == {}
 
 
-# probes
+# Probes
 
 
-def test_probes_are_of_both_networks_on_the_part_kept_aside(parts):
+def test_probes_are_of_both_networks_on_the_test_set(parts):
     model, repair, test = parts
     methods = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.05}}
     found = _tried(model, repair, test, methods, Goal("eod", min_performance=0.5), probe=True, draws=10)

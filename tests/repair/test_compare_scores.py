@@ -1,4 +1,4 @@
-"""Comparisons of scores and audits: paired where the patients are the same, by sums where they are not, and refused where neither holds."""
+"""Comparisons of scores and audits: paired for the same patients, by sums for different patients, an error for a mixture."""
 
 import json
 
@@ -30,14 +30,14 @@ def row(found: "pd.DataFrame", **where: str) -> "pd.Series[float]":
     return chosen.iloc[0]
 
 
-def test_two_models_on_the_same_patients_are_matched_by_id_whatever_the_order():
+def test_two_models_on_the_same_patients_are_matched_by_id_in_any_order():
     table = frame(0)
     one, other = scores(table), scores(table.sample(frac=1, random_state=1), "q")
     found = eq.compare({"old": one, "new": other})
     assert found.paired
     gap = row(found.gaps, measure="eod")
-    own = [eq.audit(each, measures=["eod"], thresholds="0.2:0.3")["eod"].value for each in (one, other)]
-    assert [gap["first"], gap["second"]] == pytest.approx(own)
+    expected = [eq.audit(subject, measures=["eod"], thresholds="0.2:0.3")["eod"].value for subject in (one, other)]
+    assert [gap["first"], gap["second"]] == pytest.approx(expected)
     both = paired(one, (table.p >= 0.5).to_numpy(float), (table.q >= 0.5).to_numpy(float), Settings()).gap_change("eod", "F")
     assert (gap["value"], gap["low"], gap["high"]) == pytest.approx((both.value, both.low, both.high))
     changed = (table.p >= 0.5) != (table.q >= 0.5)
@@ -99,7 +99,7 @@ def test_three_periods_are_one_family():
     assert found.gaps["p_adjusted"][smallest] == pytest.approx(min(4 * found.gaps["p_value"][smallest], 1.0))
 
 
-def test_what_cannot_be_compared_is_refused_with_what_differs():
+def test_incompatible_audits_are_rejected_with_their_differences():
     a = scores(frame(0))
     audits = {"a": eq.audit(a, **NO_CURVES)}
     other = frame(1, tag="b")
@@ -125,7 +125,7 @@ def test_groups_that_are_not_in_both_can_be_left_out():
     assert set(eq.compare(audits, common_groups=True).rates["group"]) == {"F", "M"}
 
 
-def test_patients_in_both_are_refused_and_rows_without_ids_need_a_statement():
+def test_shared_patients_are_rejected_and_rows_without_ids_need_paired():
     table = frame(0)
     half = table.iloc[150:].reset_index(drop=True)
     with pytest.raises(eq.BadInput, match=facts(150)):
@@ -142,7 +142,7 @@ def test_patients_in_both_are_refused_and_rows_without_ids_need_a_statement():
     assert eq.compare(dict(zip("ab", by_number, strict=True))).paired
 
 
-def test_things_of_different_kinds_are_refused():
+def test_subjects_of_different_kinds_are_rejected():
     one = scores(frame(0))
     with pytest.raises(eq.BadInput, match=facts("Audit", "Scores")):
         eq.compare({"a": one, "b": eq.audit(one, **NO_CURVES)})

@@ -1,20 +1,23 @@
-"""`eq.compare`: networks and repairs on the same held-out rows, or the scores and audits of any classifiers. Torch only for networks."""
+"""`eq.compare`: networks and repairs on the same held-out rows (compare_models), or scores or audits of classifiers (compare_scores).
+
+Torch is imported only if networks are compared.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from equipoise.data import Rows, Scores
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import Asked, Audit, Audits, Gap, sums_of
-from equipoise.repair.contrast import Contrast, contrast_scores, contrast_sums
+from equipoise.measures import Audit, Audits, Gap, sums_of
+from equipoise.repair.compare_scores import Contrast, compare_audits, compare_scores
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.methods import Candidate
-    from equipoise.repair.comparison import Comparison
+    from equipoise.repair.compare_models import Comparison
 
-INSTEAD = {
+SUGGESTIONS = {  # for a wrong argument, by its type
     "DataFrame": "Name the columns of the frame: eq.Scores.from_frame(frame, label=..., score=..., group=...).",
     "str": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
     "PurePath": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
@@ -55,15 +58,16 @@ def compare(
 def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: Any) -> "Comparison | Contrast":
     """The comparison of classifiers by name: networks and repairs on a cohort, or scores or audits without one. The first is the original.
 
-    **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its own rule; a network by the
-    threshold that is best on `valid`, or that `train` chose, or 0.5. With `valid`, the rows that the results were found on, the report also
-    shows the repair set. Among several results the best is chosen by their goal on the repair set, as `debias` would; the held-out rows
-    have no influence on that. Repairs of scores alone are compared on held-out scores, next to the threshold in use:
+    **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its rule; a network by the threshold
+    that is best on `valid`, or that `train` chose, or 0.5. With `valid`, the repair set of the results, the report also shows the repair
+    set. Among several results the best is chosen by their goal on the repair set, as `debias` would; the held-out rows have no influence on
+    that. Repairs of scores alone are compared on held-out scores, next to the threshold in use:
     `compare({"original": 0.5, "repaired": result}, test_scores)`.
 
-    **Scores** are of several models on the same patients, matched by id and compared row by row, or of different patients (two sites, two
-    periods). Ids show which; `paired` states it. `threshold` is one number, or one by name. **Audits** are of different patients; with
-    `common_groups`, groups that are not in all of them are left out. The result has the change of every gap and rate, adjusted together.
+    **Scores** come from several models on the same patients, matched by id and compared row by row, or from different patients (two sites,
+    two periods). The ids show which of the two it is, unless `paired` does. `threshold` is one number, or one number per name. **Audits**
+    are of different patients; with `common_groups`, groups that are not in all of them are left out. The result has the change of every gap
+    and rate; p-values are adjusted for all of them together.
 
     >>> import numpy as np, pandas as pd, equipoise as eq
     >>> frame = pd.DataFrame({"x": np.arange(400) % 7, "sex": ["F", "M"] * 200, "sick": (np.arange(400) % 7 > 3).astype(int)})
@@ -79,36 +83,19 @@ def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: An
     """
     if not isinstance(models, Mapping) or len(models) < 2:
         raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
-    kinds = {type(each) for each in models.values()}
-    scored, audited = kinds == {Scores}, kinds <= {Audit, Audits}
-    if not scored and not audited and kinds & {Scores, Audit, Audits}:
-        found = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise BadInput(f"eq.compare takes scores, or audits, or networks with a cohort; got {found}. Compare things of one kind.")
-    if (scored or audited) and cohort is not None:
+    kinds = {type(subject) for subject in models.values()}
+    all_scores, all_audits = kinds == {Scores}, kinds <= {Audit, Audits}
+    if not all_scores and not all_audits and kinds & {Scores, Audit, Audits}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise BadInput(f"eq.compare takes scores, or audits, or networks with a cohort; got {names}. Compare things of one kind.")
+    if (all_scores or all_audits) and cohort is not None:
         raise BadInput("scores and audits are compared without a cohort: eq.compare({...}); a cohort goes with networks")
-    if scored:
-        return _scores(models, **options)
-    if audited:
-        return contrast_sums({str(name): sums_of(each) for name, each in models.items()}, **options)
+    if all_scores:
+        return compare_scores(models, **options)
+    if all_audits:
+        return compare_audits({str(name): sums_of(subject) for name, subject in models.items()}, **options)
     if cohort is None:
-        raise Misuse("eq.compare", "scores or audits by name, or networks with a cohort", next(iter(models.values())), INSTEAD)
-    from equipoise.repair.comparison import compare_models
+        raise Misuse("eq.compare", "scores or audits by name, or networks with a cohort", next(iter(models.values())), SUGGESTIONS)
+    from equipoise.repair.compare_models import compare_models
 
     return compare_models(models, cohort, **options)
-
-
-def _scores(
-    models: Mapping[str, Scores],
-    *,
-    paired: bool | None = None,
-    threshold: float | Mapping[str, float] | None = None,
-    measures: Sequence[Gap] | None = None,
-    level: float = 0.95,
-    min_patients: int = 5,
-) -> Contrast:
-    given = dict.fromkeys(models, threshold) if not isinstance(threshold, Mapping) else {name: threshold.get(name) for name in models}
-    asked = {
-        name: Asked.of({"threshold": given[name], "measures": measures, "level": level, "min_patients": min_patients}).decided()
-        for name in models
-    }
-    return contrast_scores(models, asked, paired=paired)

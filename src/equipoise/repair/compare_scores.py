@@ -1,0 +1,350 @@
+"""Comparisons of scores or audits: of several models on the same patients, or of sites or periods with different patients.
+
+Two models on the same rows are compared row by row (paired): only decisions that differ count. Audits of different patients are compared by
+their sums: the variances of both add up. Every change of a gap is one comparison; its p-value is one minus the confidence level at which
+the interval ends at zero, adjusted by Holm's method over all gaps, and separately over all rates. Simultaneous intervals use Bonferroni's
+correction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data import Attribute, Scores
+from equipoise.errors import BadInput, raise_all
+from equipoise.measures import (
+    AT_THRESHOLD,
+    FEW,
+    INSUFFICIENT,
+    Asked,
+    AuditSums,
+    Estimate,
+    Fact,
+    FloatArray,
+    Gap,
+    Ranking,
+    Settings,
+    SignedSum,
+    adjusted,
+    audit_asked,
+    coefficients,
+    combined,
+    comparisons_of,
+    gap_facts,
+    paired,
+    quantile,
+    records,
+    stacked,
+    sums_of,
+    units_of,
+)
+from equipoise.presenting import presenter
+from equipoise.repair.changed_decisions import Affected, affected, all_attributes
+from equipoise.repair.pairing import aligned, incompatibilities, same_patients, with_common_groups
+
+RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
+KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
+NUMBERS = ("first", "second", "value", "low", "high")
+TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
+SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 1
+Decisions = tuple[FloatArray, FloatArray]  # before and after, on the same rows
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """Differences between classifiers or cohorts: each of `others` compared with `first`, other minus first.
+
+    `gaps` has one row per gap: its value in both, the change with its interval and adjusted p-value, and `clear` for a finding. `rates` has
+    the same per group; `performance` covers all patients. If `paired`, the patients are the same, and `affected` maps each of `others` to
+    the decisions that differ.
+    """
+
+    first: str
+    others: tuple[str, ...]
+    paired: bool
+    gaps: pd.DataFrame
+    rates: pd.DataFrame
+    performance: pd.DataFrame
+    sizes: Mapping[str, tuple[int, int | None]]  # by name: rows and patients
+    decisions: Mapping[str, str]  # by name: when a decision is positive
+    level: float
+    affected: Mapping[str, Sequence[Affected]] = field(default_factory=dict)
+
+    @property
+    def comparisons(self) -> int:
+        """The number of changes of gaps that were adjusted for; measures that mirror each other count once."""
+        return int(comparisons_of(_keyed(self.gaps)).max(initial=-1)) + 1
+
+    @property
+    def findings(self) -> int:
+        """The number of these changes that are clear after adjustment."""
+        return len(set(comparisons_of(_keyed(self.gaps))[self.gaps["clear"].to_numpy(dtype=bool)]))
+
+    def __repr__(self) -> str:
+        return f"Contrast({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
+
+    def __str__(self) -> str:
+        lines = [f"{', '.join(self.others)} compared with {self.first}, on {'the same' if self.paired else 'different'} patients"]
+        for row in self.gaps.to_dict("records"):
+            change = Estimate(row["value"], row["low"], row["high"], str(row["note"]))
+            gap = f"{row['measure']} of {row['group']} minus {row['reference']}"
+            lines.append(f"  {gap}: {row['first']:+.3f} to {row['second']:+.3f}, change {change}{' *' if row['clear'] else ''}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return str(presenter("contrast_html")(self))
+
+    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+        """The path of the report, written as a page (.html) or PDF (.pdf). `group_names` are words for groups: {"F": "women"}."""
+        return Path(presenter("write_contrast_page")(self, Path(path), group_names=group_names))
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON; None for insufficient data."""
+        decided_differently = {
+            name: [{"attribute": a.attribute, "patients": a.patients, "groups": [vars(counts) for counts in a.counts]} for a in affected]
+            for name, affected in self.affected.items()
+        }
+        return {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "first": self.first,
+            "others": list(self.others),
+            "paired": self.paired,
+            "level": self.level,
+            "rows": {name: rows for name, (rows, _) in self.sizes.items()},
+            "patients": {name: patients for name, (_, patients) in self.sizes.items()},
+            "decisions": dict(self.decisions),
+            "comparisons": self.comparisons,
+            "findings": self.findings,
+            "gaps": records(self.gaps),
+            "rates": records(self.rates),
+            "performance": records(self.performance),
+            "decided_differently": decided_differently,
+        }
+
+
+def contrast_facts(contrast: Contrast) -> list[Fact]:
+    """All numbers of a comparison that a condition can refer to; the value of a gap or a rate is its change."""
+    facts = [Fact("findings", {"value": float(contrast.findings)}), *gap_facts(contrast.gaps.to_dict("records"))]
+    rates = [row | {"reference": ""} for row in contrast.rates.to_dict("records")]
+    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(contrast.performance.to_dict("records"))]
+
+
+def compare_scores(
+    subjects: Mapping[str, Scores],
+    *,
+    paired: bool | None = None,
+    threshold: float | Mapping[str, float] | None = None,
+    measures: Sequence[Gap] | None = None,
+    level: float = 0.95,
+    min_patients: int = 5,
+) -> Contrast:
+    """The comparison of scores: of several models on the same patients, row by row, or of different patients.
+
+    The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
+    """
+    thresholds = threshold if isinstance(threshold, Mapping) else dict.fromkeys(subjects, threshold)
+    options = {"measures": measures, "level": level, "min_patients": min_patients}
+    requests = {name: Asked.of({"threshold": thresholds.get(name), **options}).decided() for name in subjects}
+    reference, *names = subjects
+    first = subjects[reference]
+    shared = [same_patients(first, subjects[name], reference, name, paired) for name in names]
+    if len(set(shared)) > 1:
+        same, different = (
+            ", ".join(name for name, is_same in zip(names, shared, strict=True) if is_same == kind) for kind in (True, False)
+        )
+        raise BadInput(
+            f"{same} and {reference} are of the same patients, {different} is not. Compare the models on the same patients first."
+        )
+    if not shared[0]:
+        return compare_audits({name: sums_of(replace(audit_asked(own, requests[name]), name=name)) for name, own in subjects.items()})
+    tables, changed = _Tables(level), {}
+    before = requests[reference].decision.decide(first)
+    for name in names:
+        second, settings = aligned(first, subjects[name], reference, name), requests[name].settings
+        decisions = before, requests[name].decision.decide(second)
+        for attribute in all_attributes(first):
+            _add_paired_changes(tables, first, attribute, decisions, name, requests[reference].gaps, settings)
+        tables.performance.extend(_paired_performance(first, second, decisions, name, requests[reference].performance, settings))
+        changed[name] = affected(first, *decisions)
+    patients = None if first.patients is None else len(set(first.patients))
+    sizes = dict.fromkeys(subjects, (len(first), patients))
+    rules = {name: request.decision.describe() for name, request in requests.items()}
+    return Contrast(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed)
+
+
+def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> Contrast:
+    """The comparison of audits of different patients, each by label: every other one with the first.
+
+    Raises an error if they cover the same rows, or differ in labels, measures, groups, references, levels or weighting. With
+    `common_groups`, groups that are not in all of them are left out.
+    """
+    if common_groups:
+        subjects = with_common_groups(subjects)
+    reference, *names = subjects
+    raise_all([p for name in names for p in incompatibilities(reference, subjects[reference], name, subjects[name])])
+    tables = _Tables(next(iter(subjects[reference].values())).level)
+    for name in names:
+        for label, first in subjects[reference].items():
+            second = subjects[name][label]
+            for attribute in first.groups:
+                _add_changes(tables, first, second, attribute, label, name)
+            for measure, before in first.performance.items():
+                if measure in second.performance:
+                    after = second.performance[measure]
+                    tables.performance.append((label, name, measure, before.value, after.value, *_difference(before, after)))
+    first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
+    sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
+    rules = {name: sums.decision for name, sums in first_labels.items()}
+    return Contrast(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The rows of the tables of a `Contrast` while they are collected: of gaps and rates, frames with their changes as sums."""
+
+    level: float
+    gaps: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
+    rates: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
+    performance: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        measure: str,
+        first: FloatArray,
+        second: FloatArray,
+        change: SignedSum,
+        counts: FloatArray,
+        *,
+        keys: Mapping[str, str],
+        levels: Sequence[str],
+        min_patients: int,
+        unit: str,
+    ) -> None:
+        """Adds a rate, with one row per group, or a gap, with one row per group except the reference. `counts` has all groups."""
+        is_rate = measure in RATES_COMPARED
+        counts = counts if is_rate else np.minimum(counts[1:], counts[0])
+        usable = (counts >= min_patients) & ~np.isnan(change.total)
+        rows = {
+            **keys,
+            "measure": measure,
+            "group": list(levels if is_rate else levels[1:]),
+            "reference": levels[0],
+            "first": np.where(usable, first, np.nan),
+            "second": np.where(usable, second, np.nan),
+            "patients": counts.astype(int),
+            "few": usable & (counts < FEW),
+            "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {unit} in a cell"),
+        }
+        (self.rates if is_rate else self.gaps).append((pd.DataFrame(rows), change))
+
+    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """The tables of gaps, rates and performance."""
+        rates = _with_tests(self.rates, self.level).rename(columns={"measure": "rate"})
+        performance = pd.DataFrame(self.performance, columns=["label", "compared", "measure", *NUMBERS])
+        return _with_tests(self.gaps, self.level), rates, performance
+
+
+def _add_changes(tables: _Tables, first: AuditSums, second: AuditSums, attribute: str, label: str, name: str) -> None:
+    """Adds the changes of one attribute's gaps and rates between audits of different patients."""
+    levels = first.groups[attribute]
+    sums = first.sums[attribute], second.sums[attribute].taken([second.groups[attribute].index(group) for group in levels])
+    add = partial(
+        tables.add,
+        keys={"label": label, "compared": name, "attribute": attribute},
+        levels=levels,
+        min_patients=max(first.min_patients, second.min_patients),
+        unit="rows" if first.patients is None else "patients",
+    )
+    for measure in (*first.measures, *RATES_COMPARED):
+        signed = coefficients(measure) if measure not in RATES_COMPARED else {measure: 1.0}
+        counts = np.min([side.patients(rate) for side in sums for rate in signed], axis=0)
+        before, after = (side.signed(signed) for side in sums)
+        if measure not in RATES_COMPARED:
+            before, after = (side[1:].minus(side[:1]) for side in (before, after))
+        add(measure, before.total, after.total, after.minus(before), counts)
+
+
+def _add_paired_changes(
+    tables: _Tables, scores: Scores, attribute: Attribute, decisions: Decisions, name: str, measures: Sequence[str], settings: Settings
+) -> None:
+    """Adds the changes of one attribute's gaps and rates between two sets of decisions on the same rows."""
+    pair = paired(replace(scores, attributes=(attribute,)), *decisions, settings)
+    add = partial(
+        tables.add,
+        keys={"label": "", "compared": name, "attribute": attribute.name},
+        levels=attribute.levels,
+        min_patients=settings.min_patients,
+        unit="rows" if scores.patients is None else "patients",
+    )
+    for measure in (*measures, *RATES_COMPARED):
+        gap = RATES_COMPARED.get(measure, measure)
+        (before, after), change = pair.rates(gap), pair.signed(gap)
+        if measure not in RATES_COMPARED:
+            before, after, change = before[1:] - before[0], after[1:] - after[0], change[1:].minus(change[:1])
+        add(measure, before, after, change, pair.patients(gap))
+
+
+def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
+    """All rows, with p-values adjusted together and with simultaneous intervals over all of them."""
+    frame = pd.concat([rows for rows, _ in blocks], ignore_index=True)
+    changes, known = stacked([change for _, change in blocks]), frame["first"].notna().to_numpy()
+
+    def where_known(**columns: FloatArray) -> dict[str, FloatArray]:
+        return {name: np.where(known, values, np.nan) for name, values in columns.items()}
+
+    value, low, high = changes.limits(level)
+    frame = frame.assign(**where_known(value=value, low=low, high=high, p_value=changes.p_values()))
+    frame = adjusted(_keyed(frame), level).assign(label=frame["label"], measure=frame["measure"])
+    comparisons = max(int(comparisons_of(_keyed(frame)).max(initial=-1)) + 1, 1)
+    _, low, high = changes.limits(1 - (1 - level) / comparisons)
+    frame = frame.assign(**where_known(simultaneous_low=low, simultaneous_high=high))
+    return frame[[*KEYS, *NUMBERS, *TESTS, "patients", "few", "note"]]
+
+
+def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows as `comparisons_of` counts them: label and compared name as one key, and a rate under the name of its gap."""
+    key = pd.Series(list(zip(frame["label"], frame["compared"], strict=True)), index=frame.index, dtype=object)
+    return frame.assign(label=key, measure=[RATES_COMPARED.get(name, name) for name in frame["measure"]])
+
+
+def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]:
+    """The difference of two estimates from different patients, with limits computed from their limits (Zou and Donner 2008)."""
+    pairs = (np.array([getattr(second, end), getattr(first, end)]) for end in ("value", "low", "high"))
+    value, low, high = combined([1.0, -1.0], *pairs)
+    return float(value), float(low), float(high)
+
+
+def _paired_performance(
+    first: Scores, second: Scores, decisions: Decisions, name: str, measures: Sequence[str], settings: Settings
+) -> list[tuple[Any, ...]]:
+    pair = paired(first, *decisions, settings)
+    rows: list[tuple[Any, ...]] = []
+    for measure in measures:
+        if measure in AT_THRESHOLD:
+            change = pair.performance_change(measure)
+            rows.append(("", name, measure, *pair.performance(measure), change.value, change.low, change.high))
+        elif measure == "auroc":
+            rows.append(("", name, measure, *_auroc_change(first, second, settings.level)))
+    return rows
+
+
+def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, float, float, float, float]:
+    """AUROC of both scores on the same rows and its change (DeLong, DeLong and Clarke-Pearson 1988; by patient, Obuchowski 1997)."""
+    rankings = [Ranking(scores.score, scores.y) for scores in (first, second)]
+    areas = [float(ranking.auroc(first.weight)) for ranking in rankings]
+    if np.isnan(areas).any():
+        return (*areas, np.nan, np.nan, np.nan)  # type: ignore[return-value]
+    influence = np.zeros(len(first))
+    for sign, ranking in zip((-1.0, 1.0), rankings, strict=True):
+        for rows, part in zip((ranking.positive, ranking.negative), ranking.auroc_influence(first.weight), strict=True):
+            influence[rows] += sign * part
+    units = units_of(first.patients, len(first))
+    half_width = quantile(level) * float(np.sqrt((np.bincount(units, influence) ** 2).sum()))
+    change = areas[1] - areas[0]
+    return areas[0], areas[1], change, max(change - half_width, -1.0), min(change + half_width, 1.0)
