@@ -9,7 +9,7 @@ from equipoise.methods import JudgedGap, Judgement, Note, Outcome
 from equipoise.repair import Balance
 from equipoise.report import baseline_words, outcome_words
 from equipoise.report.text import MINUS
-from equipoise.report.wording import balance_words, outcomes_words
+from equipoise.report.wording.repairs import balance_words, outcomes_words
 from support import facts
 
 NAN = float("nan")

@@ -17,11 +17,11 @@ from equipoise.methods import Goal
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_limit
 from equipoise.report import why_words, write_page
-from equipoise.report.measure_words import share_words, upper_bound_words
-from equipoise.report.page import DECISIONS, report_page
+from equipoise.report.repair_page import DECISIONS, report_page
 from equipoise.report.templating import script_data
 from equipoise.report.text import amount, p_words, span, thousand
-from equipoise.report.wording import goal_words
+from equipoise.report.wording.names import share_words, upper_bound_words
+from equipoise.report.wording.repairs import goal_words
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says
 from support.read_html import Read

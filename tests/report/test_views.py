@@ -4,8 +4,8 @@ import pytest
 
 from equipoise.measures import Contribution
 from equipoise.methods import Goal
-from equipoise.report.views import probe_views
-from equipoise.report.wording import contribution_words, goal_words
+from equipoise.report.repair_page import probe_views
+from equipoise.report.wording.repairs import contribution_words, goal_words
 from support.cases import some_probes
 
 

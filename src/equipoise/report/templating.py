@@ -1,7 +1,7 @@
-"""The frame of every page: templates, style, scripts and their data, and words that all pages share.
+"""The frame of every page: templates, style, scripts and their data, and the limitations that all pages state.
 
-Everything is escaped; the only script may run because of its hash, so no name in a user's file could become a script even if an escape were
-missed.
+Everything is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could run as
+a script even if an escape were missed.
 """
 
 import base64
@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.report.measure_words import upper_bound_words
 from equipoise.report.text import LONGEST, amount, count, p_words, plain, sentence, short, span, thousand
+from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 LIMITS = (
@@ -33,7 +32,7 @@ LIMITS = (
 )
 
 
-class Book:
+class LongNames:
     """The names that are too long for a table, in the order of their first use; the page lists them in full at its end."""
 
     def __init__(self) -> None:
@@ -50,8 +49,8 @@ class Book:
 
 
 def page_of(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), *, paper: bool = False) -> str:
-    """A template with its context as HTML. On `paper` it is short: without scripts and without what is folded."""
-    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": Book(), "paper": paper}
+    """A template with its context as HTML; on `paper`, without scripts and folded sections."""
+    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper}
     if scripts and not paper:
         script = "".join(map(_read, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
@@ -60,12 +59,12 @@ def page_of(template: str, context: Mapping[str, Any], scripts: Sequence[str] = 
 
 @cache
 def _environment() -> Environment:
-    """The templates: everything is escaped, and an unknown name is an error."""
+    """The environment of the templates: everything is escaped, and an unknown name is an error."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for make in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words):
-        environment.filters[make.__name__] = make
+    for function in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words):
+        environment.filters[function.__name__] = function
     environment.tests["nan"] = math.isnan
     return environment
 
@@ -75,7 +74,7 @@ def _read(name: str) -> str:
 
 
 def script_data(data: object) -> Markup:
-    """JSON for inside a <script> element, which no name in it can end."""
+    """JSON for a <script> element, with every character escaped that could end the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -83,22 +82,3 @@ def script_data(data: object) -> Markup:
 def numbered(contents: Mapping[str, str]) -> dict[str, Any]:
     """The contents of a page by anchor, and the number of each section."""
     return {"contents": list(contents.items()), "sections": {anchor: k + 1 for k, anchor in enumerate(contents)}}
-
-
-def how_many(rows: int, patients: int | None, kind: str = "") -> str:
-    """How many patients and rows: '500 patients (1,200 rows)'.
-
-    >>> how_many(1200, 500), how_many(1200, None, "test")
-    ('500 patients (1,200 rows)', '1,200 test rows')
-    """
-    of = f"{kind} " if kind else ""
-    return f"{rows:,} {of}rows" if patients is None else f"{patients:,} {of}patients" + ("" if patients == rows else f" ({rows:,} rows)")
-
-
-def date_words(when: str) -> str:
-    """A date and time in words; what is none stays as it is."""
-    try:
-        moment = datetime.fromisoformat(when)
-    except ValueError:
-        return short(when)
-    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".rstrip()

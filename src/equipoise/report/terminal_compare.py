@@ -11,18 +11,18 @@ from rich.text import Text
 
 from equipoise.measures import FEW, Monitoring
 from equipoise.repair import Contrast
-from equipoise.report.compare_words import contrast_conclusion, differ_words, monitoring_conclusion, state_words
-from equipoise.report.measure_words import PERFORMANCE, RATES, distinct, gap_words
-from equipoise.report.templating import how_many
-from equipoise.report.terminal_pieces import CLEAR_MARK, FEW_MARK, marks, points, table_of
-from equipoise.report.text import number, percent, printable, short_name
+from equipoise.report.terminal_audit import CLEAR_MARK, FEW_MARK, between, marks, points, table_of
+from equipoise.report.text import how_many, number, percent, plural, printable, short_name
+from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words
 
 BARS = "▁▂▃▄▅▆▇█"
-MOST = 12  # gaps on one screen
+MOST_GAPS = 12  # on one screen
+KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
 
 
 def contrast_view(found: Contrast, verbose: bool = False) -> RenderableType:
-    """A comparison: what was compared, the conclusion, changes of gaps and, with `verbose`, of the rates of each group."""
+    """A comparison: sizes, the conclusion, changes of gaps and, with `verbose`, changes of the rates of each group."""
     sizes = "; ".join(
         f"{short_name(name)}: {how_many(rows, patients)}, positive if {printable(found.decisions[name])}"
         for name, (rows, patients) in found.sizes.items()
@@ -30,26 +30,25 @@ def contrast_view(found: Contrast, verbose: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Text(sizes + "."), Text(contrast_conclusion(found), style="bold")]
     parts += [Text(line) for line in differ_words(found)]
     gaps = found.gaps[found.gaps["measure"].isin(distinct(found.gaps["measure"].unique()))]
-    shown = gaps if verbose or len(gaps) <= MOST else gaps.loc[sorted(gaps["value"].abs().nlargest(MOST).index)]
+    shown = gaps if verbose or len(gaps) <= MOST_GAPS else gaps.loc[sorted(gaps["value"].abs().nlargest(MOST_GAPS).index)]
     title = f"Gaps, group minus reference, in points, with {percent(found.level)} intervals of the change"
-    parts += ["", _changes(title, "gap in", found, shown, "measure", verbose)]
+    parts += ["", _change_table(title, found, shown, of_gaps=True, verbose=verbose)]
     if verbose:
-        parts += ["", _changes("Rates of each group, in points", "rate", found, found.rates, "rate", verbose)]
+        parts += ["", _change_table("Rates of each group, in points", found, found.rates, of_gaps=False, verbose=verbose)]
     if len(found.performance):
-        parts += ["", _performance(found)]
+        parts += ["", _performance_table(found)]
     unit = "rows" if all(patients is None for _, patients in found.sizes.values()) else "patients"
     few = f" {FEW_MARK}: fewer than {FEW} {unit}." if found.gaps["few"].any() else ""
     more = "" if verbose else f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
-    family = f"{found.comparisons:,} comparison{'' if found.comparisons == 1 else 's'}"
-    note = f"{CLEAR_MARK}: the change is clear of 0 after adjustment for {family} (Holm).{few}{more}"
+    note = f"{CLEAR_MARK}: the change is clear of 0 after adjustment for {plural(found.comparisons, 'comparison')} (Holm).{few}{more}"
     assumed = "" if found.paired else " Taken as given: no patient is in more than one of them."
     return Group(*parts, "", Text(note + assumed, style="dim"))
 
 
-def _changes(title: str, head: str, found: Contrast, rows: pd.DataFrame, what: str, verbose: bool) -> Table:
+def _change_table(title: str, found: Contrast, rows: pd.DataFrame, *, of_gaps: bool, verbose: bool) -> Table:
     table = table_of(title)
-    table.add_column(head, overflow="fold")
-    table.add_column("between" if what == "measure" else "group", overflow="fold")
+    table.add_column("gap in" if of_gaps else "rate", overflow="fold")
+    table.add_column("between" if of_gaps else "group", overflow="fold")
     several = len(found.others) > 1
     for name in ("first" if several else short_name(found.first), "compared" if several else short_name(found.others[0])):
         table.add_column(name, justify="right", overflow="fold")
@@ -58,26 +57,24 @@ def _changes(title: str, head: str, found: Contrast, rows: pd.DataFrame, what: s
     if verbose:
         table.add_column("adjusted p", justify="right")
     for row in rows.to_dict("records"):
-        words = gap_words(str(row["measure"])) if what == "measure" else RATES[str(row["rate"])].name
-        of = "" if not row["label"] or len(set(rows["label"])) == 1 else f"{short_name(row['label'])}: "
-        between = f"{short_name(row['group'])} vs {short_name(row['reference'])}" if what == "measure" else short_name(row["group"])
-        name = f" ({short_name(row['compared'])})" if several else ""
-        sign = what == "measure"
-        sides = ["" if np.isnan(row[side]) else number(100 * row[side], 1, sign=sign) for side in ("first", "second")]
+        words = gap_words(str(row["measure"])) if of_gaps else RATES[str(row["rate"])].name
+        groups = between(row) if of_gaps else short_name(row["group"])
+        compared = f" ({short_name(row['compared'])})" if several else ""
+        sides = ["" if np.isnan(row[side]) else number(100 * row[side], 1, sign=of_gaps) for side in ("first", "second")]
         p = ["" if np.isnan(row["p_adjusted"]) else f"{row['p_adjusted']:.3f}"] if verbose else []
-        table.add_row(Text(f"{of}{words}"), Text(f"{between}{name}"), *sides, points(row), marks(row), *p)
+        table.add_row(Text(f"{_label(row, rows)}{words}"), Text(f"{groups}{compared}"), *sides, points(row), marks(row), *p)
     return table
 
 
-def _performance(found: Contrast) -> Table:
+def _performance_table(found: Contrast) -> Table:
     table = table_of("Performance of all patients")
     for head in ("measure", short_name(found.first), "compared", "change"):
         table.add_column(head, justify="left" if head == "measure" else "right")
     for row in found.performance.to_dict("records"):
-        of = "" if len(set(found.performance["label"])) == 1 else f"{short_name(row['label'])}: "
-        name = f" ({short_name(row['compared'])})" if len(found.others) > 1 else ""
+        measure = f"{_label(row, found.performance)}{PERFORMANCE[str(row['measure'])]}"
+        compared = f" ({short_name(row['compared'])})" if len(found.others) > 1 else ""
         change = "" if np.isnan(row["value"]) else f"{row['value']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
-        table.add_row(Text(f"{of}{PERFORMANCE[str(row['measure'])]}{name}"), f"{row['first']:.3f}", f"{row['second']:.3f}", change)
+        table.add_row(Text(f"{measure}{compared}"), f"{row['first']:.3f}", f"{row['second']:.3f}", change)
     return table
 
 
@@ -93,26 +90,25 @@ def monitoring_view(found: Monitoring, verbose: bool = False) -> RenderableType:
     table.add_column("course", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in found.gaps.to_dict("records"):
-        course = found.frame[_same(found.frame, row)]
+        course = found.frame[(found.frame[KEYS] == [row[key] for key in KEYS]).all(axis=1)]
         table.add_row(
             Text(f"{_label(row, found.gaps)}{gap_words(str(row['measure']))}"),
-            Text(f"{short_name(row['group'])} vs {short_name(row['reference'])}"),
+            Text(between(row)),
             points({**row, "clear": row["shown"]}),
             sparkline(course["value"]),
             Text(state_words(row), style="bold" if row["changed"] or row["shown"] else ""),
         )
     parts: list[RenderableType] = [Text(head), Text(monitoring_conclusion(found), style="bold"), "", table]
     if verbose:
-        parts += ["", _every_period(found)]
-    family = f"{found.comparisons:,} gap{'' if found.comparisons == 1 else 's'}"
+        parts += ["", _period_table(found)]
     note = (
-        f"The chance of any false alarm, over {family} and all periods, those to come as well, is at most {percent(1 - found.level)}, if "
-        f"each patient is in one period. {'' if verbose else '--verbose shows every period.'}"
+        f"The chance of any false alarm, over {plural(found.comparisons, 'gap')} and all periods, those to come as well, is at most "
+        f"{percent(1 - found.level)}, if each patient is in one period.{'' if verbose else ' --verbose shows every period.'}"
     )
-    return Group(*parts, "", Text(note.rstrip(), style="dim"))
+    return Group(*parts, "", Text(note, style="dim"))
 
 
-def _every_period(found: Monitoring) -> Table:
+def _period_table(found: Monitoring) -> Table:
     table = table_of(
         f"Each period, with its own {percent(found.level)} interval and the limits at which it would raise an alarm on its own"
     )
@@ -129,7 +125,7 @@ def _every_period(found: Monitoring) -> Table:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """The course of values in block characters, from the lowest to the highest; a dot where there is none.
+    """Values as block characters, from the lowest to the highest; a dot for NaN.
 
     >>> sparkline([0.0, 0.5, 1.0, float("nan")])
     '▁▅█·'
@@ -142,12 +138,6 @@ def sparkline(values: Iterable[float]) -> str:
     return "".join("·" if np.isnan(v) else BARS[min(int((v - low) / width * len(BARS)), len(BARS) - 1)] for v in listed)
 
 
-def _same(frame: pd.DataFrame, row: Mapping[Any, Any]) -> "pd.Series[bool]":
-    found: pd.Series[bool] = (
-        frame[["label", "measure", "attribute", "group"]] == [row[k] for k in ("label", "measure", "attribute", "group")]
-    ).all(axis=1)
-    return found
-
-
-def _label(row: Mapping[Any, Any], gaps: pd.DataFrame) -> str:
-    return f"{short_name(row['label'])}: " if row["label"] and len(set(gaps["label"])) > 1 else ""
+def _label(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
+    """The label of a row, if there are several in the table."""
+    return f"{short_name(row['label'])}: " if row["label"] and len(set(rows["label"])) > 1 else ""
