@@ -8,7 +8,6 @@ from .documents import overview as overview
 from .documents import pages as pages
 from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
-from .figures import save_trajectories as save_trajectories
 from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
 from .notebook import audit_html as audit_html
 from .notebook import audits_html as audits_html
@@ -45,6 +44,7 @@ from .text import interval as interval
 from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
+from .trajectories import save_trajectories as save_trajectories
 from .wording.audits import baseline_words as baseline_words
 from .wording.audits import varying_words as varying_words
 from .wording.comparisons import condition_words as condition_words

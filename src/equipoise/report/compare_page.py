@@ -20,7 +20,7 @@ from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, cross
 SCRIPTS = ("page.js",)
 CONTRAST = {
     "verdict": "The answer",
-    "gaps": "Changes of differences",
+    "gaps": "Changes in differences",
     "rates": "Changes in each group",
     "performance": "Performance",
     "method": "Method and limits",
@@ -31,39 +31,39 @@ LEAST_HEIGHT = 0.05  # of a chart, on each side of zero
 MOST_TICKS, MOST_POINTS = 3, 60  # periods with a label, and with a dot
 
 
-def write_contrast_page(found: Contrast, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+def write_contrast_page(contrast: Contrast, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
     """Writes the report of a comparison, HTML or PDF by the ending of its path, whole or not at all; returns the path."""
-    return write_by_ending(path, lambda paper: contrast_page(found, group_names, paper=paper))
+    return write_by_ending(path, lambda paper: contrast_page(contrast, group_names, paper=paper))
 
 
-def write_monitoring_page(found: Monitoring, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+def write_monitoring_page(monitoring: Monitoring, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
     """Writes the report of gaps over time, HTML or PDF by the ending of its path, whole or not at all; returns the path."""
-    return write_by_ending(path, lambda paper: monitoring_page(found, group_names, paper=paper))
+    return write_by_ending(path, lambda paper: monitoring_page(monitoring, group_names, paper=paper))
 
 
-def contrast_page(found: Contrast, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
+def contrast_page(contrast: Contrast, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
     """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without scripts."""
-    called = _group_names(found.rates, names)
-    gaps = found.gaps[found.gaps["measure"].isin(distinct(found.gaps["measure"].unique()))]
-    context = _shared(called, "comparison", found.level) | {
-        "title": f"{', '.join(found.others)} compared with {found.first}",
-        "found": found,
-        "conclusion": contrast_conclusion(found, called),
-        "differ": list(differ_words(found, called)),
-        "sizes": {name: how_many(rows, patients) for name, (rows, patients) in found.sizes.items()},
+    called = _group_names(contrast.rates, names)
+    gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+    context = _shared(called, "comparison", contrast.level) | {
+        "title": f"{', '.join(contrast.others)} compared with {contrast.first}",
+        "found": contrast,
+        "conclusion": contrast_conclusion(contrast, called),
+        "differ": list(differ_words(contrast, called)),
+        "sizes": {name: how_many(rows, patients) for name, (rows, patients) in contrast.sizes.items()},
         "gaps": _blocks([_change(row, gap_words(str(row["measure"]))) for row in gaps.to_dict("records")]),
-        "rates": _blocks([_change(row, RATES[str(row["rate"])].name) for row in found.rates.to_dict("records")]),
-        "performance": [_change(row, PERFORMANCE[str(row["measure"])]) for row in found.performance.to_dict("records")],
-        "several": len(found.others) > 1,
-        "labels": len(set(found.gaps["label"])) > 1,
+        "rates": _blocks([_change(row, RATES[str(row["rate"])].name) for row in contrast.rates.to_dict("records")]),
+        "performance": [_change(row, PERFORMANCE[str(row["measure"])]) for row in contrast.performance.to_dict("records")],
+        "several": len(contrast.others) > 1,
+        "labels": len(set(contrast.gaps["label"])) > 1,
     }
     return page_of("contrast.html", context | numbered(CONTRAST), SCRIPTS, paper=paper)
 
 
-def monitoring_page(found: Monitoring, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
+def monitoring_page(monitoring: Monitoring, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
     """The report of gaps over time as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without every period."""
-    called = _group_names(found.gaps, names)
-    courses = dict(list(found.frame.groupby(KEYS, sort=False)))
+    called = _group_names(monitoring.gaps, names)
+    courses = dict(list(monitoring.frame.groupby(KEYS, sort=False)))
     rows = [
         {
             **row,
@@ -73,16 +73,16 @@ def monitoring_page(found: Monitoring, names: Mapping[str, str] | None = None, *
             "panel": chart(courses[tuple(row[key] for key in KEYS)], row, called.full),
             "course": courses[tuple(row[key] for key in KEYS)].to_dict("records"),
         }
-        for row in found.gaps.to_dict("records")
+        for row in monitoring.gaps.to_dict("records")
     ]
-    context = _shared(called, "monitoring", found.level) | {
-        "title": f"Differences from {found.periods[0]} to {found.periods[-1]}",
-        "found": found,
-        "conclusion": monitoring_conclusion(found, called),
+    context = _shared(called, "monitoring", monitoring.level) | {
+        "title": f"Differences from {monitoring.periods[0]} to {monitoring.periods[-1]}",
+        "found": monitoring,
+        "conclusion": monitoring_conclusion(monitoring, called),
         "rows": rows,
-        "alpha": percent(1 - found.level),
-        "expected": amount(found.expected_change, "size"),
-        "labels": len(set(found.gaps["label"])) > 1,
+        "alpha": percent(1 - monitoring.level),
+        "expected": amount(monitoring.expected_change, "size"),
+        "labels": len(set(monitoring.gaps["label"])) > 1,
     }
     contents = {anchor: heading for anchor, heading in MONITORING.items() if not (paper and anchor == "periods")}
     return page_of("monitoring.html", context | numbered(contents), SCRIPTS, paper=paper)

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from equipoise.measures import Threshold
 from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import (
@@ -24,7 +22,7 @@ from equipoise.models import (
 from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
-from equipoise.report.templating import page_of
+from equipoise.report.templating import page_of, render
 from equipoise.report.text import date_words, percent
 from equipoise.report.wording.names import PERFORMANCE, gap_words, group_words
 from equipoise.report.wording.repairs import (
@@ -57,9 +55,6 @@ def readme(
     failures: Mapping[str, str],
 ) -> str:
     """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
-    environment = Environment(
-        loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
-    )  # plain text
     rule, original = case.result.candidate.rule, serving.came
     about = {
         "title": case.title,
@@ -73,34 +68,45 @@ def readme(
         "failures": failures,
     }
     if case.result.candidate.rule_only:
-        columns = {"score": serving.inputs["score"], "logits": serving.inputs["logits"], "reads": list(getattr(rule, "columns", ()))}
-        groups = [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else []
-        files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, where it is not scores alone
-        predictor = {"predictor": case.result.candidate.model is not None, "predictor_file": files[0] if files else None}
-        return environment.get_template("README_rule.txt.j2").render(**about, **columns, **predictor, groups=groups)
+        files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, unless only scores were given
+        return render(
+            "README_rule.txt.j2",
+            about
+            | {
+                "score": serving.inputs["score"],
+                "logits": serving.inputs["logits"],
+                "reads": list(getattr(rule, "columns", ())),
+                "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
+                "predictor": case.result.candidate.model is not None,
+                "predictor_file": files[0] if files else None,
+            },
+        )
     model = case.result.candidate.network
     weights = plain_weights(model, original)
     heads = heads_of(model, weights)
     images = serving.inputs.get("images")
-    return environment.get_template("README.txt.j2").render(
-        **about,
-        program="repaired.pt2" if program_in(model) else None,
-        file=next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
-        heads=HEADS if heads else None,
-        reading="" if heads is None or isinstance(heads, Recalibrated) else str(heads.reading),
-        recalibrated=isinstance(heads, Recalibrated),
-        output_name=serving.output_name,
-        under=original.under if original is not None else None,
-        prefix=state_prefix(weights, model),
-        masks=masks_in(state_like(weights, model)),
-        masked_loading=MASKED_LOADING.rstrip(),
-        onnx=onnx,
-        onnx_rule=options.onnx_rule and isinstance(rule, Threshold),
-        output=serving.output,
-        images=bool(images),
-        own=serving.code is None and not (images or {}).get("transform"),
-        prepared=preprocessing_words(images) if images else "",
-        named=serving.model is not None,
+    return render(
+        "README.txt.j2",
+        about
+        | {
+            "program": "repaired.pt2" if program_in(model) else None,
+            "file": next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
+            "heads": HEADS if heads else None,
+            "reading": "" if heads is None or isinstance(heads, Recalibrated) else str(heads.reading),
+            "recalibrated": isinstance(heads, Recalibrated),
+            "output_name": serving.output_name,
+            "under": original.under if original is not None else None,
+            "prefix": state_prefix(weights, model),
+            "masks": masks_in(state_like(weights, model)),
+            "masked_loading": MASKED_LOADING.rstrip(),
+            "onnx": onnx,
+            "onnx_rule": options.onnx_rule and isinstance(rule, Threshold),
+            "output": serving.output,
+            "images": bool(images),
+            "own": serving.code is None and not (images or {}).get("transform"),
+            "prepared": preprocessing_words(images) if images else "",
+            "named": serving.model is not None,
+        },
     )
 
 

@@ -4,20 +4,18 @@ Numbers come from the findings on the test set before and after; facts that Equi
 """
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from torch import nn
 
 from equipoise.measures import Estimate, group_estimate
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
-from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, p_words, percent, sentence, shortened
+from equipoise.report.templating import render
+from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_words, percent, sentence, shortened
 from equipoise.report.wording import cards as words
 from equipoise.report.wording.names import PERFORMANCE, performance_words, rate_title, rate_words
 from equipoise.report.wording.repairs import goal_words
@@ -31,41 +29,25 @@ LONGEST_METADATA = 200  # characters of a name in the metadata
 
 def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     """The texts of card.md and card.xml, by name of the file."""
-    facts, found = read_facts(toml), case.found
-    shared = {"case": case, "found": found, "facts": facts, "words": words, "goal_words": goal_words, "not_provided": NOT_PROVIDED}
+    facts, findings = read_facts(toml), case.found
+    shared = {"case": case, "found": findings, "facts": facts, "words": words, "goal_words": goal_words, "not_provided": NOT_PROVIDED}
     markdown = {
         "metadata": yaml.safe_dump(metadata(case, facts), sort_keys=False, allow_unicode=True, width=10_000),
         "provenance": case.provenance,
-        "level": percent(found.after.settings.level),
-        "attributes": [str(attribute) for attribute in found.after.groups["attribute"].unique()],
+        "level": percent(findings.after.settings.level),
+        "attributes": [str(attribute) for attribute in findings.after.groups["attribute"].unique()],
         "gaps": _gap_rows(case),
         "rates": _rate_rows(case),
         "measures": _measures_shown(case),
-        "performance": [(performance_words(m), *(_interval(audit[m]) for audit in (found.before, found.after))) for m in PERFORMANCE],
-        "shifts": [(shift, rate_words(shift.rate), _interval(shift.change, "+")) for shift in found.shifts],
-        "affected": found.affected[-1],
+        "performance": [(performance_words(m), *(_interval(audit[m]) for audit in (findings.before, findings.after))) for m in PERFORMANCE],
+        "shifts": [(shift, rate_words(shift.rate), _interval(shift.change, "+")) for shift in findings.shifts],
+        "affected": findings.affected[-1],
     }
     xml = {"metrics": [_performance(case), _fairness(case)], "safety": _safety(facts)}
     return {
-        "card.md": _environment(xml=False).get_template("card.md.j2").render(shared | markdown),
-        "card.xml": _environment(xml=True).get_template("card.xml.j2").render(shared | xml),
+        "card.md": render("card.md.j2", shared | markdown),
+        "card.xml": render("card.xml.j2", shared | xml),
     }
-
-
-@cache
-def _environment(xml: bool) -> Environment:
-    """The templates. XML is cleaned and escaped; in Markdown every name goes through the filter `name`, `line` or `fenced`."""
-    environment = Environment(
-        loader=PackageLoader("equipoise.report"),
-        autoescape=xml,
-        finalize=(lambda value: value if isinstance(value, Markup) else clean(value)) if xml else None,  # Markup: output of a macro
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"name": name, "line": line, "fenced": fenced, "count": count}
-    return environment
 
 
 # card.md
@@ -124,7 +106,7 @@ def _gap_rows(case: Comparison) -> list[tuple[str, ...]]:
     rows = []
     for measure in _measures_shown(case):
         for place, row in after.gaps[after.gaps["measure"] == measure].iterrows():
-            sides = [interval(*(float(audit.gaps.loc[place, end]) for end in ("value", "low", "high")), "+") for audit in (before, after)]
+            sides = [_interval(Estimate.of_gap(audit.gaps.loc[place].to_dict()), "+") for audit in (before, after)]
             detectable = "" if np.isnan(row["value"]) else "none" if np.isnan(row["detectable"]) else f"{row['detectable']:.3f}"
             between = f"{name(row['group'])} minus {name(row['reference'])}"
             simultaneous = "" if np.isnan(row["value"]) else f"{row['simultaneous_low']:+.3f} to {row['simultaneous_high']:+.3f}"
@@ -153,12 +135,12 @@ def _interval(estimate: Estimate, sign: str = "") -> str:
 
 
 def _performance(case: Comparison) -> dict[str, Any]:
-    goal, found = case.goal, case.found
+    goal, findings = case.goal, case.found
     least = "the best within the maximum gap" if goal.min_performance is None else f"at least {goal.min_performance:.3g}"
     results = [
         (f"{performance_words(m)}, {when}", value_json(audit[m].value, audit[m].low, audit[m].high, audit.settings.level, audit[m].note))
         for m in words.performance_measures(case)
-        for when, audit in (("before", found.before), ("after", found.after))
+        for when, audit in (("before", findings.before), ("after", findings.after))
     ]
     return {
         "element": "UsefulnessUsabilityEfficacy",
@@ -169,10 +151,10 @@ def _performance(case: Comparison) -> dict[str, Any]:
 
 
 def _fairness(case: Comparison) -> dict[str, Any]:
-    found, level = case.found, case.found.after.settings.level
-    sides = (("before", found.before), ("after", found.after))
+    findings, level = case.found, case.found.after.settings.level
+    sides = (("before", findings.before), ("after", findings.after))
     results = []
-    for place, row in found.after.gaps[found.after.gaps["measure"] == case.goal.measure].iterrows():
+    for place, row in findings.after.gaps[findings.after.gaps["measure"] == case.goal.measure].iterrows():
         label = f"{name(row['measure'])} by {name(row['attribute'])}, {name(row['group'])} minus {name(row['reference'])}"
         for when, audit in sides:
             value = audit.gaps.loc[place]
@@ -182,7 +164,7 @@ def _fairness(case: Comparison) -> dict[str, Any]:
                 results.append((f"{label}, simultaneous interval, {when}", value_json(value["value"], *ends, level)))
                 p = json.dumps({"kind": "single", "value": float(value["p_adjusted"])})
                 results.append((f"{label}, adjusted p-value of {audit.comparisons} comparisons (Holm), {when}", p))
-    for place, (group, row) in enumerate(found.after.groups.iterrows()):
+    for place, (group, row) in enumerate(findings.after.groups.iterrows()):
         for rate in XML_RATES:
             for when, audit in sides:
                 value = audit.groups.iloc[place]

@@ -69,7 +69,7 @@ def audits_html(audits: Audits) -> str:
 
 def comparison_html(case: Comparison) -> str:
     """A comparison: the outcome, and every method on the held-out rows."""
-    found, goal = case.found, case.goal
+    findings, goal = case.found, case.goal
     rows = [
         (
             f"{short_name(row.name)}{' (chosen)' if row.chosen else ''}",
@@ -78,11 +78,11 @@ def comparison_html(case: Comparison) -> str:
             "" if row.judgement is None else str(row.judgement.outcome),
             "yes" if row.needs_group else "no",
         )
-        for row in found.methods
+        for row in findings.methods
     ]
     columns = ("method", f"{gap_words(goal.measure)} ({goal.measure})", PERFORMANCE[goal.performance], "outcome", "needs the group")
     held_out = Table(
-        f"{how_many(found.after.rows, found.after.patients, 'held-out')}, {percent(case.settings.level)} intervals", columns, rows
+        f"{how_many(findings.after.rows, findings.after.patients, 'held-out')}, {percent(case.settings.level)} intervals", columns, rows
     )
     return _html([outcome_words(case.judgement), f"Goal: {goal_words(goal)}."], held_out)
 
@@ -110,28 +110,27 @@ def candidate_html(candidate: Candidate) -> str:
     return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
 
 
-def contrast_html(found: Contrast) -> str:
+def contrast_html(contrast: Contrast) -> str:
     """A comparison of scores or audits: the conclusion, and the change of every gap."""
     rows = []
-    for row in shown_gaps(found.gaps).to_dict("records"):
+    for row in shown_gaps(contrast.gaps).to_dict("records"):
         sides = ["" if math.isnan(row[side]) else f"{100 * row[side]:+.1f}" for side in ("first", "second")]
         words, between, change = _gap_cells(row)
         rows.append((words, between, short_name(row["compared"]), *sides, change))
-    clear = f"* clear of 0 after adjustment for {plural(found.comparisons, 'comparison')}"
-    columns = ("gap in", "between", "compared", short_name(found.first), "compared value", "change")
-    caption = f"Gaps in percentage points, group minus reference, with {percent(found.level)} intervals of the change; {clear}"
-    return _html([contrast_conclusion(found), *differ_words(found)], Table(caption, columns, rows))
+    clear = f"* clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')}"
+    columns = ("gap in", "between", "compared", short_name(contrast.first), "compared value", "change")
+    caption = f"Gaps in percentage points, group minus reference, with {percent(contrast.level)} intervals of the change; {clear}"
+    return _html([contrast_conclusion(contrast), *differ_words(contrast)], Table(caption, columns, rows))
 
 
-def monitoring_html(found: Monitoring) -> str:
+def monitoring_html(monitoring: Monitoring) -> str:
     """Gaps over time: the conclusion, and the state of every gap."""
     rows = []
-    for row in found.gaps.to_dict("records"):
+    for row in monitoring.gaps.to_dict("records"):
         rows.append((*_gap_cells({**row, "clear": False, "few": False}), state_words(row)))
-    caption = (
-        f"{found.periods[0]} to {found.periods[-1]}, in percentage points, with limits that hold in all periods ({percent(found.level)})"
-    )
-    return _html([monitoring_conclusion(found)], Table(caption, ("gap in", "between", "all periods", "alarm"), rows))
+    limits = f"with limits that hold in all periods ({percent(monitoring.level)})"
+    caption = f"{monitoring.periods[0]} to {monitoring.periods[-1]}, in percentage points, {limits}"
+    return _html([monitoring_conclusion(monitoring)], Table(caption, ("gap in", "between", "all periods", "alarm"), rows))
 
 
 def _html(lines: list[str], *tables: Table) -> str:

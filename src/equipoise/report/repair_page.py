@@ -61,7 +61,7 @@ CONTENTS = {  # the sections for a committee, then the folded ones
     "cohort": "The patients",
     "signoff": "Decision",
     "limits": "Limits",
-    "explorer": "The trade-off, to explore",
+    "explorer": "Explore the trade-off",
     "trajectories": "The steps of the methods",
     "curves": "Scores and thresholds",
     "probes": "What the layers encode",
@@ -307,7 +307,8 @@ def probe_views(probes: Probes | None) -> dict[str, ProbeView]:
 def _probe_estimate(side: pd.DataFrame, layer: str, measure: str) -> Estimate:
     if layer not in side.index:
         return Estimate(math.nan, math.nan, math.nan)
-    return Estimate(*(float(side.loc[layer, f"{measure}{end}"]) for end in ("", "_low", "_high")))
+    value, low, high = (float(side.loc[layer, f"{measure}{end}"]) for end in ("", "_low", "_high"))
+    return Estimate(value, low, high)
 
 
 # Images

@@ -203,7 +203,8 @@ def _size_notes(known: Sequence[FromSource | FromFile], rows: pd.DataFrame) -> I
         yield f"{title}: {sizes} rows for training, validation and test; the paper has {' / '.join(f'{n:,}' for n in paper)}."
         if ours.sum() < FAR_FEWER * sum(paper):
             share = ours.sum() / sum(paper)
-            yield f"Warning: {title} has {share:.1%} of the paper's rows: too few to compare with its numbers; the differences are chance."
+            too_few = "too few to compare with its numbers; the differences may be due to chance"
+            yield f"Warning: {title} has {share:.1%} of the paper's rows: {too_few}."
 
 
 def _notes(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:

@@ -1,7 +1,7 @@
-"""The frame of every page: templates, style, scripts and their data, and the limitations that all pages state.
+"""Templates: the frame of every page with its style, scripts and their data, and the settings for HTML, XML, Markdown and plain text.
 
-Everything is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could run as
-a script even if an escape were missed.
+Everything in HTML is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could
+run as a script even if an escape were missed.
 """
 
 import base64
@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.report.text import LONGEST, amount, count, p_words, plain, sentence, short, span, thousand
+from equipoise.report.text import LONGEST, amount, clean, count, fenced, line, name, p_words, plain, sentence, short, span, thousand
 from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -54,23 +54,41 @@ def page_of(template: str, context: Mapping[str, Any], scripts: Sequence[str] = 
     if scripts and not paper:
         script = "".join(map(_read, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
-    return _environment().get_template(template).render(shared | dict(context))
+    return render(template, shared | dict(context))
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """A template with its context as text, with the settings of its kind, by the ending of its name."""
+    return _environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template).render(context)
 
 
 @cache
-def _environment() -> Environment:
-    """The environment of the templates: everything is escaped, and an unknown name is an error."""
+def _environment(kind: str) -> Environment:
+    """The settings for html, xml, md or txt: an unknown name is an error, and HTML and XML are escaped.
+
+    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`.
+    """
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=kind in ("html", "xml"),
+        finalize=_cleaned if kind == "xml" else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=kind in ("xml", "md"),
     )
-    for function in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words):
+    for function in (amount, count, fenced, line, name, p_words, plain, sentence, short, span, thousand, upper_bound_words):
         environment.filters[function.__name__] = function
     environment.tests["nan"] = math.isnan
     return environment
 
 
-def _read(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
+def _cleaned(value: object) -> object:
+    return value if isinstance(value, Markup) else clean(value)  # the output of a macro is clean already
+
+
+def _read(file: str) -> str:
+    return (TEMPLATES / file).read_text(encoding="utf-8")
 
 
 def script_data(data: object) -> Markup:

@@ -3,9 +3,9 @@
 Names are text, never markup.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ FEW_MARK = "†"  # of an estimate from few patients
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 NARROW = 76  # columns of a terminal below which counts of positives are left out
 SUMMARISED = {"balanced_accuracy": "share", "auroc": "area"}  # performance in the summary, and its format
-Row = Mapping[str, Any] | pd.Series
+Row: TypeAlias = "Mapping[Any, Any] | pd.Series[Any]"
 
 
 def audit_summary(audit: Audit) -> RenderableType:
@@ -44,8 +44,7 @@ def audit_summary(audit: Audit) -> RenderableType:
 def audits_summary(audits: Audits) -> RenderableType:
     """The audits of several labels, or classes, on one screen, one row per label."""
     one, first = "class" if audits.kind == "classes" else "label", next(iter(audits.values()))
-    table = table_of(f"{len(audits)} {audits.kind}, with {percent(first.settings.level)} intervals")
-    table.add_column(one, overflow="fold")
+    table = table_of(f"{len(audits)} {audits.kind}, with {percent(first.settings.level)} intervals", text=[one])
     table.add_column("rows", justify="right")
     table.add_column("balanced accuracy, %", justify="right", max_width=len("accuracy, %"))
     table.add_column("largest gap", overflow="fold")
@@ -66,9 +65,14 @@ def audits_summary(audits: Audits) -> RenderableType:
 # Cells and lines that several tables share
 
 
-def table_of(title: str) -> Table:
-    """An empty table in the style of all tables."""
-    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
+def table_of(title: str, *, text: Iterable[str] = (), numbers: Iterable[str] = ()) -> Table:
+    """An empty table in the style of all tables, with columns of text, which is wrapped, and of numbers, which are not."""
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
+    for column in text:
+        table.add_column(column, overflow="fold")
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def points(row: Row) -> Text:
@@ -180,10 +184,8 @@ class _GroupTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         counts = ["n", "positives"] if options.max_width >= NARROW else ["n"]
-        table = table_of(f"Groups, with {percent(self.level)} intervals")
-        table.add_column("group", overflow="fold")
-        for name in (*("rows" if count == "n" else count for count in counts), "sensitivity, %", "FPR, %"):
-            table.add_column(name, justify="right", no_wrap=True)
+        numbers = (*("rows" if count == "n" else count for count in counts), "sensitivity, %", "FPR, %")
+        table = table_of(f"Groups, with {percent(self.level)} intervals", text=["group"], numbers=numbers)
         several = len(set(self.rows["attribute"])) > 1
         for row in self.rows.to_dict("records"):
             name = f"{short_name(row['attribute'])}: {short_name(row['group'])}" if several else short_name(row["group"])
@@ -194,10 +196,8 @@ class _GroupTable:
 
 
 def _gap_table(gaps: pd.DataFrame, level: float) -> Table:
-    table = table_of(f"Gaps, group minus reference, with {percent(level)} intervals")
-    table.add_column("gap in", overflow="fold")
-    table.add_column("between", overflow="fold")
-    table.add_column("points", justify="right", no_wrap=True)
+    title = f"Gaps, group minus reference, with {percent(level)} intervals"
+    table = table_of(title, text=["gap in", "between"], numbers=["points"])
     table.add_column("")
     table.add_column("detectable", justify="right", no_wrap=True)
     for _, row in gaps.iterrows():

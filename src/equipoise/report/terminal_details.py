@@ -88,10 +88,8 @@ def _curve_table(audit: Audit) -> Table:
     """Net benefit by group at up to five of the thresholds."""
     cuts = sorted(audit.curves["threshold"].unique())
     cuts = [cuts[k] for k in sorted({round(k * (len(cuts) - 1) / 4) for k in range(5)})]
-    table = table_of("Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0")
-    table.add_column("group", overflow="fold")
-    for cut in cuts:
-        table.add_column(f"{cut:.3g}", justify="right", no_wrap=True)
+    title = "Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0"
+    table = table_of(title, text=["group"], numbers=[f"{cut:.3g}" for cut in cuts])
     for (attribute, group), rows in audit.curves.groupby(["attribute", "group"], sort=False):
         curve = rows.set_index("threshold").loc[cuts, ["net_benefit", "treat_all"]]
         cells = ["" if np.isnan(benefit) else f"{1000 * benefit:.0f}, {1000 * treat_all:.0f}" for benefit, treat_all in curve.to_numpy()]
@@ -103,12 +101,10 @@ def _curve_table(audit: Audit) -> Table:
 def underdiagnosis_view(audit: Audit) -> RenderableType:
     """Underdiagnosis by group: of patients with a finding, the share decided to have none."""
     level = percent(audit.settings.level)
-    table = table_of(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals")
-    table.add_column("group", overflow="fold")
+    table = table_of(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals", text=["group"])
     table.add_column("with a finding", justify="right", max_width=len("a finding"))
-    table.add_column("underdiagnosed, %", justify="right", no_wrap=True)
-    table.add_column("gap, points", justify="right", no_wrap=True)
-    table.add_column("adjusted p", justify="right", no_wrap=True)
+    for column in ("underdiagnosed, %", "gap, points", "adjusted p"):
+        table.add_column(column, justify="right", no_wrap=True)
     several = len(audit.references) > 1
     for row in audit.underdiagnosis.itertuples():
         name = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
@@ -131,15 +127,12 @@ def shrunken_view(audit: Audit, label: str = "") -> RenderableType:
     gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
     if not len(gaps):
         return Text(f"No shrunken gaps{of_label}: they need an attribute with at least four groups that have a rate.", style="dim")
-    table = table_of(f"Shrunken gaps{of_label} (empirical Bayes), with {percent(audit.settings.level)} intervals, in points")
-    for name in ("gap in", "between"):
-        table.add_column(name, overflow="fold")
-    for name in ("plain", "shrunken"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title = f"Shrunken gaps{of_label} (empirical Bayes), with {percent(audit.settings.level)} intervals, in points"
+    table = table_of(title, text=["gap in", "between"], numbers=["plain", "shrunken"])
     for row in gaps.to_dict("records"):
         plain, shrunken, low, high = (f"{100 * row[column]:+.1f}" for column in ("value", "shrunken", "low", "high"))
         table.add_row(Text(gap_words(str(row["measure"]))), Text(between(row)), plain, f"{shrunken} [{low}, {high}]")
-    note = "Rates are drawn towards the mean of the groups, the more the less is known of each: better on average, biased towards no gap."
+    note = "Rates are shrunk towards the mean of the groups, more if less is known about them: better on average, biased towards no gap."
     return Group(table, Text(note, style="dim"))
 
 

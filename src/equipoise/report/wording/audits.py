@@ -91,8 +91,9 @@ def worse_by(audit: Audit, kind: str) -> dict[tuple[str, str], Estimate]:
 
 
 def _negated(gap: Estimate) -> Estimate:
-    ends = {"low": -gap.high, "high": -gap.low, "simultaneous_low": -gap.simultaneous_high, "simultaneous_high": -gap.simultaneous_low}
-    return replace(gap, value=-gap.value, **ends)
+    low, high = -gap.high, -gap.low
+    simultaneous_low, simultaneous_high = -gap.simultaneous_high, -gap.simultaneous_low
+    return replace(gap, value=-gap.value, low=low, high=high, simultaneous_low=simultaneous_low, simultaneous_high=simultaneous_high)
 
 
 def harms(audit: Audit) -> list[Harm]:

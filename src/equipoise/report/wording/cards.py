@@ -64,20 +64,20 @@ def rule(audit: Audit) -> str:
 
 def answer(case: Comparison) -> str:
     """The gap and the performance on the test set, before and after, in one paragraph."""
-    found, level = case.found, percent(case.found.after.settings.level)
+    findings, level = case.found, percent(case.found.after.settings.level)
     sentences = [
         f"On the test set ({size(case.result.test)}), which was used neither for the repair nor for any choice, the "
-        f"{measure_words(case.goal.measure)} by {name(found.main)} is {gap_estimate(found.gap_before)} before and "
-        f"{gap_estimate(found.gap_after)} after, with {level} intervals.",
-        f"The {performance_words(case.goal.performance)} is {estimate_words(found.performance_before)} before and "
-        f"{estimate_words(found.performance_after)} after.",
+        f"{measure_words(case.goal.measure)} by {name(findings.main)} is {gap_estimate(findings.gap_before)} before and "
+        f"{gap_estimate(findings.gap_after)} after, with {level} intervals.",
+        f"The {performance_words(case.goal.performance)} is {estimate_words(findings.performance_before)} before and "
+        f"{estimate_words(findings.performance_after)} after.",
     ]
-    change = found.gap_change
+    change = findings.gap_change
     if not np.isnan(change.value):
         moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
-        between = f"{name(found.gap_before.group)} minus {name(found.gap_before.reference)}"
+        between = f"{name(findings.gap_before.group)} minus {name(findings.gap_before.reference)}"
         size_of_change = interval(change.value, change.low, change.high, "+")
-        sentences.insert(1, f"It {moved.get(found.seen, 'did NOT get smaller')}: {between} changed by {size_of_change}.")
+        sentences.insert(1, f"It {moved.get(findings.seen, 'did NOT get smaller')}: {between} changed by {size_of_change}.")
     if len(case.result.test.attribute.others) > 1:
         sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
     return " ".join(sentences)
@@ -85,9 +85,9 @@ def answer(case: Comparison) -> str:
 
 def outcome(case: Comparison) -> str:
     """The outcome on the test set, and whether it keeps each limit of the goal."""
-    goal, found = case.goal, case.found
+    goal, findings = case.goal, case.found
     sentences = [f"**{line(outcome_words(case.judgement))}**", *filter(None, [met_words(case.judgement)])]
-    gap, performance = found.gap_after, found.performance_after
+    gap, performance = findings.gap_after, findings.performance_after
     least = case.judgement.performance_limit
     side = "at or above" if performance.value >= least - SAME else "BELOW"
     sure = performance.low >= least or performance.high < least
@@ -110,23 +110,23 @@ def _against_limit(measure: str, estimate: Estimate, where: str, sure: bool) -> 
 
 def who_got_worse(case: Comparison) -> str:
     """The groups with a lower sensitivity or a higher false positive rate than before, and any levelling down."""
-    found, level = case.found, percent(case.found.after.settings.level)
-    clear = [shift for shift in found.worse if shift.clear]
-    unclear = [shift for shift in found.worse if not shift.clear]
+    findings, level = case.found, percent(case.found.after.settings.level)
+    clear = [shift for shift in findings.worse if shift.clear]
+    unclear = [shift for shift in findings.worse if not shift.clear]
     sentences = []
     if clear:
         sentences.append(f"Worse after the repair, with a {level} interval that excludes 0: {_listed(clear)}.")
     if unclear:
         sentences.append(f"Worse after the repair, by an amount whose {level} interval includes 0: {_listed(unclear)}.")
-    if not found.worse:
+    if not findings.worse:
         sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
-    if found.levelled:
+    if findings.levelled:
         parts = [
             f"{abs(part.towards):.3f} of it from {name(part.group)}, whose {rate_words(part.rate)} got worse by {abs(part.change):.3f}"
-            for part in found.levelled
+            for part in findings.levelled
         ]
         sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")
-    rows = found.after.groups[found.after.groups["attribute"] == found.main]
+    rows = findings.after.groups[findings.after.groups["attribute"] == findings.main]
     short = [name(group) for group, note in rows["note"].items() if note]
     if short:
         sentences.append(f"For {', '.join(short)} some or all rates are {INSUFFICIENT}, so whether they got worse is unknown.")
@@ -165,7 +165,7 @@ def limits(case: Comparison) -> list[str]:
     if not np.isnan(gap.detectable):
         lines.append(
             f"Minimum detectable {name(case.goal.measure)} with 80% power in these test patients: {gap.detectable:.3f}; "
-            "a smaller gap may exist unseen."
+            "a smaller gap may go undetected."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
     lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]

@@ -13,13 +13,14 @@ from equipoise.report.text import amount, count, percent, plural, printable, sen
 from equipoise.report.wording.names import GroupNames, crossed, distinct, gap_words
 
 
-def returning_words(found: Returning) -> str:
+def returning_words(returning: Returning) -> str:
     """How many patients were in earlier periods, and the consequence for limits that hold over all periods."""
-    if not found.patients:
-        return f"none of {found.of_patients:,} patients was in an earlier period"
-    who = f"{found.patients:,} of {found.of_patients:,} patients ({found.patients / found.of_patients:.1%}) were in an earlier period"
-    if found.left_out:
-        return f"{who}; their {found.rows:,} rows were left out, so that each patient counts in one period"
+    if not returning.patients:
+        return f"none of {returning.of_patients:,} patients was in an earlier period"
+    share = returning.patients / returning.of_patients
+    who = f"{returning.patients:,} of {returning.of_patients:,} patients ({share:.1%}) were in an earlier period"
+    if returning.left_out:
+        return f"{who}; their {returning.rows:,} rows were left out, so that each patient counts in one period"
     return f"{who} and count again: limits and alarms over all periods are then too narrow (--returning first leaves them out)"
 
 
@@ -28,10 +29,10 @@ def contrast_conclusion(contrast: Contrast, names: Mapping[str, str] | None = No
     gaps = contrast.gaps[contrast.gaps["value"].notna() & contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
     comparisons = plural(contrast.comparisons, "comparison")
     if not len(gaps):
-        return "No change of a difference could be estimated: insufficient data."
+        return "No change in a difference could be estimated: insufficient data."
     clear = gaps[gaps["clear"].astype(bool)]
     if not len(clear):
-        return f"No change of a difference between groups is clear after adjustment for {comparisons}."
+        return f"No change in a difference between groups is clear after adjustment for {comparisons}."
     single = clear[~clear["attribute"].isin(crossed(list(gaps["attribute"].unique())))]
     row = clear.loc[(single if len(single) else clear)["value"].abs().idxmax()]
     low, high = (amount(row[f"simultaneous_{end}"], "points") for end in ("low", "high"))

@@ -200,7 +200,7 @@ def _rescored(measure: str, n: Numbers) -> str:
 
 
 def _not_tried(method: str, n: Numbers) -> str:
-    return f"not tried, because {method} leaves no gap that these patients could show: {', '.join(n['methods'])}"
+    return f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
 
 
 CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
@@ -218,17 +218,17 @@ SENTENCES = {
     "nothing_to_repair": f"no gap that these {{rows:,}} rows can distinguish from chance: the original model has {CORRECTED}",
     "declined": f"no step has a smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
     "not_surely_there": "the original model has {subject} {gap:+.3f}, which is {z:.1f} standard errors. A rule that needs each patient's "
-    "group is chosen only from {least:g} standard errors on, because it would turn chance into a gap; the original was kept",
+    "group is chosen only from {least:g} standard errors on, because it could turn chance into a gap; the original was kept",
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
     "randomised": "decisions are randomised: rule.draw(scores, seed)",
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
-    "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
+    "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay unchanged",
     "original_kept": "the original model was kept",
     "cross_fitted": "gaps and performance are corrected by how much worse each step is on rows not used for fitting, among {rows:,} rows",
     "cut_short": "{subject} stopped after {steps:,} steps, when its share of the budget was used up",
-    "no_step": "{subject} stopped without a step: none of {trials:,} trials moved the gap far enough with the performance kept",
+    "no_step": "{subject} stopped without a step: none of {trials:,} trials moved the gap far enough while keeping the performance",
     "no_time": "{subject} was not tried: it would take about {seconds:,.0f} s, and {left:,.0f} s of the budget were left",
     "could_not_run": "{subject} could not be run: {problem}",
     "recalibrated": "scores are recalibrated on the repair set, which changes no decision: their mean distance from the risk by the "
