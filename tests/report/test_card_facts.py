@@ -1,4 +1,4 @@
-"""The fields of a card that only the user knows, read from card.toml."""
+"""The facts of a card that only the user knows, read from card.toml."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Model cards: valid by CHAI's schema, numbers of the audit, nothing that a name can break, and 'not provided' for what nobody said."""
+"""Model cards: valid by CHAI's schema, numbers of the audit, nothing that a name can break, and 'not provided' for missing facts."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Panels: curves are where scikit-learn has them, and everything stays inside the drawing."""
+"""Panels: curves agree with scikit-learn, and everything stays inside the canvas."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The page: words follow the numbers, everything is escaped, the file is complete in itself and written whole or not at all."""
+"""The report of a repair: sentences agree with the numbers, names are escaped, and the file is self-contained and written as a whole."""
 
 import base64
 import hashlib

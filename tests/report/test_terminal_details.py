@@ -1,4 +1,4 @@
-"""An audit in a terminal: numbers unbroken at any width, names always text, and everything worth minding said."""
+"""The whole audit in a terminal: intervals unbroken at any width, names always text, and every note present."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Words: numbers as a committee reads them, and names that cannot steer the page."""
+"""Wording: numbers in the format that a committee reads, and names that cannot break the page."""
 
 import math
 from dataclasses import replace

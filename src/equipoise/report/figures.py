@@ -15,7 +15,6 @@ from equipoise.repair import with_enough_data
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
 
-FORMATS = ("png", "svg", "html")
 SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
 BLUE, RED = "#2e5496", "#b6311e"
 GREY = "#777"
@@ -203,34 +202,8 @@ class _ScriptSafe(json.JSONEncoder):
         return super().encode(o).replace("<", "\\u003c")
 
 
-def save_figure(chart: Any, path: str | Path, *, follow: bool = True) -> Path:
-    """Writes the figure as PNG, SVG or a self-contained interactive HTML file, by the ending of its path; returns the path.
-
-    `follow`: whether a symbolic link is followed, as for a path that the user named, or replaced.
-    """
-    path = Path(path)
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in FORMATS:
-        raise BadInput(f"a figure is written as {', '.join(FORMATS)}; got {path.name!r}. Give its name one of these endings.")
-    return _write(_specification(chart), path, kind, follow=follow)
-
-
 def save_figures(charts: Mapping[str, Any], folder: str | Path, formats: Sequence[str]) -> list[Path]:
-    """Writes figures by name into a folder. Each is converted to a specification once, which takes as long as drawing it."""
-    figures = {name: _specification(chart) for name, chart in charts.items()}
-    return [_write(figure, Path(folder) / f"{name}.{kind}", kind, follow=False) for name, figure in figures.items() for kind in formats]
-
-
-def _specification(chart: Any) -> dict[str, Any]:
-    """The figure in Vega-Lite, with its data."""
-    import altair as alt
-
-    with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
-        specification: dict[str, Any] = chart.to_dict(context={"pre_transform": False})
-    return specification
-
-
-def _write(figure: dict[str, Any], path: Path, kind: str, *, follow: bool) -> Path:
+    """Writes figures by name into a folder as PNG, SVG or self-contained interactive HTML; returns their paths."""
     import altair as alt
     from altair.utils.mimebundle import spec_to_mimebundle
 
@@ -240,11 +213,20 @@ def _write(figure: dict[str, Any], path: Path, kind: str, *, follow: bool) -> Pa
         "svg": {},
         "html": {"template": "inline", "json_kwds": {"cls": _ScriptSafe}, **versions},
     }
-    bundle: Any = spec_to_mimebundle(figure, format=cast(Any, kind), mode="vega-lite", **options[kind])
-    (content,) = (bundle[0] if kind == "png" else bundle).values()  # a PNG comes with its size
-    with replacing(path, follow=follow) as temporary:
-        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
+    if unknown := [kind for kind in formats if kind not in options]:
+        raise BadInput(f"unknown format of a figure: {', '.join(unknown)}. Choose from {', '.join(options)}.")
+    paths = []
+    for name, chart in charts.items():
+        with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
+            specification = chart.to_dict(context={"pre_transform": False})  # once, because it takes as long as drawing
+        for kind in formats:
+            bundle: Any = spec_to_mimebundle(specification, format=cast(Any, kind), mode="vega-lite", **options[kind])
+            (content,) = (bundle[0] if kind == "png" else bundle).values()  # a PNG comes with its size
+            path = Path(folder) / f"{name}.{kind}"
+            with replacing(path, follow=False) as temporary:
+                temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+            paths.append(path)
+    return paths
 
 
 def save_audit_figures(scores: Scores | None, audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:

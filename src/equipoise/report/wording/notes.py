@@ -233,7 +233,7 @@ SENTENCES = {
     "could_not_run": "{subject} could not be run: {problem}",
     "recalibrated": "scores are recalibrated on the repair set, which changes no decision: their mean distance from the risk by the "
     "recalibrated original is {before:.1%} before and {after:.1%} after (cross-fitted)",
-    "constant": "a repair that decides the same for everybody in every group was refused",
+    "constant": "a repair with the same decision for everyone within each group was refused",
 }
 NOT_RECALIBRATED = {
     "no_increasing_map": "no increasing map of them fits the labels of the repair set",
