@@ -149,7 +149,7 @@ def labels_page(
     """The overview that links to the reports of several labels, as HTML; `given` are words for groups."""
     first = next(iter(cases.values()))
     goal, attribute = first.goal, first.original.test.attribute
-    called = group_words(given, {each.name: each.levels for each in first.original.test.attributes})
+    called = group_words(given, {column.name: column.levels for column in first.original.test.attributes})
     rows: list[dict[str, Any]] = [
         {
             "label": label,

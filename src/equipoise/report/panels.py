@@ -304,7 +304,7 @@ def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
     if not len(known):
         return (-0.5, 0.5) if kind in ("points", "signed") else (0.0, 2.0) if kind == "number" else (0.0, 1.0)
     low, high = float(known.min()), float(known.max())
-    if kind == "number":  # a slope, whose target is 1
+    if kind == "number":  # a slope with the target 1
         return float(np.floor(min(low, 0.9) * 5) / 5), float(np.ceil(max(high, 1.1) * 5) / 5)
     if kind in ("points", "signed"):
         reach = max(abs(low), abs(high), 0.05) * 1.08

@@ -183,7 +183,7 @@ def sampled_words(audit: Audit) -> list[str]:
 
 
 def varying_words(varying: Varying) -> str:
-    """How many patients have more than one group, and how they are counted."""
+    """The number of patients with more than one group, and how they are counted."""
     have = "patient has" if varying.patients == 1 else "patients have"
     return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
 

@@ -14,7 +14,7 @@ from equipoise.report.wording.names import GroupNames, crossed, distinct, gap_wo
 
 
 def returning_words(returning: Returning) -> str:
-    """How many patients were in earlier periods, and the consequence for limits that hold over all periods."""
+    """The number of patients who were in earlier periods, and the consequence for limits that hold over all periods."""
     if not returning.patients:
         return f"none of {returning.of_patients:,} patients was in an earlier period"
     share = returning.patients / returning.of_patients

@@ -95,9 +95,8 @@ def _nearest(_subject: str, n: Numbers) -> str:
     goal = _goal_parts(n)
     if n["surely"] and "gap" in goal:  # an upper limit; performance is an estimate
         goal["gap"] = f"surely {goal['gap']}"
-    counts = [
-        f"{'none has' if count == 0 else '1 has' if count == 1 else f'{count} have'} {goal[part]}" for part, count in n["have"].items()
-    ]
+    have = {0: "none has", 1: "1 has"}
+    counts = [f"{have.get(count, f'{count} have')} {goal[part]}" for part, count in n["have"].items()]
     reached = [", ".join(_reached(part, value, n) for part, value in step.items()) for step in n["nearest"]]
     apart = ", none all of it" if n["apart"] else ""
     return f"of {plural(n['of'], 'step')} {', '.join(counts)}{apart}; the nearest: {' or '.join(reached)}"
