@@ -11,9 +11,9 @@ import pytest
 from equipoise.methods import Goal, select
 from equipoise.repair import Comparison, below_limit
 from equipoise.report import write_page
-from equipoise.report.measure_words import SHOWN, upper_bound_words
+from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.text import amount, number
-from equipoise.report.views import explorer_data, thin
+from equipoise.report.wording.names import SHOWN, upper_bound_words
 from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
 from support.watched_pages import OPEN, Watched

@@ -16,10 +16,10 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Asked, Audits, Threshold, audit_from, audit_labels
 from equipoise.report import Origin, write_audit_page
-from equipoise.report.audit_page import audit_page, audits_page
-from equipoise.report.audit_views import MOST_GROUPS, audit_views
-from equipoise.report.audit_words import ALARMS, MISSED, answer, harms
+from equipoise.report.audit_page import MOST_GROUPS, audit_page, audit_views
+from equipoise.report.audits_page import audits_page
 from equipoise.report.text import MINUS, thousand
+from equipoise.report.wording.audits import ALARMS, MISSED, answer, harms
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise.measures import upper_bound
 from equipoise.methods import Goal, select
-from equipoise.report.views import explorer_data, selectable, thin
+from equipoise.report.explorer import explorer_data, selectable, thin
 from support.cases import small_case
 
 

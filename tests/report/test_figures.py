@@ -1,4 +1,4 @@
-"""Figures: every format is a valid file, names are text, and what is drawn is what the audit says."""
+"""Figures: every format is a valid file, names are text, and figures show the numbers of the audit."""
 
 import json
 import struct
@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.report import save_audit_figures
-from equipoise.report.figures import gaps_figure, rates_figure, save_figure, thresholds_figure
+from equipoise.report.figures import gaps_figure, rates_figure, save_figures, thresholds_figure
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import facts
 
@@ -46,8 +46,8 @@ def test_every_figure_in_every_format_is_a_valid_file(tmp_path: Path, groups: in
 
 def test_every_group_and_rate_is_labelled(tmp_path: Path):
     _, audit = audit_of(frame_of([f"g{k}" for k in range(6)]))
-    labels = _labels(save_figure(rates_figure(audit), tmp_path / "rates.svg"))
-    assert {f"g{k}" for k in range(6)} | {"sensitivity", "PPV", "AUROC"} <= labels
+    (path,) = save_figures({"rates": rates_figure(audit)}, tmp_path, ["svg"])
+    assert {f"g{k}" for k in range(6)} | {"sensitivity", "PPV", "AUROC"} <= _labels(path)
 
 
 def test_the_rates_drawn_are_the_audits():
@@ -144,8 +144,8 @@ def test_hostile_names_are_text_in_every_format(tmp_path: Path, kind: str):
 
 def test_an_unknown_format_is_refused_and_nothing_is_written(tmp_path: Path):
     chart = alt.Chart(pd.DataFrame({"x": [1]})).mark_point()
-    with pytest.raises(BadInput, match=facts("png", "svg", "html", "figure.jpeg")):
-        save_figure(chart, tmp_path / "figure.jpeg")
+    with pytest.raises(BadInput, match=facts("jpeg", "png", "svg", "html")):
+        save_figures({"figure": chart}, tmp_path, ["svg", "jpeg"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,7 +162,7 @@ def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
     _, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
     monkeypatch.setattr(Path, "write_bytes", crash)
     with pytest.raises(RuntimeError, match="crash"):
-        save_figure(rates_figure(audit), path)
+        save_figures({"figure": rates_figure(audit)}, tmp_path, ["svg"])
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.measures import Audits
 from equipoise.report import outcome_words
-from equipoise.report.wording import conclusion
+from equipoise.report.wording.audits import conclusion
 from support.audits import HOSTILE, audit_of, frame_of
 from support.cases import small_case
 from support.read_html import Read

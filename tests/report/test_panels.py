@@ -1,4 +1,4 @@
-"""Panels: curves are where scikit-learn has them, and everything stays inside the drawing."""
+"""Panels: curves agree with scikit-learn, and everything stays inside the canvas."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ from sklearn.metrics import roc_curve
 from equipoise.data import Scores
 from equipoise.measures import Threshold, steps_by_group
 from equipoise.methods import GroupThresholds
-from equipoise.report.audit_views import subgroup_data
+from equipoise.report.audit_page import subgroup_data
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,

@@ -1,4 +1,4 @@
-"""Printing: by the browser that is named or found, by WeasyPrint, or an error before any work that says what to install."""
+"""Printing: by a named or installed browser, by WeasyPrint, or an error before any work that names what to install."""
 
 import importlib.util
 import sys

@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.methods.step_control import UNIT
 from equipoise.report import save_trajectories
-from equipoise.report.figures import axis_title, median_line, trajectories_figure
+from equipoise.report.trajectories import axis_title, median_line, trajectories_figure
 from equipoise.study import make_plan
 
 FIXED = [{"method": name, "settings": {"schedule": "paper"}} for name in ("bias-gda", "adversarial-finetune")]

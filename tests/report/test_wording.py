@@ -1,4 +1,4 @@
-"""Words: numbers as a committee reads them, and names that cannot steer the page."""
+"""Wording: numbers in the format that a committee reads, and names that cannot break the page."""
 
 import math
 from dataclasses import replace
@@ -8,10 +8,10 @@ import pytest
 from equipoise.measures import GAPS, MEASURES, QUOTIENTS
 from equipoise.methods import METHODS, Note
 from equipoise.report import method_words, repair_set_words, why_words
-from equipoise.report.documents import cards
-from equipoise.report.measure_words import gap_words, share_words
-from equipoise.report.page import report_page
+from equipoise.report.model_card import cards
+from equipoise.report.repair_page import report_page
 from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
+from equipoise.report.wording.names import gap_words, share_words
 from support.cases import small_case
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.repair import Comparison
-from equipoise.report.documents import cards
+from equipoise.report.model_card import cards
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"
 NAMESPACE = "{https://mc.chai.org/v0.2/schema.xsd}"

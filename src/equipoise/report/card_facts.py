@@ -1,4 +1,4 @@
-"""The user's part of a model card, card.toml: what Equipoise cannot know. Every key is optional.
+"""The user's part of a model card, card.toml: facts that Equipoise cannot know. Every key is optional.
 
 [model]
 name = "Pneumonia triage, ward 3"
@@ -29,7 +29,7 @@ EXPECTED = {"string_type": "text in quotes", "tuple_type": "a list of texts", "m
 
 
 class Section(BaseModel):
-    """A table of card.toml: no other keys than these, no conversions."""
+    """A table of card.toml: unknown keys are errors, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -54,7 +54,7 @@ class Result(Section):
 
 
 class Model(Section):
-    """What the model is and who is responsible for it."""
+    """The model and the people responsible for it."""
 
     name: Text = NOT_PROVIDED  # default: the title of the run
     developer: Text = NOT_PROVIDED
@@ -62,7 +62,7 @@ class Model(Section):
     summary: Text = NOT_PROVIDED
     keywords: Texts = ()
     license: Text = NOT_PROVIDED  # an identifier of the Hugging Face hub, such as mit or other
-    task: Text = NOT_PROVIDED  # the hub's pipeline tag; default: by the network's layers
+    task: Text = NOT_PROVIDED  # the hub's pipeline tag; default: derived from the network's layers
     type: Text = NOT_PROVIDED
     foundation: Text = NOT_PROVIDED  # models that this one is based on
     stage: Text = NOT_PROVIDED
@@ -74,7 +74,7 @@ class Model(Section):
 
 
 class Use(Section):
-    """Who uses it, for whom, how, and where it should not be used."""
+    """Users, patients, directions, and settings in which it should not be used."""
 
     intended: Text = NOT_PROVIDED
     users: Text = NOT_PROVIDED
@@ -92,7 +92,7 @@ class Risks(Section):
 
 
 class Data(Section):
-    """Where inputs come from, what the network was developed on, and who the test patients are."""
+    """The source of the inputs, the development data, and the test patients."""
 
     source: Text = NOT_PROVIDED
     inputs: Text = NOT_PROVIDED
@@ -154,7 +154,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def read_facts(path: Path | None) -> Facts:
-    """The facts in a card.toml, 'not provided' for every missing key; raises one error that lists every problem of the file."""
+    """The facts in a card.toml, 'not provided' for every missing key; raises one `BadInput` that lists every problem of the file."""
     if path is None:
         return Facts()
     try:
@@ -168,12 +168,12 @@ def read_facts(path: Path | None) -> Facts:
     try:
         return Facts.model_validate(content)
     except ValidationError as error:
-        raise_all(list(dict.fromkeys(_problem(each) for each in error.errors())), str(path))
+        raise_all(list(dict.fromkeys(map(_problem, error.errors()))), str(path))
         raise
 
 
 def _problem(error: Any) -> str:
-    """One problem of a card.toml: where, what is expected and what was found."""
+    """One problem of a card.toml: the place, the expected and the actual value."""
     place = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("int", "float", "str")))]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     if error["type"] == "extra_forbidden":
@@ -184,14 +184,14 @@ def _problem(error: Any) -> str:
         return f"{where}: {error['ctx']['error']}"
     if len(place) > 1 and isinstance(place[-2], int) and place[-1] == "value":
         return f"{where} should be a number or text in quotes; got {error['input']!r}"
-    found = f"; got {error['input']!r}"
+    got = f"; got {error['input']!r}"
     if place == ["safety", "results"] or (place[:2] == ["safety", "results"] and len(place) == 3):
-        return f"safety.results should be tables with label and value, [[safety.results]]{found}"
-    return f"{where} should be {EXPECTED.get(error['type'], 'a number')}{found}"
+        return f"safety.results should be tables with label and value, [[safety.results]]{got}"
+    return f"{where} should be {EXPECTED.get(error['type'], 'a number')}{got}"
 
 
 def _unknown(place: list[Any], where: str) -> str:
-    """An unknown section or key, with where it belongs or the closest valid name."""
+    """An unknown section or key, with the section it belongs to or the closest valid name."""
     name = str(place[-1])
     if len(place) == 1:
         kind, inside, valid = "section", "", list(SECTIONS)

@@ -1,4 +1,4 @@
-"""Values as they appear in a notebook: the conclusion and one or two small tables, as HTML. Every name is escaped."""
+"""Results in a notebook: the conclusion and one or two small tables, as HTML. Every name is escaped."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 from equipoise.measures import Audit, Audits, Monitoring
 from equipoise.methods import Candidate
 from equipoise.repair import Comparison, Contrast
-from equipoise.report.compare_words import contrast_conclusion, differ_words, monitoring_conclusion, state_words
-from equipoise.report.measure_words import PERFORMANCE, gap_words
-from equipoise.report.notes import why_words
-from equipoise.report.templating import how_many, page_of
-from equipoise.report.terminal_pieces import marks, points, share, shown_gaps, shown_groups
-from equipoise.report.text import percent, printable, sentence, short_name
-from equipoise.report.wording import comparison_words, conclusion, goal_words, largest_gap, outcome_words, outcomes_words
+from equipoise.report.templating import page_of
+from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
+from equipoise.report.text import how_many, percent, plural, printable, sentence, short_name
+from equipoise.report.wording.audits import conclusion, largest_gap
+from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
+from equipoise.report.wording.names import PERFORMANCE, gap_words
+from equipoise.report.wording.notes import why_words
+from equipoise.report.wording.repairs import goal_words, outcome_words, outcomes_words
 
 MOST_LABELS = 20  # rows of a table of labels
 GAP_COLUMNS = ("gap in", "between", "points")
@@ -34,16 +35,16 @@ def audit_html(audit: Audit) -> str:
     level, several = percent(audit.settings.level), len({row["attribute"] for row in groups}) > 1
     about = f"Audit of {short_name(audit.name)}: {how_many(audit.rows, audit.patients)}. Positive if {printable(audit.rule.describe())}."
     columns = ("group", "rows", "positives", "sensitivity, %", "false positive rate, %")
-    people = []
+    group_rows = []
     for row in groups:
-        head = f"{short_name(row['attribute']) + ': ' if several else ''}{short_name(row['group'])}"
+        name = f"{short_name(row['attribute']) + ': ' if several else ''}{short_name(row['group'])}"
         few = str(row["few"]).split(", ")
         rates = [share(row[rate], row[f"{rate}_low"], row[f"{rate}_high"], rate in few).plain for rate in ("tpr", "fpr")]
-        people.append((f"{head}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", f"{row['positives']:,}", *rates))
-    tables = [Table(f"Groups, with {level} intervals", columns, people)]
+        group_rows.append((f"{name}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", f"{row['positives']:,}", *rates))
+    tables = [Table(f"Groups, with {level} intervals", columns, group_rows)]
     if not len(gaps):
         return _html([about], *tables)
-    clear = f"* clear of 0 after adjustment for {comparison_words(audit)}"
+    clear = f"* clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')}"
     rows = [_gap_cells(row) for row in gaps.to_dict("records")]
     tables.append(Table(f"Gaps in percentage points, group minus reference, with {level} intervals; {clear}", GAP_COLUMNS, rows))
     return _html([conclusion(audit), about], *tables)
@@ -58,8 +59,8 @@ def audits_html(audits: Audits) -> str:
     """The audits of several labels, or classes: the largest gap of each."""
     one, rows = "class" if audits.kind == "classes" else "label", []
     for label, audit in list(audits.items())[:MOST_LABELS]:
-        row = largest_gap(audit.gaps)
-        rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if row is None else _gap_cells(row.to_dict()))))
+        gap = largest_gap(audit.gaps)
+        rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
     lines = [f"Audit of {short_name(audits.name)}: {audits.findings} of {audits.comparisons} comparisons are clear of 0 after adjustment."]
     if len(audits) > MOST_LABELS:
         lines.append(f"The first {MOST_LABELS} of {len(audits)} {audits.kind}.")
@@ -68,7 +69,7 @@ def audits_html(audits: Audits) -> str:
 
 def comparison_html(case: Comparison) -> str:
     """A comparison: the outcome, and every method on the held-out rows."""
-    found, goal = case.found, case.goal
+    findings, goal = case.found, case.goal
     rows = [
         (
             f"{short_name(row.name)}{' (chosen)' if row.chosen else ''}",
@@ -77,18 +78,18 @@ def comparison_html(case: Comparison) -> str:
             "" if row.judgement is None else str(row.judgement.outcome),
             "yes" if row.needs_group else "no",
         )
-        for row in found.methods
+        for row in findings.methods
     ]
     columns = ("method", f"{gap_words(goal.measure)} ({goal.measure})", PERFORMANCE[goal.performance], "outcome", "needs the group")
     held_out = Table(
-        f"{how_many(found.after.rows, found.after.patients, 'held-out')}, {percent(case.settings.level)} intervals", columns, rows
+        f"{how_many(findings.after.rows, findings.after.patients, 'held-out')}, {percent(case.settings.level)} intervals", columns, rows
     )
     return _html([outcome_words(case.judgement), f"Goal: {goal_words(goal)}."], held_out)
 
 
 def candidate_html(candidate: Candidate) -> str:
-    """A candidate: the outcome on cross-fitted rows, where there are any, and the original and the chosen step on the repair set."""
-    judgements = {label: own.judgement for label, own in candidate.labels.items() if own.judgement is not None}
+    """A candidate: the outcome on cross-fitted rows, if there is any, and the original and the chosen step on the repair set."""
+    judgements = {label: each.judgement for label, each in candidate.labels.items() if each.judgement is not None}
     if candidate.judgement is not None:
         lines = [outcome_words(candidate.judgement)]
     elif judgements:
@@ -96,45 +97,40 @@ def candidate_html(candidate: Candidate) -> str:
     else:
         lines = ["In-sample: there are no held-out rows to judge it by. Audit it on a test set."]
     rows = []
-    for label, own in list(candidate.labels.items())[:MOST_LABELS] or [("", candidate)]:
-        for step, name in ((0, "original"), (own.chosen, f"{own.ran}, step {own.chosen}")):
-            row = own.trace.iloc[step]
-            rows.append(
-                (f"{short_name(label) + ': ' if label else ''}{name}", f"{100 * row['gap']:+.1f}", f"{100 * row['performance']:.1f}")
-            )
+    for label, each in list(candidate.labels.items())[:MOST_LABELS] or [("", candidate)]:
+        prefix = f"{short_name(label)}: " if label else ""
+        for step, name in ((0, "original"), (each.chosen, f"{each.ran}, step {each.chosen}")):
+            row = each.trace.iloc[step]
+            rows.append((f"{prefix}{name}", f"{100 * row['gap']:+.1f}", f"{100 * row['performance']:.1f}"))
     if not candidate.labels:
-        lines.append(sentence(f"{why_words(candidate.why)}"))
-    lines.append(f"Goal: {goal_words(candidate.goal)}.")
+        lines.append(sentence(why_words(candidate.why)))
     goal = candidate.goal
+    lines.append(f"Goal: {goal_words(goal)}.")
     columns = ("step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE[goal.performance]}, %")
     return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
 
 
-def contrast_html(found: Contrast) -> str:
+def contrast_html(contrast: Contrast) -> str:
     """A comparison of scores or audits: the conclusion, and the change of every gap."""
-    gaps = shown_gaps(found.gaps)
     rows = []
-    for row in gaps.to_dict("records"):
+    for row in shown_gaps(contrast.gaps).to_dict("records"):
         sides = ["" if math.isnan(row[side]) else f"{100 * row[side]:+.1f}" for side in ("first", "second")]
         words, between, change = _gap_cells(row)
         rows.append((words, between, short_name(row["compared"]), *sides, change))
-    family = f"{found.comparisons:,} comparison{'' if found.comparisons == 1 else 's'}"
-    clear = f"* clear of 0 after adjustment for {family}"
-    columns = ("gap in", "between", "compared", short_name(found.first), "compared value", "change")
-    caption = f"Gaps in percentage points, group minus reference, with {percent(found.level)} intervals of the change; {clear}"
-    return _html([contrast_conclusion(found), *differ_words(found)], Table(caption, columns, rows))
+    clear = f"* clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')}"
+    columns = ("gap in", "between", "compared", short_name(contrast.first), "compared value", "change")
+    caption = f"Gaps in percentage points, group minus reference, with {percent(contrast.level)} intervals of the change; {clear}"
+    return _html([contrast_conclusion(contrast), *differ_words(contrast)], Table(caption, columns, rows))
 
 
-def monitoring_html(found: Monitoring) -> str:
+def monitoring_html(monitoring: Monitoring) -> str:
     """Gaps over time: the conclusion, and the state of every gap."""
     rows = []
-    for row in found.gaps.to_dict("records"):
-        words, between, so_far = _gap_cells({**row, "clear": False, "few": False})
-        rows.append((words, between, so_far, state_words(row)))
-    caption = (
-        f"{found.periods[0]} to {found.periods[-1]}, in percentage points, with limits that hold in all periods ({percent(found.level)})"
-    )
-    return _html([monitoring_conclusion(found)], Table(caption, ("gap in", "between", "all periods", "alarm"), rows))
+    for row in monitoring.gaps.to_dict("records"):
+        rows.append((*_gap_cells({**row, "clear": False, "few": False}), state_words(row)))
+    limits = f"with limits that hold in all periods ({percent(monitoring.level)})"
+    caption = f"{monitoring.periods[0]} to {monitoring.periods[-1]}, in percentage points, {limits}"
+    return _html([monitoring_conclusion(monitoring)], Table(caption, ("gap in", "between", "all periods", "alarm"), rows))
 
 
 def _html(lines: list[str], *tables: Table) -> str:

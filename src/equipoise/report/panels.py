@@ -1,6 +1,6 @@
-"""The geometry of small figures: ROC curves, score distributions, calibration and trajectories as paths in a drawing of 320 by 220.
+"""The geometry of small figures: ROC curves, score distributions, calibration and trajectories as SVG paths on a canvas of 320 by 220.
 
-Panels are small and stand next to one another, so that their letters stay readable on a phone and on paper. Templates draw them.
+Panels are small and placed side by side, so that their text stays readable on a phone and on paper. Templates draw them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures import Audit, Estimate, FloatArray, Rule
 from equipoise.report.text import amount, number, short
+from equipoise.report.wording.names import HEADLINE
 
 if TYPE_CHECKING:  # an audit of scores has a page without importing torch
     from equipoise.methods import Goal
@@ -24,10 +25,11 @@ if TYPE_CHECKING:  # an audit of scores has a page without importing torch
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
-POINTS = 240  # of a curve
+MOST_STEPS = 240  # drawn of a trace
 BARS = 30  # of a distribution
 BINS = 10  # of a calibration curve
-Called = Callable[[str], str]  # the user's words for a group
+MOST_SAID = 8  # groups in the text for screen readers
+Called = Callable[[str], str]  # from a group to the user's words for it
 
 
 @dataclass(frozen=True)
@@ -67,26 +69,26 @@ class Panel:
     bottom: int = HEIGHT - BOTTOM
 
 
-PANELS: dict[str, Callable[[Comparison], Sequence[Panel]]] = {}  # further figures of the section "Scores and thresholds", by heading
+PANELS: dict[str, Callable[[Comparison], Sequence[Panel]]] = {}  # added figures of the section "Scores and thresholds", by heading
 
 
 def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> None:
-    """Adds figures to every report, under a heading of their own: `draw` returns the panels of a comparison."""
+    """Adds figures to every report under a heading: `draw` returns the panels of a comparison."""
     PANELS[heading] = draw
 
 
 def along(value: float, low: float, high: float) -> float:
-    """The position of a value from the left of a panel."""
+    """The x coordinate of a value on an axis from `low` to `high`."""
     return LEFT + (WIDTH - RIGHT - LEFT) * (value - low) / (high - low)
 
 
 def up(value: float, low: float, high: float) -> float:
-    """The position of a value from the top of a panel."""
+    """The y coordinate of a value on an axis from `low` to `high`."""
     return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low)
 
 
 def line(points: Iterable[tuple[float, float]]) -> str:
-    """The path through points; a NaN breaks it.
+    """The path through points, interrupted at NaN.
 
     >>> line([(0, 1), (2.04, 3)])
     'M0 1L2 3'
@@ -96,130 +98,128 @@ def line(points: Iterable[tuple[float, float]]) -> str:
         if np.isnan(x) or np.isnan(y):
             pen = "M"
             continue
-        parts.append(f"{pen}{_brief(x)} {_brief(y)}")
+        parts.append(f"{pen}{_coordinate(x)} {_coordinate(y)}")
         pen = "L"
     return "".join(parts)
 
 
 def dot(x: float, y: float, radius: float = 4) -> str:
     """A circle as a path."""
-    return f"M{_brief(x - radius)} {_brief(y)}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0"
+    return f"M{_coordinate(x - radius)} {_coordinate(y)}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0"
 
 
-def _brief(value: float) -> str:
+def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
+DIAGONAL = Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))
+
+
 def percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
-    """The ticks of an axis in percent: "x" or "y"."""
+    """The ticks of the axis "x" or "y" in percent."""
     place = along if position == "x" else up
     return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
 
 
 def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
-    """The ROC curve of every group that `steps` has (see `steps_by_group`), and the point at which the rule decides."""
-    marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
-    points, words = [], []
+    """The ROC curve of every group in `steps` (see `steps_by_group`), and the operating point of the rule with decisions `f`."""
+    curves, points, words = [], [], []
     for k, level in enumerate(attribute.levels):
-        own, rows = steps[steps["group"] == level], attribute.codes == k
-        if not len(own):
+        group, rows = steps[steps["group"] == level], attribute.codes == k
+        if not len(group):
             continue
-        y, w = scores.y[rows], weights_of(scores)[rows]
-        fpr, tpr = (np.append(0.0, own[name].to_numpy()[::-1] / own[name].iloc[0]) for name in ("above_negative", "above_positive"))
-        path = line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True))
-        marks.append(Mark("curve", path, k, short(called(level))))
-        at = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
-        said = f"{short(called(level))}: sensitivity {amount(at[1])} at a false positive rate of {amount(at[0])}"
-        points.append(Mark("at", dot(along(at[0], 0, 1), up(at[1], 0, 1), 4.5), k, said))
-        words.append(said)
-    says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:8])}."
-    return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (*marks, *points))
+        name, y, w = short(called(level)), scores.y[rows], weights_of(scores)[rows]
+        fpr, tpr = (np.append(0.0, group[side].to_numpy()[::-1] / group[side].iloc[0]) for side in ("above_negative", "above_positive"))
+        curves.append(Mark("curve", line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True)), k, name))
+        false_positives, sensitivity = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
+        words.append(f"{name}: sensitivity {amount(sensitivity)} at a false positive rate of {amount(false_positives)}")
+        points.append(Mark("at", dot(along(false_positives, 0, 1), up(sensitivity, 0, 1), 4.5), k, words[-1]))
+    says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:MOST_SAID])}."
+    return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (DIAGONAL, *curves, *points))
 
 
 def weights_of(scores: Scores) -> FloatArray:
-    """The sample weight of each row; 1 where there are none."""
+    """The sample weight of each row; 1 without sample weights."""
     return np.ones(len(scores)) if scores.weight is None else scores.weight
 
 
 def _mean(values: FloatArray, weight: FloatArray, rows: npt.NDArray[np.bool_]) -> float:
-    """The weighted mean of some rows; NaN where there is none."""
+    """The weighted mean of the selected rows; NaN if there are none."""
     return float(values[rows] @ weight[rows] / weight[rows].sum()) if rows.any() else float("nan")
 
 
 def calibration_panel(title: str, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
-    """The share with the finding against the mean score, in about ten parts of the scores of each group that `steps` has."""
-    marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
-    words = []
+    """The share with the finding against the mean score, in about ten bins of the scores of each group in `steps`."""
+    marks, words = [DIAGONAL], []
     for k, level in enumerate(attribute.levels):
-        own = steps[steps["group"] == level]
-        if not len(own):
+        group, name = steps[steps["group"] == level], short(called(level))
+        if not len(group):
             continue
-        positive, negative, score = (_parts(own, name) for name in ("above_positive", "above_negative", "score"))
+        positive, negative, score = (_between_thresholds(group, column) for column in ("above_positive", "above_negative", "score"))
         n = positive + negative
-        place = np.minimum((BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), BINS - 1)
-        held, total, found = (np.bincount(place, values, BINS) for values in (n, score, positive))
-        spots = [(along(t / h, 0, 1), up(p / h, 0, 1)) for h, t, p in zip(held, total, found, strict=True) if h > 0]
-        marks.append(Mark("curve", line(spots), k, short(called(level))))
+        bins = np.minimum((BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), BINS - 1)
+        rows, scores, positives = (np.bincount(bins, values, BINS) for values in (n, score, positive))
+        spots = [(along(s / r, 0, 1), up(p / r, 0, 1)) for r, s, p in zip(rows, scores, positives, strict=True) if r > 0]
+        marks.append(Mark("curve", line(spots), k, name))
         marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
-        words.append(
-            f"{short(called(level))}: mean score {amount(float(score.sum() / n.sum()))}, share {amount(float(positive.sum() / n.sum()))}"
-        )
-    says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:8])}."
+        words.append(f"{name}: mean score {amount(float(score.sum() / n.sum()))}, share {amount(float(positive.sum() / n.sum()))}")
+    says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:MOST_SAID])}."
     return Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks))
 
 
-def _parts(steps: pd.DataFrame, name: str) -> FloatArray:
-    """What lies between the thresholds of a group: the differences of what lies above them; a sum of scores is one of its part already."""
-    values: FloatArray = steps[name].to_numpy(np.float64)
-    parts: FloatArray = values if name == "score" else values - np.append(values[1:], 0.0)
-    return parts
+def _between_thresholds(steps: pd.DataFrame, column: str) -> FloatArray:
+    """The amount between neighbouring thresholds of a group: differences of the amounts above; `score` is stored by bin already."""
+    values: FloatArray = steps[column].to_numpy(np.float64)
+    differences: FloatArray = values if column == "score" else values - np.append(values[1:], 0.0)
+    return differences
 
 
 def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called: Called = str) -> list[Panel]:
-    """The decision curve of each group of an attribute, before and after or alone, next to treating all and treating none."""
-    frames = [(title, audit.curves[audit.curves["attribute"] == attribute]) for title, audit in audits]
-    frames = [(title, frame[frame["net_benefit"].notna()]) for title, frame in frames]
+    """The decision curve of each group of an attribute, of one audit or before and after, next to treating all and treating none."""
+    curves = [
+        (title, audit.curves[(audit.curves["attribute"] == attribute) & audit.curves["net_benefit"].notna()]) for title, audit in audits
+    ]
     panels = []
-    for group in dict.fromkeys(frames[-1][1]["group"]):
-        own = [(title, frame[frame["group"] == group]) for title, frame in frames]
-        last = own[-1][1]
+    for group in dict.fromkeys(curves[-1][1]["group"]):
+        sides = [(title, frame[frame["group"] == group]) for title, frame in curves]
+        last = sides[-1][1]
         first, end = float(last["threshold"].min()), float(last["threshold"].max())
         if end <= first:
             continue
-        values = np.concatenate([frame[["net_benefit", "low", "high"]].to_numpy().ravel() for _, frame in own])
+        values = np.concatenate([frame[["net_benefit", "low", "high"]].to_numpy().ravel() for _, frame in sides])
         low, high = min(float(np.nanmin(values)), 0.0) - 0.01, max(float(np.nanmax(values)), 0.02) + 0.01
         marks = [Mark("base", line([(LEFT, up(0, low, high)), (WIDTH - RIGHT, up(0, low, high))]), title="treating none")]
-        x = [along(t, first, end) for t in last["threshold"]]
-        everyone = [(a, up(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
-        marks.append(Mark("diagonal", line(everyone), title="treating all"))
+        x = [along(threshold, first, end) for threshold in last["threshold"]]
+        treat_all = [(a, up(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
+        marks.append(Mark("diagonal", line(treat_all), title="treating all"))
         edge = [*zip(x, last["high"], strict=True), *reversed(list(zip(x, last["low"], strict=True)))]
         marks.append(Mark("area benefit", line((a, up(b, low, high)) for a, b in edge) + "Z"))
-        for k, (title, frame) in enumerate(own):
+        for k, (title, frame) in enumerate(sides):
             spots = [(along(t, first, end), up(b, low, high)) for t, b in zip(frame["threshold"], frame["net_benefit"], strict=True)]
-            marks.append(Mark("benefit" if k == len(own) - 1 else "benefit before", line(spots), title=title))
-        cut, benefit, every = (float(last.iloc[len(last) // 2][name]) for name in ("threshold", "net_benefit", "treat_all"))
+            marks.append(Mark("benefit" if k == len(sides) - 1 else "benefit before", line(spots), title=title))
+        middle, name = last.iloc[len(last) // 2], short(called(group))
         says = (
-            f"Decision curve of {short(called(group))}: at the threshold {number(cut, 2)} the net benefit is {number(1000 * benefit, 0)} "
-            f"per 1,000 patients; treating all has {number(1000 * every, 0)}."
+            f"Decision curve of {name}: at the threshold {number(middle['threshold'], 2)} the net benefit is "
+            f"{number(1000 * middle['net_benefit'], 0)} per 1,000 patients; treating all has {number(1000 * middle['treat_all'], 0)}."
         )
         ticks_x = tuple(Tick(along(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
         step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)
         ticks_y = tuple(Tick(up(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
-        panels.append(Panel(short(called(group)), says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
+        panels.append(Panel(name, says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
     return panels
 
 
 def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, code: int, steps: pd.DataFrame) -> Panel:
-    """The scores of one group: those with the finding upwards, those without downwards, and where the rule decides.
+    """The scores of one group: those with the finding upwards, those without downwards, and the thresholds of the rule.
 
-    Bars are as wide as the steps (see `steps_by_group`) and as high as the share of rows per width; a group without steps has none.
+    Bars are as wide as the steps (see `steps_by_group`), and their area is the share of rows; a group without steps has none.
     """
-    rows, weight = attribute.codes == code, weights_of(scores)
-    own = steps[steps["group"] == attribute.levels[code]]
-    edges = np.append(own["threshold"].to_numpy(np.float64), 1.0)
+    level = attribute.levels[code]
+    rows, weight, group = attribute.codes == code, weights_of(scores), steps[steps["group"] == level]
+    edges = np.append(group["threshold"].to_numpy(np.float64), 1.0)
     widths = np.maximum(np.diff(edges), 1 / BARS / 10)
-    parts = [_parts(own, name) for name in ("above_positive", "above_negative")]
-    shares = [part / part.sum() / widths / BARS for part in parts] if len(own) else []
+    counts = [_between_thresholds(group, column) for column in ("above_positive", "above_negative")]
+    shares = [count / count.sum() / widths / BARS for count in counts] if len(group) else []
     top = max([0.05, *(float(heights.max()) for heights in shares)])
     marks = []
     for sign, style, heights in zip((1, -1), ("with", "without"), shares, strict=False):
@@ -229,21 +229,19 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         outline.append((along(1, 0, 1), up(0, -top, top)))
         marks.append(Mark(f"area {style}", line(outline) + "Z"))
     marks.append(Mark("base", line([(along(0, 0, 1), up(0, -1, 1)), (along(1, 0, 1), up(0, -1, 1))])))
-    cuts = rule.cuts(attribute.levels[code])
+    cuts = rule.cuts(level)
     for cut in cuts:
         x = along(min(max(cut, 0.0), 1.0), 0, 1)
         marks.append(Mark("cut", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
-    where = ", ".join(number(cut, 3) for cut in cuts[:5])
-    counts = [_mean(rule.decide(scores), weight, rows & (scores.y == label)) for label in (1, 0)]
-    says = f"{title}: too few patients to show their scores"
-    if len(own):
-        says = (
-            f"{title}: scores of those with the finding (up) and without (down). "
-            f"Flagged: {amount(counts[0])} with it, {amount(counts[1])} without"
-        )
+    says = f"{title}: too few patients to show their scores."
+    if len(group):
+        flagged = [amount(_mean(rule.decide(scores), weight, rows & (scores.y == label))) for label in (1, 0)]
+        says = f"{title}: scores of those with the finding (up) and without (down). Flagged: {flagged[0]} with it, {flagged[1]} without."
+    if cuts:
+        says += f" Threshold {', '.join(number(cut, 3) for cut in cuts[:5])}."
     ticks = tuple(Tick(along(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
     sides = (Tick(up(0.5 * top, -top, top), "with"), Tick(up(-0.5 * top, -top, top), "without"))
-    return Panel(title, f"{says}. Threshold {where}." if cuts else f"{says}.", ticks, sides, "score", "", tuple(marks))
+    return Panel(title, says, ticks, sides, "score", "", tuple(marks))
 
 
 def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
@@ -252,9 +250,10 @@ def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
 
     candidate = tried.candidate
     trace = candidate.trace
-    tries = candidate.ran not in METHODS or not METHODS[candidate.ran].stepwise
+    stepwise = candidate.ran in METHODS and METHODS[candidate.ran].stepwise
     step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
-    keep = _visible(gap, performance, candidate.chosen)
+    chosen = candidate.chosen
+    drawn = _visible(gap, performance, chosen)
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
     low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
     low = -np.ceil(-low * 10) / 10
@@ -267,34 +266,32 @@ def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
         for bound in (goal.max_gap, -goal.max_gap):
             if bound >= low:
                 marks.append(Mark("max_gap", line([(LEFT, up(bound, low, 1)), (WIDTH - RIGHT, up(bound, low, 1))]), title="maximum gap"))
-    x = along(step[candidate.chosen], first, last)
-    marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[candidate.chosen])}"))
+    x = along(step[chosen], first, last)
+    marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[chosen])}"))
     for style, values in (("gap", gap), ("performance", performance)):
-        spots = [(along(s, first, last), up(v, low, 1)) for s, v in zip(step[keep], values[keep], strict=True)]
-        if tries:
-            marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
-        else:
+        spots = [(along(s, first, last), up(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
+        if stepwise:
             marks.append(Mark(f"track {style}", line(spots)))
-        marks.append(Mark(f"end {style}", dot(x, up(values[candidate.chosen], low, 1), 3.5)))
+        else:
+            marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
+        marks.append(Mark(f"end {style}", dot(x, up(values[chosen], low, 1), 3.5)))
     count = min(5, int(last - first) + 1)
     axis = tuple(Tick(along(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
-    at = candidate.chosen
-    kind = "points tried" if tries else "steps"
     says = (
-        f"{short(tried.name)}: {len(trace):,} {kind} on the repair set. At the first the gap is {amount(gap[0], 'points')} points "
-        f"and performance {amount(performance[0])}; at the chosen step {int(step[at])} they are "
-        f"{amount(gap[at], 'points')} points and {amount(performance[at])}."
+        f"{short(tried.name)}: {len(trace):,} {'steps' if stepwise else 'points tried'} on the repair set. "
+        f"At the first the gap is {amount(gap[0], 'points')} points and performance {amount(performance[0])}; "
+        f"at the chosen step {int(step[chosen])} they are {amount(gap[chosen], 'points')} points and {amount(performance[chosen])}."
     )
-    return Panel(short(tried.name), says, axis, ticks, "try" if tries else "step", "percent", tuple(marks))
+    return Panel(short(tried.name), says, axis, ticks, "step" if stepwise else "try", "percent", tuple(marks))
 
 
 def _visible(gap: FloatArray, performance: FloatArray, chosen: int) -> IntArray:
-    """Rows to draw of a long trace: of every section, those with the lowest and highest gap and performance, and the chosen one."""
+    """The rows of a trace to draw: of every section of a long one, the lowest and highest gap and performance, and the chosen row."""
     n = len(gap)
-    if n <= POINTS:
+    if n <= MOST_STEPS:
         return np.arange(n)
     rows = [0, n - 1, chosen]
-    for part in np.array_split(np.arange(n), POINTS // 4):
+    for part in np.array_split(np.arange(n), MOST_STEPS // 4):
         for values in (gap, performance):
             if not np.isnan(values[part]).all():
                 rows += [int(part[np.nanargmin(values[part])]), int(part[np.nanargmax(values[part])])]
@@ -302,12 +299,12 @@ def _visible(gap: FloatArray, performance: FloatArray, chosen: int) -> IntArray:
 
 
 def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
-    """The ends of an axis for values and their intervals: round, inside what is possible, wide enough to read."""
+    """The ends of an axis for values and their intervals: round numbers within the possible range, and wide enough to read."""
     known = pd.Series(values, dtype=float).dropna()
     if not len(known):
         return (-0.5, 0.5) if kind in ("points", "signed") else (0.0, 2.0) if kind == "number" else (0.0, 1.0)
     low, high = float(known.min()), float(known.max())
-    if kind == "number":  # a slope, whose target is 1
+    if kind == "number":  # a slope with the target 1
         return float(np.floor(min(low, 0.9) * 5) / 5), float(np.ceil(max(high, 1.1) * 5) / 5)
     if kind in ("points", "signed"):
         reach = max(abs(low), abs(high), 0.05) * 1.08
@@ -319,7 +316,7 @@ def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Scale:
-    """The axis of a forest plot, in percent of its width."""
+    """The axis of a forest plot; positions are in percent of its width."""
 
     low: float
     high: float
@@ -327,10 +324,9 @@ class Scale:
 
     @classmethod
     def of(cls, estimates: Sequence[Estimate], kind: str) -> Scale:
-        """An axis that includes all of them, with their simultaneous intervals."""
-        return cls(
-            *forest_range([end for e in estimates for end in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high)], kind), kind
-        )
+        """An axis that includes all estimates with their simultaneous intervals."""
+        values = [value for e in estimates for value in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high)]
+        return cls(*forest_range(values, kind), kind)
 
     def place(self, value: float) -> str:
         """The position of a value, from 1 to 99 so that no dot is cut off."""
@@ -348,3 +344,18 @@ class Scale:
             return number(value, 2, sign=self.kind == "signed")
         text = number(100 * value, 0 if math.isclose(100 * value, round(100 * value), abs_tol=1e-6) else 1, sign=self.kind == "points")
         return f"{text}%" if self.kind == "share" else text
+
+
+@dataclass(frozen=True)
+class RateView:
+    """One rate of all groups, with its axis; what a row holds depends on the page."""
+
+    rate: str
+    title: str
+    scale: Scale
+    rows: Sequence[Any]
+
+    @property
+    def headline(self) -> bool:
+        """Whether it is always visible on a page, not folded."""
+        return self.rate in HEADLINE

@@ -1,6 +1,6 @@
 """Pages as files, HTML or PDF. A PDF is printed by an installed Chromium (Chrome, Edge, Brave) without a window, or by WeasyPrint.
 
-The page is the short one for paper, which needs no script. Nothing is fetched: it is one file, and the browser has an empty profile.
+The short page for paper is printed, which needs no script. Nothing is fetched: it is one file, and the browser has an empty profile.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from equipoise.data import replacing, write_text
@@ -26,10 +26,11 @@ PLACES = (
     r"C:\Program Files (x86)\Microsoft\Edge\Application\msedge.exe",
 )
 QUIET = ("--headless", "--disable-gpu", "--disable-extensions", "--no-first-run", "--disable-background-networking", "--disable-sync")
-ALONE = ("--host-resolver-rules=MAP * ~NOTFOUND",)  # no name of the network is found
+OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND",)  # no host name is resolved
 WHOLE, SHORT = '<html lang="en">', '<html lang="en" data-paper>'
 POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
-SECONDS = 120.0
+TIMEOUT = 120.0  # seconds
+REPORT = "report.html"
 NONE_FOUND = (
     f"a PDF is printed by Chromium, Chrome or Edge, or by WeasyPrint; none was found. Install one of them (pip install weasyprint), set "
     f"{VARIABLE} to the path of a browser, or write the page (.html) and print it from any browser."
@@ -37,68 +38,83 @@ NONE_FOUND = (
 
 
 def browser() -> str | None:
-    """The path of a browser that can print: EQUIPOISE_CHROMIUM, else the first that is installed; None where there is none."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        if not Path(named).is_file():
-            raise BadInput(f"{VARIABLE} is {named!r}, which is not a file. Set it to the path of Chromium or Chrome, or unset it.")
-        return named
-    return next((found for found in map(shutil.which, NAMES) if found), None) or next((p for p in PLACES if Path(p).is_file()), None)
+    """The path of a browser that can print: EQUIPOISE_CHROMIUM, else the first that is installed; None if there is none."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        if not Path(path).is_file():
+            raise BadInput(f"{VARIABLE} is {path!r}, which is not a file. Set it to the path of Chromium or Chrome, or unset it.")
+        return path
+    return next((path for path in map(shutil.which, NAMES) if path), None) or next((path for path in PLACES if Path(path).is_file()), None)
 
 
 def check_printer() -> None:
-    """Raises an error where neither a browser nor WeasyPrint is installed: before any work, not after it."""
+    """Raises `BadInput` if neither a browser nor WeasyPrint is installed; call it before any work is done."""
     if browser() is None and importlib.util.find_spec("weasyprint") is None:
         raise BadInput(NONE_FOUND)
 
 
 def is_paper(path: Path) -> bool:
-    """Whether a page is printed, by the ending of its file."""
+    """Whether the path ends in .pdf."""
     return path.suffix.lower() == ".pdf"
 
 
 def write_by_ending(path: Path, make: Callable[[bool], str], *, follow: bool = True) -> Path:
-    """The path of a page, HTML or PDF by its ending, which is written whole or not at all; `make(True)` is the short page for paper."""
+    """Writes a page, HTML or PDF by the ending of its path, whole or not at all; `make(True)` returns the short page for paper."""
     return print_page(make(True), path) if is_paper(path) else write_text(path, make(False), follow=follow)
 
 
 def print_page(html: str, path: Path) -> Path:
-    """The path of the PDF of a page, which is written whole or not at all."""
+    """Prints a page as PDF, whole or not at all; returns its path."""
     check_printer()
-    found = browser()
+    program = browser()
     with tempfile.TemporaryDirectory(prefix="equipoise-") as folder:
-        source, made = Path(folder) / "page.html", Path(folder) / "page.pdf"
+        source, pdf = Path(folder) / "page.html", Path(folder) / "page.pdf"
         source.write_text(html, encoding="utf-8")
-        if found is None:
-            _weasyprint(source, made)
+        if program is None:
+            importlib.import_module("weasyprint").HTML(filename=str(source)).write_pdf(str(pdf))
         else:
-            _chromium(found, source, made, Path(folder))
+            _print_with_chromium(program, source, pdf)
         with replacing(path) as temporary:
-            shutil.copyfile(made, temporary)
+            shutil.copyfile(pdf, temporary)
     return path
 
 
 def short_page(html: str, where: str) -> str:
-    """The short page for paper from a whole report that was written before: without scripts, and what is folded is left out."""
+    """The short page for paper from a saved report: without scripts and without folded sections."""
     if WHOLE not in html[:500] or '<meta name="generator" content="Equipoise">' not in html[:5000]:
         raise BadInput(f"{where} is not a report of Equipoise. Name a folder that `equipoise debias` wrote, or the JSON of an audit.")
     cut = re.sub(r"<script\b.*?</script>", "", html, flags=re.DOTALL)
     return cut.replace(WHOLE, SHORT, 1).replace("<head>", f"<head>\n{POLICY}", 1)
 
 
-def _chromium(found: str, source: Path, made: Path, folder: Path) -> None:
+def report_of_folder(
+    folder: Path, page: str | Path | None, pdf: str | Path | None, group_names: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Copies the report in the folder of a repair to `page`, or prints it to `pdf`, or both; returns their paths."""
+    report = folder / REPORT
+    if not report.is_file():
+        raise BadInput(f"{folder} has no {REPORT}. Name a folder that `equipoise debias --out` wrote, or the JSON of an audit.")
+    if page is None and pdf is None:
+        raise BadInput(f"{folder} has its page already: {report}. Give --pdf FILE.pdf to print it, or --report FILE.html to copy it.")
+    if group_names:
+        raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit --group-name.")
+    html = report.read_text(encoding="utf-8")
+    short = short_page(html, str(report))
+    written = [] if page is None else [write_text(Path(page), html)]
+    return written if pdf is None else [*written, print_page(short, Path(pdf))]
+
+
+def _print_with_chromium(program: str, source: Path, pdf: Path) -> None:
     root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox does not start for root, as in a container
-    own = [f"--user-data-dir={folder / 'profile'}", "--no-pdf-header-footer", f"--print-to-pdf={made}"]
-    command = [found, *QUIET, *ALONE, *(["--no-sandbox"] if root else []), *own, source.as_uri()]
+    profile = f"--user-data-dir={pdf.parent / 'profile'}"
+    sandbox = ["--no-sandbox"] if root else []
+    command = [program, *QUIET, *OFFLINE, *sandbox, profile, "--no-pdf-header-footer", f"--print-to-pdf={pdf}", source.as_uri()]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)
+        problem = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
-    if not made.exists() or not made.read_bytes()[:5] == b"%PDF-":
-        raise BadInput(f"{found} printed no PDF: {said}. Write the page (.html) and print it from a browser, or set {VARIABLE} to another.")
-
-
-def _weasyprint(source: Path, made: Path) -> None:
-    weasyprint = importlib.import_module("weasyprint")
-    weasyprint.HTML(filename=str(source)).write_pdf(str(made))
+        problem = str(error)
+    if not pdf.exists() or pdf.read_bytes()[:5] != b"%PDF-":
+        raise BadInput(
+            f"{program} printed no PDF: {problem}. Write the page (.html) and print it from a browser, or set {VARIABLE} to another."
+        )

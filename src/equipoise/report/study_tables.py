@@ -1,6 +1,6 @@
 """The results of a study as the paper's tables: mean and sd over splits, the best in bold, the second best in italics, the published number
-and the difference from it. For a terminal, as CSV and as LaTeX; of the test sets or of the validation sets. A study by folds has a table of
-its pooled folds as well.
+and the difference from it. For a terminal, as CSV and as LaTeX; on the test sets or the validation sets. A study by folds also has a table
+of its pooled folds.
 """
 
 import textwrap
@@ -17,35 +17,28 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report.text import interval, p_words, printable
+from equipoise.report.text import interval, p_words, plural, printable
 from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3
-FAR_FEWER = 0.25  # of the paper's rows: with fewer, differences from its numbers come with a warning
+FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
 HEADERS = {"size": "|bias|", "p_value": "p", "published": "published", "difference": "diff."}
 POOLED = ("method", "gap", "|gap|", "p", "performance", "change of the gap", "performance lost")
-WIDTHS = {
-    "name": 24,
-    "ours": 17,
-    "size": 8,
-    "p_value": 7,
-    "published": 16,
-    "difference": 9,
-}  # of columns, with the space between them
+WIDTHS = {"name": 24, "ours": 17, "size": 8, "p_value": 7, "published": 16, "difference": 9}  # of columns, with the space between them
 
 
 def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "test") -> RenderableType:
     """The tables for a terminal of this width."""
     frame = study_table(plan, rows, part)
-    parts: list[RenderableType] = []
-    for measure in plan.measures:
-        for quantity in QUANTITIES:
-            here = frame[frame["measure"] == measure]
-            parts += [_rich(layout) for layout in _layouts(plan, here, measure, quantity, width, part)]
-    parts += [Text(line, style="dim") for line in _notes(plan, rows)]
-    return Group(*parts)
+    tables = [
+        _rich(layout)
+        for measure in plan.measures
+        for quantity in QUANTITIES
+        for layout in _layouts(plan, frame[frame["measure"] == measure], measure, quantity, width, part)
+    ]
+    return Group(*tables, *(Text(line, style="dim") for line in _notes(plan, rows)))
 
 
 def study_text(plan: Plan, rows: pd.DataFrame) -> str:
@@ -56,7 +49,7 @@ def study_text(plan: Plan, rows: pd.DataFrame) -> str:
 
 
 def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
-    """rows.csv, table.csv and, where there is an original network to compare with, comparison.csv. The rows have both sets."""
+    """Writes rows.csv (of both sets), table.csv and, if the study has the original network, comparison.csv."""
     frames = {"rows": rows, "table": study_table(plan, rows, part)}
     baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL), None)
     if baseline in set(rows["method"]):
@@ -65,7 +58,7 @@ def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "te
 
 
 def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
-    """One file per measure and quantity, for \\input in a document with booktabs. As in the paper, without p-values."""
+    """Writes one file per measure and quantity, for \\input in a document with booktabs. As in the paper, without p-values."""
     frame = study_table(plan, rows, part)
     written = []
     for measure in plan.measures:
@@ -90,7 +83,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table: titles of its lines and of its groups of columns, and a cell for each pair."""
+    """A table: titles of its rows (`lines`) and of its groups of columns, and a cell for each pair."""
 
     title: str
     corner: str
@@ -106,36 +99,36 @@ class Layout:
 
 
 def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
-    """Methods in lines and data in columns, as in the paper's tables; where there are more data, vice versa, as for its simulations."""
-    found = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
+    """Methods in rows and data in columns, as in the paper's tables; vice versa if there are more data, as for its simulations."""
+    cells = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
     data = {d.name: printable(d.title or d.name) for d in plan.data if d.name in set(frame["data"])}
     methods = {a.name: a.name for a in plan.methods if a.name in set(frame["method"])}
-    upright = len(data) <= max(len(methods), 3)
-    down, across = (methods, data) if upright else (data, methods)
+    methods_down = len(data) <= max(len(methods), 3)
+    down, across = (methods, data) if methods_down else (data, methods)
     what = "bias: the group's rate minus the reference's" if quantity == "gap" else plan.performance.replace("_", " ")
     title = f"{measure.upper()}, {what} on the {part} set, mean ± sd over splits"
     names = list(across)
-    whole = Layout("", "", (), (), (tuple(found.values()),))
-    side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in whole.shown)) if found else 1
+    all_cells = Layout("", "", (), (), (tuple(cells.values()),))
+    side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in all_cells.shown)) if cells else 1
     for start in range(0, len(names), side_by_side):
         chunk = names[start : start + side_by_side]
-        cells = tuple(tuple(found.get((c, d) if upright else (d, c), Cell()) for c in chunk) for d in down)
-        yield Layout(title, "method" if upright else "data", tuple(down.values()), tuple(across[c] for c in chunk), cells)
+        rows = tuple(tuple(cells.get((c, d) if methods_down else (d, c), Cell()) for c in chunk) for d in down)
+        yield Layout(title, "method" if methods_down else "data", tuple(down.values()), tuple(across[c] for c in chunk), rows)
 
 
 def _cell(row: dict[str, float], quantity: str) -> Cell:
     sign = "+" if quantity == "gap" else ""
-    ours = _spread(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
+    ours = _mean_sd(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
     size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
     p = p_words(row["p_value"]) if quantity == "gap" else ""
     rank = int(row[f"{quantity}_rank"])
     if np.isnan(row.get(f"published_{quantity}", np.nan)):
         return Cell(ours, size, p, rank=rank)
-    paper = _spread(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
+    paper = _mean_sd(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
     return Cell(ours, size, p, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
 
 
-def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
+def _mean_sd(mean: float, sd: float, digits: int, sign: str) -> str:
     return f"{mean:{sign}.{digits}f}" + ("" if np.isnan(sd) else f" ± {sd:.{digits}f}")
 
 
@@ -147,17 +140,17 @@ def _rich(layout: Layout) -> Table:
         for part in layout.shown:
             table.add_column(Text(HEADERS.get(part, name), style="dim" if part in HEADERS else ""), justify="right", no_wrap=part != "ours")
     for name, line in zip(layout.lines, layout.cells, strict=True):
-        texts = [Text(_folded(name) if layout.corner == "method" else name)]
+        texts = [Text(_wrapped(name) if layout.corner == "method" else name)]
         for cell in line:
             texts += [Text(getattr(cell, part), style=RANKS.get(cell.rank, "") if part == "ours" else "dim") for part in layout.shown]
         table.add_row(*texts)
     return table
 
 
-def _folded(name: str) -> str:
-    """The name of a method, on several lines where it is longer than its column, so that the numbers next to it are not cut.
+def _wrapped(name: str) -> str:
+    """The name of a method, wrapped if it is longer than its column, so that the numbers next to it are not cut off.
 
-    >>> print(_folded("adversarial-finetune-published"))
+    >>> print(_wrapped("adversarial-finetune-published"))
     adversarial-finetune-
       published
     """
@@ -197,7 +190,7 @@ def _escaped(text: str) -> str:
 
 
 def _size_notes(known: Sequence[FromSource | FromFile], rows: pd.DataFrame) -> Iterator[str]:
-    """The rows of each set next to the paper's, and a warning where there are far fewer."""
+    """The rows of each set next to the paper's, and a warning if there are far fewer."""
     if not set(SIZES) <= set(rows.columns):
         return
     for data in known:
@@ -210,27 +203,28 @@ def _size_notes(known: Sequence[FromSource | FromFile], rows: pd.DataFrame) -> I
         yield f"{title}: {sizes} rows for training, validation and test; the paper has {' / '.join(f'{n:,}' for n in paper)}."
         if ours.sum() < FAR_FEWER * sum(paper):
             share = ours.sum() / sum(paper)
-            yield f"Warning: {title} has {share:.1%} of the paper's rows: too few to compare with its numbers; the differences are chance."
+            too_few = "too few to compare with its numbers; the differences may be due to chance"
+            yield f"Warning: {title} has {share:.1%} of the paper's rows: {too_few}."
 
 
 def _notes(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
-    done = rows.groupby(["data", "measure", "method"]).size()
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
         "which scatter around 0 cannot hide. P: twice the median over splits of the permutation p-value, "
         "which holds for splits that share rows."
     ]
-    known = [d for d in plan.data if any(published(d.published, m, a.method) for m in plan.measures for a in plan.methods)]
+    known = [data for data in plan.data if any(published(data.published, m, arm.method) for m in plan.measures for arm in plan.methods)]
     if known:
         lines[0] += " Diff.: ours minus published."
         lines += _size_notes(known, rows)
-    missing = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits - int(done.sum())
-    if missing:
-        lines.append(f"Not complete: {missing:,} rows of {missing + int(done.sum()):,} are missing; run the study again to resume it.")
-    unmet = rows.groupby("method", sort=False)["met"].mean()
-    below = [f"{name} in {1 - share:.0%}" for name, share in unmet.items() if share < 1]
-    if below:
-        lines.append(f"Goal not met on the validation set: {', '.join(below)} of rows.")
+    planned = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits
+    done = int(rows.groupby(["data", "measure", "method"]).size().sum())
+    if done != planned:
+        lines.append(f"Not complete: {planned - done:,} rows of {planned:,} are missing; run the study again to resume it.")
+    met = rows.groupby("method", sort=False)["met"].mean()
+    unmet = [f"{name} in {1 - share:.0%}" for name, share in met.items() if share < 1]
+    if unmet:
+        lines.append(f"Goal not met on the validation set: {', '.join(unmet)} of rows.")
     return lines
 
 
@@ -239,15 +233,14 @@ def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
     if frame.empty:
         return Text("No cross-validation is complete yet, so there are no pooled folds.")
     tables: list[RenderableType] = []
-    for (data, measure), here in frame.groupby(["data", "measure"], sort=False):
-        first = here.iloc[0]
-        repeats = f"{first['repeats']} {'repeat' if first['repeats'] == 1 else 'repeats'}"
-        held = f"{first['patients']:,} patients, {first['rows']:,} rows, {repeats}"
-        title = f"{plan.named(str(data)).title or data}, {measure}: all folds pooled ({held})"
+    for (data, measure), pooled in frame.groupby(["data", "measure"], sort=False):
+        first = pooled.iloc[0]
+        size = f"{first['patients']:,} patients, {first['rows']:,} rows, {plural(first['repeats'], 'repeat')}"
+        title = f"{plan.named(str(data)).title or data}, {measure}: all folds pooled ({size})"
         table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
         for column in POOLED:
             table.add_column(column, no_wrap=column == "method")
-        for line in pooled_lines(here):
+        for line in pooled_lines(pooled):
             table.add_row(*line)
         tables.append(table)
     note = (
@@ -259,7 +252,7 @@ def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
 
 
 def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The texts of each line of pooled folds, as in POOLED."""
+    """The cells of each row of pooled folds; columns are those of POOLED."""
     return [
         (
             str(row["method"]),

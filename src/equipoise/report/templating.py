@@ -1,7 +1,7 @@
-"""The frame of every page: templates, style, scripts and their data, and words that all pages share.
+"""Templates: the frame of every page with its style, scripts and their data, and the settings for HTML, XML, Markdown and plain text.
 
-Everything is escaped; the only script may run because of its hash, so no name in a user's file could become a script even if an escape were
-missed.
+Everything in HTML is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could
+run as a script even if an escape were missed.
 """
 
 import base64
@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.report.measure_words import upper_bound_words
-from equipoise.report.text import LONGEST, amount, count, p_words, plain, sentence, short, span, thousand
+from equipoise.report.text import LONGEST, amount, clean, count, fenced, line, name, p_words, plain, sentence, short, span, thousand
+from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 LIMITS = (
@@ -33,7 +32,7 @@ LIMITS = (
 )
 
 
-class Book:
+class LongNames:
     """The names that are too long for a table, in the order of their first use; the page lists them in full at its end."""
 
     def __init__(self) -> None:
@@ -50,32 +49,50 @@ class Book:
 
 
 def page_of(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), *, paper: bool = False) -> str:
-    """A template with its context as HTML. On `paper` it is short: without scripts and without what is folded."""
-    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": Book(), "paper": paper}
+    """A template with its context as HTML; on `paper`, without scripts and folded sections."""
+    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper}
     if scripts and not paper:
         script = "".join(map(_read, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
-    return _environment().get_template(template).render(shared | dict(context))
+    return render(template, shared | dict(context))
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """A template with its context as text, with the settings of its kind, by the ending of its name."""
+    return _environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template).render(context)
 
 
 @cache
-def _environment() -> Environment:
-    """The templates: everything is escaped, and an unknown name is an error."""
+def _environment(kind: str) -> Environment:
+    """The settings for html, xml, md or txt: an unknown name is an error, and HTML and XML are escaped.
+
+    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`.
+    """
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=kind in ("html", "xml"),
+        finalize=_cleaned if kind == "xml" else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=kind in ("xml", "md"),
     )
-    for make in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words):
-        environment.filters[make.__name__] = make
+    for function in (amount, count, fenced, line, name, p_words, plain, sentence, short, span, thousand, upper_bound_words):
+        environment.filters[function.__name__] = function
     environment.tests["nan"] = math.isnan
     return environment
 
 
-def _read(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
+def _cleaned(value: object) -> object:
+    return value if isinstance(value, Markup) else clean(value)  # the output of a macro is clean already
+
+
+def _read(file: str) -> str:
+    return (TEMPLATES / file).read_text(encoding="utf-8")
 
 
 def script_data(data: object) -> Markup:
-    """JSON for inside a <script> element, which no name in it can end."""
+    """JSON for a <script> element, with every character escaped that could end the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -83,22 +100,3 @@ def script_data(data: object) -> Markup:
 def numbered(contents: Mapping[str, str]) -> dict[str, Any]:
     """The contents of a page by anchor, and the number of each section."""
     return {"contents": list(contents.items()), "sections": {anchor: k + 1 for k, anchor in enumerate(contents)}}
-
-
-def how_many(rows: int, patients: int | None, kind: str = "") -> str:
-    """How many patients and rows: '500 patients (1,200 rows)'.
-
-    >>> how_many(1200, 500), how_many(1200, None, "test")
-    ('500 patients (1,200 rows)', '1,200 test rows')
-    """
-    of = f"{kind} " if kind else ""
-    return f"{rows:,} {of}rows" if patients is None else f"{patients:,} {of}patients" + ("" if patients == rows else f" ({rows:,} rows)")
-
-
-def date_words(when: str) -> str:
-    """A date and time in words; what is none stays as it is."""
-    try:
-        moment = datetime.fromisoformat(when)
-    except ValueError:
-        return short(when)
-    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".rstrip()

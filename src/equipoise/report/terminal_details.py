@@ -1,5 +1,6 @@
-"""Everything that an audit found, in a terminal: all rates, gaps and curves, underdiagnosis, shrunken gaps and layers."""
+"""The whole audit in a terminal (--verbose): all rates, gaps and curves, underdiagnosis, shrunken gaps and probes of layers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,31 +11,39 @@ from rich.text import Text
 
 from equipoise import models
 from equipoise.measures import CALIBRATION_ERROR, EVERYONE, GROUP_MEASURES, OF_ALL, SCORE_MEASURES, Audit, group_estimate, meaning
-from equipoise.report.measure_words import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
-from equipoise.report.terminal_pieces import CLEAR_MARK, FEW_MARK, about_rows, headline, how_sampled, marks, points, share, table_of
-from equipoise.report.text import interval, p_words, percent, printable, short_name
-from equipoise.report.wording import comparison_words
+from equipoise.report.terminal_audit import (
+    CLEAR_MARK,
+    FEW_MARK,
+    about_intervals,
+    about_rows,
+    between,
+    headline,
+    marks,
+    points,
+    share,
+    table_of,
+)
+from equipoise.report.text import interval, p_words, percent, plural, printable, short_name
+from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
 
 WIDE = 110  # columns of a terminal below which simultaneous intervals are left out
-GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
-INTERVAL = GAP_INTERVAL = len("-0.123 [-0.123, -0.123]†")
-LONGEST_HEADER = len("detectable")
+AMONG = {None: "all patients", 1: "positives", 0: "negatives"}  # rows of a probe, by label
+INTERVAL = len("-0.123 [-0.123, -0.123]†")
 
 
 def audit_view(audit: Audit) -> RenderableType:
-    """The whole audit: what was audited, the conclusion, a table of rates, a table of gaps, and notes."""
+    """The whole audit: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
     parts: list[RenderableType] = headline(audit)
     if any(name in PERFORMANCE or name in OF_ALL for name in audit.estimates):
-        parts.append(_performance(audit))
+        parts.append(_performance_table(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
-    parts += [_GapRows(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
+    parts += [_GapTable(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
     if audit.curves["net_benefit"].notna().any():
-        parts.append(_curves(audit))
-    parts += _remarks(audit)
-    return Group(*parts)
+        parts.append(_curve_table(audit))
+    return Group(*parts, *(Text(note, style="dim") for note in _notes(audit)))
 
 
-def _performance(audit: Audit) -> Table:
+def _performance_table(audit: Audit) -> Table:
     table = table_of(f"All patients, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     table.add_column("value", justify="right")
@@ -47,7 +56,7 @@ def _performance(audit: Audit) -> Table:
 
 @dataclass(frozen=True)
 class _GroupTables:
-    """The rates of an attribute's groups: as many groups next to each other as fit the terminal, so that no interval is broken."""
+    """The rates of an attribute's groups: as many groups side by side as fit the terminal, so that no interval is broken."""
 
     rows: pd.DataFrame
     audit: Audit
@@ -56,10 +65,10 @@ class _GroupTables:
         names = max(map(len, (rate.name for rate in RATES.values()))) + 4  # with the table's edges and padding
         fit = max(1, (options.max_width - names) // (INTERVAL + 3))
         for start in range(0, len(self.rows), fit):
-            yield _groups(self.rows.iloc[start : start + fit], self.audit)
+            yield _group_table(self.rows.iloc[start : start + fit], self.audit)
 
 
-def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
+def _group_table(rows: pd.DataFrame, audit: Audit) -> Table:
     table = table_of(f"By {short_name(rows['attribute'].iloc[0])}, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     for name, row in rows.iterrows():
@@ -69,75 +78,67 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
         table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
     for measure in (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR):
         if measure in rows:
-            found = [group_estimate(row, measure) for _, row in rows.iterrows()]
+            estimates = [group_estimate(row, measure) for _, row in rows.iterrows()]
             title = rate_title(measure, audit.settings) + (" [if calibrated]" if measure == CALIBRATION_ERROR else "")
-            table.add_row(Text(title), *(_interval(e.value, e.low, e.high, few=e.few) for e in found))
+            table.add_row(Text(title), *(_interval(e.value, e.low, e.high, few=e.few) for e in estimates))
     return table
 
 
-def _curves(audit: Audit) -> Table:
-    """Net benefit by group at about five of the thresholds."""
+def _curve_table(audit: Audit) -> Table:
+    """Net benefit by group at up to five of the thresholds."""
     cuts = sorted(audit.curves["threshold"].unique())
     cuts = [cuts[k] for k in sorted({round(k * (len(cuts) - 1) / 4) for k in range(5)})]
-    table = table_of("Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0")
-    table.add_column("group", overflow="fold")
-    for cut in cuts:
-        table.add_column(f"{cut:.3g}", justify="right", no_wrap=True)
+    title = "Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0"
+    table = table_of(title, text=["group"], numbers=[f"{cut:.3g}" for cut in cuts])
     for (attribute, group), rows in audit.curves.groupby(["attribute", "group"], sort=False):
-        here = rows.set_index("threshold")
-        pairs = [(float(here.loc[cut, "net_benefit"]), float(here.loc[cut, "treat_all"])) for cut in cuts]
-        cells = ["" if np.isnan(benefit) else f"{1000 * benefit:.0f}, {1000 * every:.0f}" for benefit, every in pairs]
+        curve = rows.set_index("threshold").loc[cuts, ["net_benefit", "treat_all"]]
+        cells = ["" if np.isnan(benefit) else f"{1000 * benefit:.0f}, {1000 * treat_all:.0f}" for benefit, treat_all in curve.to_numpy()]
         name = "all patients" if attribute == EVERYONE else f"{short_name(attribute)}: {short_name(group)}"
         table.add_row(Text(name), *cells)
     return table
 
 
 def underdiagnosis_view(audit: Audit) -> RenderableType:
-    """Underdiagnosis by group: of those with a finding, the share that is decided to have none."""
+    """Underdiagnosis by group: of patients with a finding, the share decided to have none."""
     level = percent(audit.settings.level)
-    table = table_of(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals")
-    table.add_column("group", overflow="fold")
+    table = table_of(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals", text=["group"])
     table.add_column("with a finding", justify="right", max_width=len("a finding"))
-    table.add_column("underdiagnosed, %", justify="right", no_wrap=True)
-    table.add_column("gap, points", justify="right", no_wrap=True)
-    table.add_column("adjusted p", justify="right", no_wrap=True)
+    for column in ("underdiagnosed, %", "gap, points", "adjusted p"):
+        table.add_column(column, justify="right", no_wrap=True)
     several = len(audit.references) > 1
     for row in audit.underdiagnosis.itertuples():
-        head = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
-        ends = {"value": row.gap, "low": row.gap_low, "high": row.gap_high, "clear": row.clear, "few": row.few}
-        gap = Text("") if row.reference else Text.assemble(points(ends), marks(ends))
-        cells: list[RenderableType] = [f"{row.with_finding:,}", share(row.rate, row.low, row.high, few=False), gap]
+        name = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
+        gap = {"value": row.gap, "low": row.gap_low, "high": row.gap_high, "clear": row.clear, "few": row.few}
         table.add_row(
-            Text(f"{head}{' (ref.)' if row.reference else ''}"), *cells, "" if np.isnan(row.p_adjusted) else p_words(row.p_adjusted)
+            Text(f"{name}{' (ref.)' if row.reference else ''}"),
+            f"{row.with_finding:,}",
+            share(row.rate, row.low, row.high, few=False),
+            Text("") if row.reference else Text.assemble(points(gap), marks(gap)),
+            p_words(row.p_adjusted),
         )
-    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(audit)} (Holm)"
-    note = f"No finding: {printable(audit.rule.describe())}. {clear}."
-    return Group(table, Text(note, style="dim"))
+    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)"
+    return Group(table, Text(f"No finding: {printable(audit.rule.describe())}. {clear}.", style="dim"))
 
 
 def shrunken_view(audit: Audit, label: str = "") -> RenderableType:
-    """Shrunken gaps (empirical Bayes) next to the plain ones, of attributes with groups enough."""
-    of = f" of {short_name(label)}" if label else ""
+    """Shrunken gaps (empirical Bayes) next to the plain ones, of attributes with at least four groups."""
+    of_label = f" of {short_name(label)}" if label else ""
     gaps = audit.shrunken()
     gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
     if not len(gaps):
-        return Text(f"No shrunken gaps{of}: they need an attribute with at least four groups that have a rate.", style="dim")
-    table = table_of(f"Shrunken gaps{of} (empirical Bayes), with {percent(audit.settings.level)} intervals, in points")
-    for name in ("gap in", "between"):
-        table.add_column(name, overflow="fold")
-    for name in ("plain", "shrunken"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in gaps.itertuples():
-        shrunken = f"{100 * row.shrunken:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
-        between = Text(f"{short_name(row.group)} vs {short_name(row.reference)}")
-        table.add_row(Text(gap_words(str(row.measure))), between, f"{100 * row.value:+.1f}", shrunken)
-    note = "Rates are drawn towards the mean of the groups, the more the less is known of each: better on average, biased towards no gap."
+        return Text(f"No shrunken gaps{of_label}: they need an attribute with at least four groups that have a rate.", style="dim")
+    title = f"Shrunken gaps{of_label} (empirical Bayes), with {percent(audit.settings.level)} intervals, in points"
+    table = table_of(title, text=["gap in", "between"], numbers=["plain", "shrunken"])
+    for row in gaps.to_dict("records"):
+        plain, shrunken, low, high = (f"{100 * row[column]:+.1f}" for column in ("value", "shrunken", "low", "high"))
+        table.add_row(Text(gap_words(str(row["measure"]))), Text(between(row)), plain, f"{shrunken} [{low}, {high}]")
+    note = "Rates are shrunk towards the mean of the groups, more if less is known about them: better on average, biased towards no gap."
     return Group(table, Text(note, style="dim"))
 
 
 @dataclass(frozen=True)
-class _GapRows:
-    """The gaps of an attribute with their p-values, and simultaneous intervals where the terminal is wide enough."""
+class _GapTable:
+    """The gaps of an attribute with their p-values, and with simultaneous intervals if the terminal is wide enough."""
 
     rows: pd.DataFrame
 
@@ -146,10 +147,10 @@ class _GapRows:
         table = table_of(f"Gaps by {short_name(self.rows['attribute'].iloc[0])}: the group's rate minus the reference's")
         table.add_column("measure", no_wrap=True)
         table.add_column("between", overflow="fold")
-        table.add_column("gap", justify="right", width=GAP_INTERVAL)
+        table.add_column("gap", justify="right", width=INTERVAL)
         if wide:
             table.add_column("simultaneous", justify="right", no_wrap=True)
-        table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
+        table.add_column("minimum detectable gap", justify="right", max_width=len("detectable"))
         table.add_column("p", justify="right")
         table.add_column("adjusted p", justify="right", max_width=len("adjusted"))
         for row in self.rows.itertuples():
@@ -165,21 +166,18 @@ class _GapRows:
         yield table
 
 
-def _remarks(audit: Audit) -> list[RenderableType]:
-    lines = list(about_rows(audit))
+def _notes(audit: Audit) -> Iterator[str]:
+    yield from about_rows(audit)
     for name in audit.assumed:
         reference = short_name(audit.references[name])
-        lines.append(f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference).")
+        yield f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference)."
     for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
         if note:
-            lines.append(f"{short_name(attribute)} {short_name(group)}: {lacking_words(str(note))}.")
-    lines.append(how_sampled(audit))
+            yield f"{short_name(attribute)} {short_name(group)}: {lacking_words(str(note))}."
+    yield about_intervals(audit)
     if len(audit.gaps):
-        lines.append("p: by permutation of groups; adjusted p: for all comparisons of the audit; measures that mirror each other are one.")
-    meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
-    if meanings:
-        lines.append("; ".join(meanings) + ".")
-    return [Text(line, style="dim") for line in lines]
+        yield "p: by permutation of groups; adjusted p: for all comparisons of the audit; measures that mirror each other are one."
+        yield "; ".join(f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()) + "."
 
 
 def _interval(value: float, low: float, high: float, sign: str = "", few: bool = False) -> Text:
@@ -187,7 +185,7 @@ def _interval(value: float, low: float, high: float, sign: str = "", few: bool =
 
 
 def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
-    """How well each attribute can be predicted from each layer, which does not show whether it is used."""
+    """How well each attribute can be predicted from each layer, which does not show whether the network uses it."""
     parts: list[RenderableType] = []
     for name, rows in layers.groupby("attribute", sort=False):
         table = table_of(
@@ -197,12 +195,12 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
             table.add_column(column, justify="left" if column in ("layer", "among") else "right", overflow="fold")
         table.columns[-1].width = INTERVAL
         for _, row in rows.iterrows():
-            where = (str(row["depth"]), short_name(row["layer"]), f"{row['width']:,}")
+            layer = (str(row["depth"]), short_name(row["layer"]), f"{row['width']:,}")
             for k, (measure, label) in enumerate(models.GIVEN.items()):
-                found = _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
+                auroc = _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
                 if row[f"{measure}_low"] > row["chance"]:
-                    found.stylize("bold")
-                table.add_row(*(where if k == 0 else ("", "", "")), GIVEN_NAMES[label], found)
+                    auroc.stylize("bold")
+                table.add_row(*(layer if k == 0 else ("", "", "")), AMONG[label], auroc)
         parts.append(table)
         parts += [Text(f"{short_name(name)}: {printable(note)}.", style="dim") for note in dict.fromkeys(rows["note"]) if note]
     chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label, differences in prevalence have no effect."

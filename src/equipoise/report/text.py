@@ -5,15 +5,16 @@ Shares are percentages with one decimal place, differences are percentage points
 
 import math
 import re
+from datetime import datetime
 
 INSUFFICIENT = "insufficient data"
-LONGEST = 40  # characters of a name on the page; the list of names at its end has it in full
+LONGEST = 40  # characters of a name on a page; the list of names at its end shows it in full
 LONGEST_NAME, LONGEST_LINE = 60, 800  # characters of a name in a table or a card, and of a sentence in a card
 MINUS = "\N{MINUS SIGN}"
-UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
-# Besides controls: what XML forbids, what no file can hold, and what some readers take for the end of a line or of a file.
-UNFIT = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u2028\u2029\ufeff]")
-# What Markdown or HTML could act on; a '_' inside a word and an '&' that begins no entity are harmless and stay readable.
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
+# Characters that XML forbids, that UTF-8 cannot encode, or that some readers take for the end of a line or of a file.
+UNSAFE = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u2028\u2029\ufeff]")
+# Characters with a meaning in Markdown or HTML; a '_' inside a word and an '&' that begins no entity are harmless and stay readable.
 MARKUP = re.compile(r"([\\`*\[\]<|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;))")
 HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
 
@@ -22,30 +23,30 @@ HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters written out, so that a name in a file cannot steer the terminal. Lines stay.
+    r"""The text with control characters escaped, so that a name in a file cannot control the terminal. Line breaks stay.
 
     >>> printable("\x1b[31mred")
     '\\x1b[31mred'
     """
-    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else found[0].encode("unicode_escape").decode(), text)
+    return CONTROLS.sub(lambda match: match[0] if match[0] == "\n" else match[0].encode("unicode_escape").decode(), text)
 
 
 def plain(value: object) -> str:
-    """A name from a user's file on one line, with control characters and changes of direction written out."""
+    """A name from a user's file on one line, with control characters and changes of direction escaped."""
     return printable(str(value)).replace("\n", "\\n")
 
 
 def short(value: object, longest: int = LONGEST) -> str:
-    """A name on one line, with its middle left out where it is too long.
+    """A name on one line, shortened in the middle if it is too long.
 
     >>> short("a" * 50)
     'aaaaaaaaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaa'
     """
-    return _shortened(plain(value), longest)
+    return shortened(plain(value), longest)
 
 
 def p_words(p: float) -> str:
-    """A p-value for print; empty where there is none.
+    """A p-value with three decimals; empty for NaN.
 
     >>> p_words(0.0321), p_words(2e-7), p_words(1.0), p_words(float("nan"))
     ('0.032', '<0.001', '1.000', '')
@@ -60,7 +61,8 @@ def short_name(value: object) -> str:
     return short(value, LONGEST_NAME)
 
 
-def _shortened(text: str, longest: int) -> str:
+def shortened(text: str, longest: int) -> str:
+    """The text with its middle left out if it is too long; its last 12 characters stay."""
     return text if len(text) <= longest else f"{text[: longest - 13]}…{text[-12:]}"
 
 
@@ -70,30 +72,30 @@ def sentence(text: str) -> str:
 
 
 def clean(text: object) -> str:
-    r"""The text with control characters, changes of direction and broken characters written out, for XML and YAML. Lines stay.
+    r"""The text with control characters, changes of direction and invalid characters escaped, for XML and YAML. Line breaks stay.
 
     >>> clean("a\x00b\ud800c")
     'a\\x00b\\ud800c'
     """
-    return printable(UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text).expandtabs(4)))
+    return printable(UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text).expandtabs(4)))
 
 
 def name(value: object, longest: int = LONGEST_NAME) -> str:
-    r"""A name on one line of Markdown, shortened, with nothing in it that Markdown or HTML would act on.
+    r"""A name on one line of Markdown, shortened, with all markup escaped.
 
     >>> print(name("<b>|two\nlines"))
     \<b>\|two\\nlines
     """
-    return MARKUP.sub(r"\\\1", _shortened(clean(value).replace("\n", "\\n"), longest))
+    return MARKUP.sub(r"\\\1", shortened(clean(value).replace("\n", "\\n"), longest))
 
 
 def line(value: object) -> str:
-    """A whole sentence that may hold names, as one line of Markdown."""
+    """A sentence that may contain names, as one line of Markdown."""
     return name(value, LONGEST_LINE)
 
 
 def prose(text: str) -> str:
-    """Text that the user wrote for the card: Markdown stays, HTML is shown as text.
+    """Text that the user wrote for the card: Markdown is kept, HTML is escaped.
 
     >>> prose("**see** <https://a.org>, p < 0.05 <script>")
     '**see** <https://a.org>, p < 0.05 &lt;script>'
@@ -102,7 +104,7 @@ def prose(text: str) -> str:
 
 
 def fenced(text: object, language: str = "") -> str:
-    """A Markdown block of code, with a fence that nothing in it can close."""
+    """A Markdown code block, with a fence longer than any run of backticks inside it."""
     body = clean(text)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     return f"{fence}{language}\n{body}\n{fence}"
@@ -112,7 +114,7 @@ def fenced(text: object, language: str = "") -> str:
 
 
 def number(value: float, digits: int, sign: bool = False) -> str:
-    """A number with a true minus, and never a minus before a zero.
+    """A number with a typographic minus sign, and no sign before zero.
 
     >>> number(-0.04, 1), number(-2.25, 2), number(3, 1, sign=True)
     ('0.0', '−2.25', '+3.0')
@@ -127,24 +129,20 @@ def amount(value: float | None, kind: str = "share") -> str:
     """A value by its kind: share '78.2%', area '0.861', number '1.07', signed '−0.31', points '−3.1', size '3.1', detectable or 'none'."""
     if value is None or math.isnan(value):
         return "none" if kind == "detectable" else INSUFFICIENT
-    if kind in ("number", "signed"):
-        return number(value, 2, sign=kind == "signed")
-    if kind == "area":
-        return number(value, 3)
-    if kind == "share":
-        return f"{number(100 * value, 1)}%"
-    return number(100 * value, 1, sign=kind == "points")
+    return _by_kind(value, kind) + ("%" if kind == "share" else "")
 
 
 def span(low: float, high: float, kind: str = "share") -> str:
-    """The ends of an interval, without a percent sign: '71.0 to 84.1'; empty where there is none."""
+    """The ends of an interval, without a percent sign: '71.0 to 84.1'; empty if either is NaN."""
     if math.isnan(low) or math.isnan(high):
         return ""
+    return f"{_by_kind(low, kind)} to {_by_kind(high, kind)}"
+
+
+def _by_kind(value: float, kind: str) -> str:
     if kind in ("number", "signed"):
-        return " to ".join(number(end, 2, sign=kind == "signed") for end in (low, high))
-    if kind == "area":
-        return f"{number(low, 3)} to {number(high, 3)}"
-    return " to ".join(number(100 * end, 1, sign=kind == "points") for end in (low, high))
+        return number(value, 2, sign=kind == "signed")
+    return number(value, 3) if kind == "area" else number(100 * value, 1, sign=kind == "points")
 
 
 def interval(value: float, low: float, high: float, sign: str = "") -> str:
@@ -169,8 +167,29 @@ def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
 
 
 def count(value: float, expected: bool = False) -> str:
-    """A count; the expected count of a randomised rule has one decimal."""
+    """A count; the expected count of a randomised rule has one decimal place."""
     return number(value, 1 if expected else 0)
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "comparison"), plural(1200, "comparison")
+    ('1 comparison', '1,200 comparisons')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def how_many(rows: int, patients: int | None, kind: str = "") -> str:
+    """The number of patients and rows: '500 patients (1,200 rows)'.
+
+    >>> how_many(1200, 500), how_many(1200, None, "test")
+    ('500 patients (1,200 rows)', '1,200 test rows')
+    """
+    prefix = f"{kind} " if kind else ""
+    if patients is None:
+        return f"{rows:,} {prefix}rows"
+    return f"{patients:,} {prefix}patients" + ("" if patients == rows else f" ({rows:,} rows)")
 
 
 def percent(level: float) -> str:
@@ -187,3 +206,12 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def date_words(when: str) -> str:
+    """An ISO date and time in words; any other text is returned as it is, shortened."""
+    try:
+        moment = datetime.fromisoformat(when)
+    except ValueError:
+        return short(when)
+    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".rstrip()

@@ -1,15 +1,15 @@
-"""The sentence of an outcome: its name first, the numbers of the judgement, and the user's words for groups."""
+"""A repair in words: its goal, and the outcome with its name first, the numbers of the judgement and the user's words for groups."""
 
 from dataclasses import replace
 
 import pytest
 
-from equipoise.measures import Baseline, Estimate, Versus
-from equipoise.methods import JudgedGap, Judgement, Note, Outcome
+from equipoise.measures import Baseline, Contribution, Estimate, Versus
+from equipoise.methods import Goal, JudgedGap, Judgement, Note, Outcome
 from equipoise.repair import Balance
 from equipoise.report import baseline_words, outcome_words
 from equipoise.report.text import MINUS
-from equipoise.report.wording import balance_words, outcomes_words
+from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, outcomes_words
 from support import facts
 
 NAN = float("nan")
@@ -138,3 +138,21 @@ def test_few_patients_and_no_changed_decision_are_unchanged():
 def test_a_difference_that_may_only_have_changed_sides_is_said_to():
     assert says(outcome_words(_judgement(Outcome.UNCLEAR, _gap("F", -0.16, 0.04))), "changed sides")
     assert "sides" not in outcome_words(_judgement(Outcome.UNCLEAR, _gap("F", -0.16, -0.04)))
+
+
+@pytest.mark.parametrize(
+    ("goal", "words"),
+    [
+        (Goal("spd", min_performance=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
+        (Goal("eod", max_gap=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
+        (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
+    ],
+)
+def test_a_goal_in_words(goal: Goal, words: str):
+    assert goal_words(goal) == words
+
+
+def test_a_part_of_a_change_in_words():
+    parts = [Contribution("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
+    assert len({contribution_words(part) for part in parts}) == 6
+    assert contribution_words(parts[1]) == "fewer of those with the finding are detected"

@@ -1,4 +1,4 @@
-"""An audit in a terminal: numbers unbroken at any width, names always text, and everything worth minding said."""
+"""The whole audit in a terminal: intervals unbroken at any width, names always text, and every note present."""
 
 import io
 import re
@@ -9,8 +9,8 @@ from rich.console import Console
 
 from equipoise.measures import GROUP_MEASURES
 from equipoise.report import audit_view, printable, short_name
-from equipoise.report.measure_words import RATES
 from equipoise.report.text import percent
+from equipoise.report.wording.names import RATES
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
 

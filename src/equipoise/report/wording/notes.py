@@ -1,4 +1,4 @@
-"""The notes of a repair, and the reasons of its choice, in words. A kind without words of its own is spelled out from its values."""
+"""The notes of a repair, and the reasons for its choice, in words. A kind that is not listed here is spelled out from its values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from equipoise.report.measure_words import performance_words
+from equipoise.report.text import plural
+from equipoise.report.wording.names import performance_words
 
 if TYPE_CHECKING:
     from equipoise.methods import Note
 
-SHOWN = 6  # small cells, before the rest is only counted
+LISTED = 6  # small cells that are named; the others are only counted
 THRESHOLDS = "set of thresholds"  # one per group: there are too many sets to count
 TINY = 1e-9  # rates are counts over counts: the last bits carry no information
 Numbers = Mapping[str, Any]
@@ -26,16 +27,16 @@ def note_words(note: Note) -> str:
     >>> note_words(Note("clipped", "weights", {"limit": 0.5}))
     'clipped: weights (limit 0.5)'
     """
-    if note.kind in PLAIN:
-        return PLAIN[note.kind].format(subject=note.subject, **note.numbers)
-    if note.kind in MADE:
-        return MADE[note.kind](note.subject, note.numbers)
+    if note.kind in SENTENCES:
+        return SENTENCES[note.kind].format(subject=note.subject, **note.numbers)
+    if note.kind in FUNCTIONS:
+        return FUNCTIONS[note.kind](note.subject, note.numbers)
     values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in note.numbers.items())
     return f"{note.kind.replace('_', ' ')}{f': {note.subject}' if note.subject else ''}{f' ({values})' if values else ''}"
 
 
 def why_words(why: Iterable[Note]) -> str:
-    """Why a step was chosen, in words.
+    """The reasons for choosing a step, in words.
 
     >>> from equipoise.methods import Note
     >>> why_words([Note("original"), Note("too_low", "balanced_accuracy", {"value": 0.71, "least": 0.8, "group": None})])
@@ -44,34 +45,40 @@ def why_words(why: Iterable[Note]) -> str:
     return "; ".join(map(note_words, why))
 
 
-def _selected(what: str, n: Numbers) -> str:
+def _selected(unit: str, n: Numbers) -> str:
     best = f"smallest |{n['measure']}|" if n["by"] == "gap" else f"best {performance_words(n['performance'])}"
-    of, asked = "" if what == THRESHOLDS else f" of {n['of']:,}", " and ".join(_asked(n))
+    goal = " and ".join(_goal_parts(n).values())
     if n["qualified"] is None:
-        return f"the {best} that any {what} has with {asked}"
+        return f"the {best} that any {unit} has with {goal}"
     if n["qualified"] == 0:
-        return f"no {what}{of} has {asked}; the {best}, {n['taken']:.3f}, was taken"
-    return f"{best} of {n['qualified']:,} {what if n['qualified'] == 1 else _plural(what)} with {asked}"
+        total = "" if unit == THRESHOLDS else f" of {n['of']:,}"
+        return f"no {unit}{total} has {goal}; the {best}, {n['taken']:.3f}, was taken"
+    return f"{best} of {n['qualified']:,} {unit if n['qualified'] == 1 else _plural(unit)} with {goal}"
 
 
-def _asked(n: Numbers) -> list[str]:
-    """What a goal asks for, each part in words."""
-    asked = [] if n["min_performance"] is None else [f"{performance_words(n['performance'])} >= {n['min_performance']:.3g}"]
-    asked += [] if n["max_gap"] is None else [f"|{n['measure']}| <= {n['max_gap']:g}"]
-    return asked + ([f"{_kept(n)} in every group"] if n["keep"] else [])
+def _goal_parts(n: Numbers) -> dict[str, str]:
+    """The constraints of a goal in words, by what they constrain: performance, gap and rates."""
+    parts = {}
+    if n["min_performance"] is not None:
+        parts["performance"] = f"{performance_words(n['performance'])} >= {n['min_performance']:.3g}"
+    if n["max_gap"] is not None:
+        parts["gap"] = f"|{n['measure']}| <= {n['max_gap']:g}"
+    if n["keep"]:
+        parts["rates"] = f"{_kept_rates(n)} in every group"
+    return parts
 
 
-def _kept(n: Numbers) -> str:
+def _kept_rates(n: Numbers) -> str:
     return ", ".join(f"{rate} {'as before' if isinstance(least, str) else f'>= {least:g}'}" for rate, least in n["keep"].items())
 
 
-def _selected_for_all(one: str, n: Numbers) -> str:
+def _selected_for_all(unit: str, n: Numbers) -> str:
     words = {"min_performance": "minimum performance", "max_gap": "maximum gap"}
-    has = f"every {one} has its {' or '.join(words[name] for name in n['asked'])}{' and keeps its rates' if n['keeps'] else ''}"
+    meets = f"every {unit} has its {' or '.join(words[name] for name in n['asked'])}{' and keeps its rates' if n['keeps'] else ''}"
     if n["qualified"] == 0:
-        return f"in no step of {n['of']:,} {has}; the nearest was taken"
-    best = f"smallest of the {_plural(one)}' largest |gap|" if n["by"] == "gap" else f"best mean {performance_words(n['performance'])}"
-    return f"{best} of {n['qualified']:,} step{'' if n['qualified'] == 1 else 's'} in which {has}"
+        return f"in no step of {n['of']:,} {meets}; the nearest was taken"
+    best = f"smallest of the {_plural(unit)}' largest |gap|" if n["by"] == "gap" else f"best mean {performance_words(n['performance'])}"
+    return f"{best} of {plural(n['qualified'], 'step')} in which {meets}"
 
 
 def _plural(word: str) -> str:
@@ -79,34 +86,26 @@ def _plural(word: str) -> str:
     return f"{head}{'es' if head.endswith('s') else 's'}{f' {rest}' if rest else ''}"
 
 
-def _too_low(what: str, n: Numbers) -> str:
-    whose = "its " if n["group"] is None else ""
-    group = "" if n["group"] is None else f" of {n['group']!r}"
-    return f"{whose}{performance_words(what)}{group} {n['value']:.3f} is below {n['least']:.3g}"
+def _too_low(performance: str, n: Numbers) -> str:
+    subject = f"its {performance_words(performance)}" if n["group"] is None else f"{performance_words(performance)} of {n['group']!r}"
+    return f"{subject} {n['value']:.3f} is below {n['least']:.3g}"
 
 
-def _nearest(_what: str, n: Numbers) -> str:
-    surely = {"gap": "surely "} if n["surely"] else {}  # an upper limit; performance is an estimate
-    words = dict(zip([key for key in ("performance", "gap", "rates") if _has(n, key)], _asked(n), strict=True))
-    counts = [f"{_none(count)} {surely.get(what, '')}{words[what]}" for what, count in n["have"].items()]
-    reached = [", ".join(_reached(what, value, n) for what, value in step.items()) for step in n["nearest"]]
-    steps = "1 step" if n["of"] == 1 else f"{n['of']:,} steps"
-    return f"of {steps} {', '.join(counts)}{', none all of it' if n['apart'] else ''}; the nearest: {' or '.join(reached)}"
+def _nearest(_subject: str, n: Numbers) -> str:
+    goal = _goal_parts(n)
+    if n["surely"] and "gap" in goal:  # an upper limit; performance is an estimate
+        goal["gap"] = f"surely {goal['gap']}"
+    have = {0: "none has", 1: "1 has"}
+    counts = [f"{have.get(count, f'{count} have')} {goal[part]}" for part, count in n["have"].items()]
+    reached = [", ".join(_reached(part, value, n) for part, value in step.items()) for step in n["nearest"]]
+    apart = ", none all of it" if n["apart"] else ""
+    return f"of {plural(n['of'], 'step')} {', '.join(counts)}{apart}; the nearest: {' or '.join(reached)}"
 
 
-def _has(n: Numbers, what: str) -> bool:
-    """Whether a goal asks for a performance, a gap or rates."""
-    return bool(n["keep"]) if what == "rates" else n["min_performance" if what == "performance" else "max_gap"] is not None
-
-
-def _none(count: int) -> str:
-    return "none has" if count == 0 else "1 has" if count == 1 else f"{count} have"
-
-
-def _reached(what: str, value: float, n: Numbers) -> str:
-    if what == "rates":
+def _reached(part: str, value: float, n: Numbers) -> str:
+    if part == "rates":
         return "all rates kept" if value >= -TINY else f"a rate {-value:.3f} too low"
-    if what == "gap":
+    if part == "gap":
         return f"no {n['measure']}" if math.isnan(value) else f"|{n['measure']}| {'at most ' if n['surely'] else ''}{value:.3f}"
     return f"{performance_words(n['performance'])} {value:.3f}"
 
@@ -117,14 +116,12 @@ def _not_surely_within(measure: str, n: Numbers) -> str:
 
 
 def _none_surely(performance: str, n: Numbers) -> str:
-    reach = (
-        performance_words(performance) if n["min_performance"] is None else f"{performance_words(performance)} {n['min_performance']:.3g}"
-    )
+    minimum = "" if n["min_performance"] is None else f" {n['min_performance']:.3g}"
+    reach, keep = f"{performance_words(performance)}{minimum}", f"{_kept_rates(n)} in every group"
     if n["enough"] and n["kept"]:
-        both = f"{n['enough']:,} steps reach {reach}, {n['kept']:,} surely keep {_kept(n)} in every group, but none does both"
-        return f"{both}; the original was kept"
+        return f"{n['enough']:,} steps reach {reach}, {n['kept']:,} surely keep {keep}, but none does both; the original was kept"
     lacking = [] if n["enough"] else [f"reaches {reach} (the best has {n['best']:.3f}, standard error {n['error']:.3f})"]
-    lacking += [] if n["kept"] else [f"surely keeps {_kept(n)} in every group"]
+    lacking += [] if n["kept"] else [f"surely keeps {keep}"]
     return f"no step of {n['of']:,} {', nor '.join(lacking)}; the original was kept"
 
 
@@ -134,14 +131,14 @@ def _best_of_methods(method: str, n: Numbers) -> str:
     if n["tried"] > 1 and not n["changed"]:
         return f"the original stays: none of {n['tried']} methods tried found a step to take"
     reached = "; ".join(
-        f"{name} has {own['measure']} {own['gap']:+.3f} and {performance_words(own['of'])} {own['performance']:.3f}"
-        for name, own in n["reached"].items()
+        f"{name} has {values['measure']} {values['gap']:+.3f} and {performance_words(values['of'])} {values['performance']:.3f}"
+        for name, values in n["reached"].items()
     )
     return f"none of {n['tried']} methods tried meets the goal ({reached}); {method} is nearest"
 
 
-def _pruned(what: str, n: Numbers) -> str:
-    return f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {what} switched off"
+def _pruned(units: str, n: Numbers) -> str:
+    return f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {units} switched off"
 
 
 def _missing_group(attribute: str, n: Numbers) -> str:
@@ -157,16 +154,16 @@ def _small_cells(_measure: str, n: Numbers) -> str:
         f"{'up to ' if cell['each'] else ''}{cell['error']:.2f})"
         for cell in n["cells"]
     ]
-    more = f" and {len(cells) - SHOWN} more cells are as small" if len(cells) > SHOWN else ""
-    return f"too few to distinguish a gap from chance: {', '.join(cells[:SHOWN])}{more}. {n['advice']}"
+    more = f" and {len(cells) - LISTED} more cells are as small" if len(cells) > LISTED else ""
+    return f"too few to distinguish a gap from chance: {', '.join(cells[:LISTED])}{more}. {n['advice']}"
 
 
 def _probes(reading: str, n: Numbers) -> str:
     if "multipliers" in n:
-        told = "multipliers: " + ", ".join(f"{group} {value:+.3g}" for group, value in n["multipliers"].items())
+        constraint = "multipliers: " + ", ".join(f"{group} {value:+.3g}" for group, value in n["multipliers"].items())
     else:
-        told = f"every group held to a {n['rate']} of {n['level']:.3f}"
-    return f"probes read {reading}; {told}"
+        constraint = f"every group held to a {n['rate']} of {n['level']:.3f}"
+    return f"probes read {reading}; {constraint}"
 
 
 def _held_out(measure: str, n: Numbers) -> str:
@@ -185,13 +182,13 @@ def _training_set(_subject: str, n: Numbers) -> str:
 
 def _tried(method: str, n: Numbers) -> str:
     if n["taken"]:
-        place = "taken"
+        result = "taken"
     elif not n["changed"]:
-        place = "not taken: it changes nothing"
+        result = "not taken: it changes nothing"
     else:
-        place = f"not taken: {n['best']} was preferred" if n["met"] else "not taken: the goal is not met"
+        result = f"not taken: {n['best']} was preferred" if n["met"] else "not taken: the goal is not met"
     gap = f"{n['measure']} {n['gap_before']:+.3f} -> {n['gap']:+.3f}"
-    return f"tried {method} ({place}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
+    return f"tried {method} ({result}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
 
 
 def _rescored(measure: str, n: Numbers) -> str:
@@ -202,15 +199,11 @@ def _rescored(measure: str, n: Numbers) -> str:
 
 
 def _not_tried(method: str, n: Numbers) -> str:
-    return f"not tried, because {method} leaves no gap that these patients could show: {', '.join(n['methods'])}"
-
-
-def _no_time(method: str, n: Numbers) -> str:
-    return f"{method} was not tried: it would take about {n['seconds']:,.0f} s, and {n['left']:,.0f} s of the budget were left"
+    return f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
 
 
 CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
-PLAIN = {
+SENTENCES = {
     "original": "the original model",
     "as_given": "the model as given",
     "last_step": "the last of {steps} steps",
@@ -224,21 +217,22 @@ PLAIN = {
     "nothing_to_repair": f"no gap that these {{rows:,}} rows can distinguish from chance: the original model has {CORRECTED}",
     "declined": f"no step has a smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
     "not_surely_there": "the original model has {subject} {gap:+.3f}, which is {z:.1f} standard errors. A rule that needs each patient's "
-    "group is chosen only from {least:g} standard errors on, because it would turn chance into a gap; the original was kept",
+    "group is chosen only from {least:g} standard errors on, because it could turn chance into a gap; the original was kept",
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
     "randomised": "decisions are randomised: rule.draw(scores, seed)",
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
-    "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
+    "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay unchanged",
     "original_kept": "the original model was kept",
     "cross_fitted": "gaps and performance are corrected by how much worse each step is on rows not used for fitting, among {rows:,} rows",
     "cut_short": "{subject} stopped after {steps:,} steps, when its share of the budget was used up",
-    "no_step": "{subject} stopped without a step: none of {trials:,} trials moved the gap far enough with the performance kept",
+    "no_step": "{subject} stopped without a step: none of {trials:,} trials moved the gap far enough while keeping the performance",
+    "no_time": "{subject} was not tried: it would take about {seconds:,.0f} s, and {left:,.0f} s of the budget were left",
     "could_not_run": "{subject} could not be run: {problem}",
     "recalibrated": "scores are recalibrated on the repair set, which changes no decision: their mean distance from the risk by the "
     "recalibrated original is {before:.1%} before and {after:.1%} after (cross-fitted)",
-    "constant": "a repair that decides the same for everybody in every group was refused",
+    "constant": "a repair with the same decision for everyone within each group was refused",
 }
 NOT_RECALIBRATED = {
     "no_increasing_map": "no increasing map of them fits the labels of the repair set",
@@ -246,7 +240,7 @@ NOT_RECALIBRATED = {
     "decisions_differ": "some decisions would change by rounding",
     "no_layer_for_it": "the network has no last linear layer with a bias for each label",
 }
-MADE: dict[str, Callable[[str, Numbers], str]] = {
+FUNCTIONS: dict[str, Callable[[str, Numbers], str]] = {
     "selected": _selected,
     "selected_for_all": _selected_for_all,
     "too_low": _too_low,
@@ -262,7 +256,6 @@ MADE: dict[str, Callable[[str, Numbers], str]] = {
     "small_cells": _small_cells,
     "tried": _tried,
     "not_tried": _not_tried,
-    "no_time": _no_time,
     "rescored": _rescored,
     "not_recalibrated": lambda reason, _: f"scores were not recalibrated: {NOT_RECALIBRATED[reason]}",
 }

@@ -1,23 +1,25 @@
-"""Measures, rates and performance in words: their names, what they compare, and which of them are one."""
+"""Terms: measures, rates, performance and groups in words, and which measures are the same one under two names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from equipoise.errors import BadInput
+from equipoise.data import joined
+from equipoise.errors import BadInput, UnknownName, raise_all
 from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, meaning, signature, terms
-from equipoise.report.text import percent
+from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
-    from equipoise.measures import Settings
+    from equipoise.measures import Audit, Settings
 
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
 
 
 class Rate(NamedTuple):
-    """A rate of a group in words; a page prints it as a share (percent), an area (three decimals), points or the size of a difference."""
+    """A rate of a group in words; `kind` is its format (see `text.amount`)."""
 
     name: str
     means: str
@@ -59,15 +61,11 @@ RATES = {
         "specificity at fixed sensitivity", "at the group's own threshold, with the same sensitivity in every group"
     ),
 }
-
-
-HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are shown at once; those of the scores are shown on demand
-SHOWN = (  # of groups, on the pages
+HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are always visible on a page; those of the scores are folded
+SHOWN = (  # rates of groups on the pages
     *(*HEADLINE, "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
     *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
 )
-
-
 PERFORMANCE = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
@@ -78,7 +76,7 @@ PERFORMANCE = {
 
 
 def upper_bound_words(below: float | None, performance: str = "") -> str:
-    """The distance from the group-aware upper bound in points: '1.2 below', '0.3 above', 'at it'; with the performance measure named.
+    """The distance from the group-aware upper bound in points: '1.2 below', '0.3 above', 'at it'; longer if `performance` is named.
 
     >>> [upper_bound_words(below) for below in (0.0123, -0.003, 0.0, None)], upper_bound_words(0.0123, "accuracy")
     (['1.2 below', '0.3 above', 'at it', '—'], '1.2 points of accuracy below it')
@@ -92,7 +90,7 @@ def upper_bound_words(below: float | None, performance: str = "") -> str:
 
 
 def share_words(measure: str) -> tuple[str, str]:
-    """What a measure compares, before and after the name of the finding; a sum of rates is spelled out, anything else has its own name.
+    """The question that a measure answers, as the text before and after the name of the finding; a sum of rates is spelled out.
 
     >>> "pneumonia".join(share_words("eod"))
     'of the patients who have pneumonia, the share that is detected'
@@ -110,7 +108,7 @@ def gap_words(measure: str) -> str:
 
 
 def _spelled(measure: str) -> str:
-    """A signed sum of rates in words; the name itself where it is none."""
+    """A signed sum of rates in words; any other measure is returned unchanged."""
     try:
         terms(measure)
     except BadInput:
@@ -124,14 +122,14 @@ def distinct(measures: Iterable[str]) -> list[str]:
     >>> distinct(["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap", "ppv_gap"])
     ['spd', 'eod', 'aod', 'fpr_gap', 'ppv_gap']
     """
-    found: dict[tuple[object, ...], str] = {}
+    by_signature: dict[tuple[object, ...], str] = {}
     for name in measures:
-        found.setdefault(signature(name), name)
-    return list(found.values())
+        by_signature.setdefault(signature(name), name)
+    return list(by_signature.values())
 
 
 def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
-    """For each measure that is shown, those that mirror it.
+    """For each distinct measure, the measures that mirror it.
 
     >>> mirrors(["eod", "fpr_gap", "tnr_gap", "fnr_gap"])
     {'eod': ['fnr_gap'], 'fpr_gap': ['tnr_gap']}
@@ -148,30 +146,63 @@ def crossed(attributes: Sequence[str]) -> list[str]:
 
 
 def rate_title(rate: str, settings: Settings) -> str:
-    """The name of a rate of a group, with the value at which an operating point is read: 'sensitivity at 90% specificity'."""
+    """The name of a rate of a group, with the value of a fixed operating point: 'sensitivity at 90% specificity'."""
     fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
     return RATES[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATES[rate].name
 
 
 def lacking_words(note: str) -> str:
-    """What is insufficient in a group, with the names of rates; all of them are 'everything'."""
-    return "; ".join(_lacking(part) for part in note.split("; "))
-
-
-def _lacking(note: str) -> str:
-    before, separator, after = note.partition(": ")
-    measures = after.split(", ")
-    if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
-        return f"{before}: everything"
-    named = (m.partition(" (") for m in measures)
-    return before + separator + ", ".join(f"{RATES[m].name if m in RATES else m}{gap}{why}" for m, gap, why in named)
+    """The note of a group with insufficient data, with the names of the affected rates; 'everything' if all are affected."""
+    parts = []
+    for part in note.split("; "):
+        reason, separator, listed = part.partition(": ")
+        measures = listed.split(", ")
+        if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
+            parts.append(f"{reason}: everything")
+        else:
+            named = (measure.partition(" (") for measure in measures)
+            names = ", ".join(f"{RATES[m].name if m in RATES else m}{bracket}{detail}" for m, bracket, detail in named)
+            parts.append(f"{reason}{separator}{names}")
+    return "; ".join(parts)
 
 
 def rate_words(rate: str) -> str:
-    """The name of a rate of a group, or of a rate that a measure is a sum of."""
+    """The name of a rate of a group, or of a term of a measure ("selection")."""
     return RATES["selection_rate" if rate == "selection" else rate].name
 
 
 def performance_words(measure: str) -> str:
     """A performance measure in words."""
     return PERFORMANCE.get(measure, measure.replace("_", " "))
+
+
+class GroupNames(dict[str, str]):
+    """The user's words for groups, such as {"F": "women"}; a group without any keeps its name."""
+
+    def full(self, group: object) -> str:
+        """The name of a group at any length, for pages, which shorten it themselves."""
+        return self.get(str(group), str(group))
+
+    def __call__(self, group: object) -> str:
+        return short_name(self.full(group))
+
+
+def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequence[str]]) -> GroupNames:
+    """The user's words for groups, extended to intersections; raises an error that lists every group that is not in the data.
+
+    >>> group_words({"F": "women", "M": "men"}, {"sex": ("M", "F"), "age": ("old",)})
+    {'F': 'women', 'M': 'men', 'M & old': 'men & old', 'F & old': 'women & old'}
+    """
+    levels = [level for of_attribute in attributes.values() for level in of_attribute]
+    raise_all([UnknownName("group", group, levels).problems[0] for group in given or {} if group not in levels])
+    names = GroupNames({group: str(text) for group, text in (given or {}).items()})
+    if names and len(attributes) > 1:
+        for group in product(*attributes.values()):
+            names[joined(list(group))] = joined([names.full(level) for level in group])
+    return names
+
+
+def attributes_of(audit: Audit) -> dict[str, list[str]]:
+    """The groups of each attribute of an audit, without intersections."""
+    groups = {str(name): [str(group) for group in rows.index] for name, rows in audit.groups.groupby("attribute", sort=False)}
+    return {name: levels for name, levels in groups.items() if name not in crossed(list(groups))}

@@ -1,4 +1,4 @@
-"""The fields of a card that only the user knows, read from card.toml."""
+"""The facts of a card that only the user knows, read from card.toml."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from equipoise.errors import BadInput
 from equipoise.report import read_facts
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
-from equipoise.report.documents import cards
+from equipoise.report.model_card import cards
 from support.cards import DOCS, TOML, metadata_of, results_of, text_at, written_cards
 from support.cases import small_case
 from support.facts import facts, says

@@ -1,4 +1,4 @@
-"""The page: words follow the numbers, everything is escaped, the file is complete in itself and written whole or not at all."""
+"""The report of a repair: sentences agree with the numbers, names are escaped, and the file is self-contained and written as a whole."""
 
 import base64
 import hashlib
@@ -17,11 +17,11 @@ from equipoise.methods import Goal
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_limit
 from equipoise.report import why_words, write_page
-from equipoise.report.measure_words import share_words, upper_bound_words
-from equipoise.report.page import DECISIONS, report_page
+from equipoise.report.repair_page import DECISIONS, probe_views, report_page
 from equipoise.report.templating import script_data
 from equipoise.report.text import amount, p_words, span, thousand
-from equipoise.report.wording import goal_words
+from equipoise.report.wording.names import share_words, upper_bound_words
+from equipoise.report.wording.repairs import goal_words
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says
 from support.read_html import Read
@@ -350,3 +350,22 @@ def test_probes_of_hostile_names_are_text():
     assert Read(html).words("probes")
     assert "<img src=x" not in html
     assert "<script>alert" not in html
+
+
+def test_probes_stand_side_by_side_layer_by_layer():
+    view = probe_views(some_probes())["sex"]
+    assert [block.among for block in view.blocks] == ["Among all patients", "Among those with the finding", "Among those without it"]
+    everybody = view.blocks[0].rows
+    assert [(row.layer, row.width) for row in everybody] == [("inputs", 2), ("2", 3), ("output", 4)]
+    assert [row.before.value for row in everybody] == pytest.approx([0.6, 0.64, 0.68])
+    assert [row.after.value for row in everybody] == pytest.approx([0.5, 0.54, 0.58])
+    assert view.scale.low <= 0.48
+    assert probe_views(None) == {}
+
+
+def test_a_layer_that_only_the_repaired_network_has_stays_empty_before():
+    view = probe_views(some_probes(layers=("inputs", "2", "output"), after=("inputs", "2", "head", "output")))["sex"]
+    rows = {row.layer: row for row in view.blocks[0].rows}
+    assert list(rows) == ["inputs", "2", "head", "output"]
+    assert rows["head"].before.value != rows["head"].before.value  # NaN
+    assert rows["head"].after.value == pytest.approx(0.58)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from equipoise.measures import GAPS, Audits
 from equipoise.report import audit_summary, audits_summary
-from equipoise.report.terminal_pieces import MOST_GAPS, MOST_GROUPS
+from equipoise.report.terminal_audit import MOST_GAPS, MOST_GROUPS
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
 

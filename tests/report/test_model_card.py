@@ -1,4 +1,4 @@
-"""Model cards: valid by CHAI's schema, numbers of the audit, nothing that a name can break, and 'not provided' for what nobody said."""
+"""Model cards: valid by CHAI's schema, numbers of the audit, nothing that a name can break, and 'not provided' for missing facts."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from equipoise.measures import Settings, audit_scores
 from equipoise.methods import Goal, Note
 from equipoise.repair import Comparison
 from equipoise.report import why_words
-from equipoise.report.documents import cards, pipeline_tag
+from equipoise.report.model_card import cards, pipeline_tag
 from equipoise.report.text import amount, clean, fenced, name, prose
 from support.cards import DOCS, TOML, metadata_of, results_of, text_at, written_cards
 from support.cases import HOSTILE, small_case

@@ -1,4 +1,4 @@
-"""The sentences of a model card: which measure, which groups, which data, with intervals. All of them are Markdown, safe for any name."""
+"""The paragraphs of a model card, as Markdown in which every name is escaped. Templates of the card call these functions by name."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ from equipoise.measures import Audit, Estimate, Shift, meaning
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
-from equipoise.report.measure_words import lacking_words, performance_words, rate_words
-from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, met_words, method_words, outcome_words
+from equipoise.report.wording.names import lacking_words, performance_words, rate_words
+from equipoise.report.wording.notes import note_words, why_words
+from equipoise.report.wording.repairs import goal_words, met_words, method_words, outcome_words
 
-SAME = 1e-9  # rates that differ by less are the same
-LISTED = 12  # worse rates that a paragraph names; the table has all
+SAME = 1e-9  # rates that differ by less are equal
+LISTED = 12  # worse rates that are named in a paragraph; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
 
 
 def joined(*paragraphs: str) -> str:
-    """Paragraphs of Markdown, without those that are empty or not provided; 'not provided' if there are none."""
+    """The paragraphs that are not empty and not 'not provided'; 'not provided' if there are none."""
     return "\n\n".join(p for p in paragraphs if p and p != NOT_PROVIDED) or NOT_PROVIDED
 
 
-# What is measured
+# Measures, rows and estimates
 
 
 def measure_words(measure: str) -> str:
@@ -35,13 +35,13 @@ def measure_words(measure: str) -> str:
 
 
 def size(scores: Scores) -> str:
-    """How many rows, of how many patients, with how many positives."""
+    """The number of rows, patients and positives."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
     return f"{len(scores):,} rows{patients}, {int(scores.y.sum()):,} of them positive"
 
 
 def estimate_words(estimate: Estimate, sign: str = "") -> str:
-    """A number with its interval, or why there is none."""
+    """An estimate with its interval, or the reason why there is none."""
     if np.isnan(estimate.value):
         return line(estimate.note or INSUFFICIENT)
     return interval(estimate.value, estimate.low, estimate.high, sign)
@@ -54,79 +54,79 @@ def gap_estimate(estimate: Estimate) -> str:
 
 
 def rule(audit: Audit) -> str:
-    """How a score becomes a decision."""
+    """The decision rule."""
     text = line(audit.rule.describe())
     return text if text.startswith("positive") else f"positive if {text}"
 
 
-# What was found
+# Findings on the test set
 
 
 def answer(case: Comparison) -> str:
-    """The question and the answer in one paragraph: the gap and the performance on the test set, before and after."""
-    found, level = case.found, percent(case.found.after.settings.level)
+    """The gap and the performance on the test set, before and after, in one paragraph."""
+    findings, level = case.found, percent(case.found.after.settings.level)
     sentences = [
         f"On the test set ({size(case.result.test)}), which was used neither for the repair nor for any choice, the "
-        f"{measure_words(case.goal.measure)} by {name(found.main)} is {gap_estimate(found.gap_before)} before and "
-        f"{gap_estimate(found.gap_after)} after, with {level} intervals.",
-        f"The {performance_words(case.goal.performance)} is {estimate_words(found.performance_before)} before and "
-        f"{estimate_words(found.performance_after)} after.",
+        f"{measure_words(case.goal.measure)} by {name(findings.main)} is {gap_estimate(findings.gap_before)} before and "
+        f"{gap_estimate(findings.gap_after)} after, with {level} intervals.",
+        f"The {performance_words(case.goal.performance)} is {estimate_words(findings.performance_before)} before and "
+        f"{estimate_words(findings.performance_after)} after.",
     ]
-    change = found.gap_change
+    change = findings.gap_change
     if not np.isnan(change.value):
         moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
-        whose = f"{name(found.gap_before.group)} minus {name(found.gap_before.reference)}"
-        text = (
-            f"It {moved.get(found.seen, 'did NOT get smaller')}: {whose} changed by {interval(change.value, change.low, change.high, '+')}."
-        )
-        sentences.insert(1, text)
+        between = f"{name(findings.gap_before.group)} minus {name(findings.gap_before.reference)}"
+        size_of_change = interval(change.value, change.low, change.high, "+")
+        sentences.insert(1, f"It {moved.get(findings.seen, 'did NOT get smaller')}: {between} changed by {size_of_change}.")
     if len(case.result.test.attribute.others) > 1:
         sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
     return " ".join(sentences)
 
 
 def outcome(case: Comparison) -> str:
-    """The outcome on the test set, and each limit of the goal against it."""
-    asked, found = case.goal, case.found
+    """The outcome on the test set, and whether it keeps each limit of the goal."""
+    goal, findings = case.goal, case.found
     sentences = [f"**{line(outcome_words(case.judgement))}**", *filter(None, [met_words(case.judgement)])]
-    gap, performance = found.gap_after, found.performance_after
+    gap, performance = findings.gap_after, findings.performance_after
     least = case.judgement.performance_limit
     side = "at or above" if performance.value >= least - SAME else "BELOW"
-    whole = performance.low >= least or performance.high < least
-    sentences.append(_against(f"the {performance_words(asked.performance)}", performance, f"{side} its limit of {least:.3g}", whole))
-    if asked.max_gap is not None:
+    sure = performance.low >= least or performance.high < least
+    sentences.append(_against_limit(f"the {performance_words(goal.performance)}", performance, f"{side} its limit of {least:.3g}", sure))
+    if goal.max_gap is not None:
         largest, crosses = max(abs(gap.low), abs(gap.high)), gap.low <= 0 <= gap.high
         smallest = 0.0 if crosses else min(abs(gap.low), abs(gap.high))
-        side = "within" if abs(gap.value) <= asked.max_gap else "ABOVE"
-        whole = largest <= asked.max_gap or smallest > asked.max_gap
-        sentences.append(_against(f"the absolute {name(asked.measure)}", gap, f"{side} the maximum of {asked.max_gap:.3g}", whole))
+        side = "within" if abs(gap.value) <= goal.max_gap else "ABOVE"
+        sure = largest <= goal.max_gap or smallest > goal.max_gap
+        sentences.append(_against_limit(f"the absolute {name(goal.measure)}", gap, f"{side} the maximum of {goal.max_gap:.3g}", sure))
     return " ".join(sentences)
 
 
-def _against(what: str, estimate: Estimate, where: str, whole: bool) -> str:
+def _against_limit(measure: str, estimate: Estimate, where: str, sure: bool) -> str:
+    """One estimate against its limit; `sure` if the whole interval is on the same side of it."""
     if np.isnan(estimate.value):
-        return f"On the test set {what} is unknown: {line(estimate.note or INSUFFICIENT)}."
-    return f"On the test set {what} is {where}{'' if whole else '; the interval includes values on the other side'}."
+        return f"On the test set {measure} is unknown: {line(estimate.note or INSUFFICIENT)}."
+    return f"On the test set {measure} is {where}{'' if sure else '; the interval includes values on the other side'}."
 
 
 def who_got_worse(case: Comparison) -> str:
-    """The groups whose sensitivity fell or whose false positive rate rose, and levelling down where that is what happened."""
-    found, level = case.found, percent(case.found.after.settings.level)
-    clear, unclear = ([s for s in found.worse if s.clear is wanted] for wanted in (True, False))
+    """The groups with a lower sensitivity or a higher false positive rate than before, and any levelling down."""
+    findings, level = case.found, percent(case.found.after.settings.level)
+    clear = [shift for shift in findings.worse if shift.clear]
+    unclear = [shift for shift in findings.worse if not shift.clear]
     sentences = []
     if clear:
         sentences.append(f"Worse after the repair, with a {level} interval that excludes 0: {_listed(clear)}.")
     if unclear:
         sentences.append(f"Worse after the repair, by an amount whose {level} interval includes 0: {_listed(unclear)}.")
-    if not found.worse:
+    if not findings.worse:
         sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
-    if found.levelled:
+    if findings.levelled:
         parts = [
-            f"{abs(p.towards):.3f} of it from {name(p.group)}, whose {rate_words(p.rate)} got worse by {abs(p.change):.3f}"
-            for p in found.levelled
+            f"{abs(part.towards):.3f} of it from {name(part.group)}, whose {rate_words(part.rate)} got worse by {abs(part.change):.3f}"
+            for part in findings.levelled
         ]
         sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")
-    rows = found.after.groups[found.after.groups["attribute"] == found.main]
+    rows = findings.after.groups[findings.after.groups["attribute"] == findings.main]
     short = [name(group) for group, note in rows["note"].items() if note]
     if short:
         sentences.append(f"For {', '.join(short)} some or all rates are {INSUFFICIENT}, so whether they got worse is unknown.")
@@ -135,16 +135,16 @@ def who_got_worse(case: Comparison) -> str:
 
 def _listed(shifts: Sequence[Shift]) -> str:
     parts = [
-        f"{rate_words(s.rate)} of {name(s.group)} {s.before:.3f} to {s.after:.3f}, "
-        f"a change of {interval(s.change.value, s.change.low, s.change.high, '+')}"
-        for s in shifts[:LISTED]
+        f"{rate_words(shift.rate)} of {name(shift.group)} {shift.before:.3f} to {shift.after:.3f}, "
+        f"a change of {interval(shift.change.value, shift.change.low, shift.change.high, '+')}"
+        for shift in shifts[:LISTED]
     ]
     more = len(shifts) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
 def performance_measures(case: Comparison) -> list[str]:
-    """The performance measures that a card states: the goal's, balanced accuracy and AUROC."""
+    """The performance measures on a card: the goal's, balanced accuracy and AUROC."""
     return list(dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"]))
 
 
@@ -159,13 +159,13 @@ def performance_interpretation(case: Comparison) -> str:
 
 
 def limits(case: Comparison) -> list[str]:
-    """What the reader must know before relying on the numbers."""
+    """The limitations of the numbers on the card."""
     gap, after = case.found.gap_after, case.found.after
     lines = [line(text) for text in (*case.provenance.limits, *map(note_words, case.result.candidate.notes))]
     if not np.isnan(gap.detectable):
         lines.append(
             f"Minimum detectable {name(case.goal.measure)} with 80% power in these test patients: {gap.detectable:.3f}; "
-            "a smaller gap may exist unseen."
+            "a smaller gap may go undetected."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
     lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]
@@ -180,11 +180,11 @@ def limits(case: Comparison) -> list[str]:
     return lines
 
 
-# What was done
+# The repair and its evaluation
 
 
 def mitigation(case: Comparison, facts: Facts) -> str:
-    """The repair and how it was chosen, and what the user did in addition."""
+    """The repair and its selection, and the user's own mitigation."""
     result, candidate = case.result, case.result.candidate
     about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
@@ -192,26 +192,26 @@ def mitigation(case: Comparison, facts: Facts) -> str:
     sentences = [
         f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
         f"Goal: {line(goal_words(case.goal))}.",
-        f"{_chosen(case)} Chosen step: {line(why_words(candidate.why))}.",
+        f"{_selection(case)} Chosen step: {line(why_words(candidate.why))}.",
         f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
         "**The decision rule needs each patient's group at prediction time.**"
         if candidate.rule.needs_group
         else "The decision rule does not need the protected attribute at prediction time.",
     ]
-    others = [r.name for k, r in enumerate(case.candidates) if k != case.chosen]
+    others = [name(tried.name) for k, tried in enumerate(case.candidates) if k != case.chosen]
     if others:
-        sentences.append(f"Also tried: {', '.join(name(other) for other in others)}.")
+        sentences.append(f"Also tried: {', '.join(others)}.")
     return f"{' '.join(sentences)}\n\nIn addition to Equipoise: {facts.data.mitigation}"
 
 
-def _chosen(case: Comparison) -> str:
+def _selection(case: Comparison) -> str:
     tried = len(case.candidates)
-    what = f"The method, of {tried}, its step and its rule" if tried > 1 else "The step and the rule"
-    return f"{what} were selected on the repair set only."
+    selected = f"The method, of {tried}, its step and its rule" if tried > 1 else "The step and the rule"
+    return f"{selected} were selected on the repair set only."
 
 
 def patients_tested(case: Comparison, facts: Facts) -> str:
-    """Who the test patients are: size, groups with positives and negatives, missing attributes, and the user's description."""
+    """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
     after = case.found.after
     rows = []
     for attribute in after.groups["attribute"].unique():
@@ -221,18 +221,18 @@ def patients_tested(case: Comparison, facts: Facts) -> str:
     lacking = [
         f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
     ]
-    told = " ".join([f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking])
-    return f"{told}\n\nFurther description: {facts.data.testing}"
+    counted = " ".join([f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking])
+    return f"{counted}\n\nFurther description: {facts.data.testing}"
 
 
 def validation(case: Comparison) -> str:
-    """What was selected on which rows, how intervals are computed, and why the test is fair."""
+    """The rows used for selection, the kind of intervals, and whether repair set and test set share patients."""
     after, shared = case.found.after, case.shared_patients
-    unit, drawn = ("rows", "the row (no patient ids)") if after.patients is None else ("patients", "the patient with all their rows")
+    unit, sampled = ("rows", "the row (no patient ids)") if after.patients is None else ("patients", "the patient with all their rows")
     sentences = [
-        f"{_chosen(case)} On the test set every decision follows the rule fixed beforehand.",
+        f"{_selection(case)} On the test set every decision follows the rule fixed beforehand.",
         f"Intervals are {percent(after.settings.level)} score intervals (Wilson, Newcombe) for the effective number of {unit}; "
-        f"the unit of sampling is {drawn}.",
+        f"the unit of sampling is {sampled}.",
         f"A rate based on fewer than {after.settings.min_patients} {unit} is given as {INSUFFICIENT}.",
     ]
     if shared is None:
@@ -244,7 +244,7 @@ def validation(case: Comparison) -> str:
     return " ".join(sentences)
 
 
-# What joins the user's facts with what is known
+# The user's facts, completed by known ones
 
 
 def model_name(case: Comparison, facts: Facts) -> str:
@@ -253,38 +253,39 @@ def model_name(case: Comparison, facts: Facts) -> str:
 
 
 def summary(case: Comparison, facts: Facts) -> str:
-    """The user's summary, or what is detected and that the classifier was repaired after training."""
-    known = f"A classifier that detects {name(case.label)}, repaired after training with {line(method_words(case.result))}."
-    return known if facts.model.summary == NOT_PROVIDED else facts.model.summary
+    """The user's summary, or the finding that the classifier detects and the method that repaired it."""
+    if facts.model.summary != NOT_PROVIDED:
+        return facts.model.summary
+    return f"A classifier that detects {name(case.label)}, repaired after training with {line(method_words(case.result))}."
 
 
 def model_type(case: Comparison, facts: Facts) -> str:
-    """The user's word for the architecture, and the network's class and size; of scores alone, that there is a rule for them."""
+    """The user's term for the architecture, and the network's class and size or that there is only a decision rule."""
     if case.result.candidate.rule_only:
         known = "A decision rule for the scores of a classifier, which is not part of this card's files."
-        return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
-    network = case.result.candidate.network
-    parameters = sum(p.numel() for p in network.parameters())
-    known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
+    else:
+        network = case.result.candidate.network
+        parameters = sum(p.numel() for p in network.parameters())
+        known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
     return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
 
 
 def outputs(case: Comparison) -> str:
-    """What the classifier returns for a patient."""
+    """The outputs of the classifier for a patient."""
     return f"A score from 0 to 1 for {name(case.label)}, and a decision: {rule(case.found.after)}."
 
 
 def how_to_use(case: Comparison, facts: Facts) -> str:
-    """The user's directions, or that there are none, and what the decision rule needs."""
+    """The user's directions, and the inputs of the decision rule."""
     need = "needs each patient's group" if case.found.after.rule.needs_group else "does not need the protected attribute"
     return f"Directions: {facts.use.how}\n\nDecision: {rule(case.found.after)}. The rule {need} at prediction time."
 
 
 def development(case: Comparison, facts: Facts) -> str:
-    """What the model was trained on, as the user describes it, and what it was repaired on."""
+    """The training data as the user describes it, and the repair set."""
     repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
-    what = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
-    return f"Training data: {facts.data.development}\n\n{what} on the repair set{repair_set}."
+    repair = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
+    return f"Training data: {facts.data.development}\n\n{repair} on the repair set{repair_set}."
 
 
 def kind_of_test(facts: Facts) -> str:
@@ -293,7 +294,7 @@ def kind_of_test(facts: Facts) -> str:
 
 
 def bibliography(case: Comparison, facts: Facts) -> str:
-    """BibTeX: the user's entries, and the paper of the method. Empty if there is neither."""
-    own = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
+    """BibTeX: the user's entries and the paper of the method; empty if there is neither."""
+    entries = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
     ran = case.result.candidate.ran
-    return "\n\n".join(entry for entry in (own, METHODS[ran].paper if ran in METHODS else "") if entry)
+    return "\n\n".join(entry for entry in (entries, METHODS[ran].paper if ran in METHODS else "") if entry)

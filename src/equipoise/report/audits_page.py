@@ -1,0 +1,133 @@
+"""The HTML overview of the audits of several labels, and pages that are written again from the JSON of an audit."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from equipoise import __version__
+from equipoise.measures import Audit, Audits, Estimate, group_estimate, read_audit
+from equipoise.report.audit_page import DECISIONS, FIRST_MEASURES, UNKNOWN, write_audit_page
+from equipoise.report.origin import Origin
+from equipoise.report.paper import is_paper, report_of_folder, write_by_ending
+from equipoise.report.templating import LIMITS, page_of
+from equipoise.report.text import date_words, how_many, percent, plural
+from equipoise.report.wording.audits import answer
+from equipoise.report.wording.names import attributes_of, crossed, distinct, gap_words, group_words
+
+LEAST_WIDTH = 0.05  # of the colour scale of a matrix
+
+
+def write_again(
+    source: str | Path, *, page: str | Path | None = None, pdf: str | Path | None = None, group_names: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Writes a page, a PDF or both from the JSON of an audit or from the folder of a repair; returns their paths.
+
+    Without either, the page of an audit is written next to its JSON. Words for groups are those of the audit unless others are given. The
+    report of a repair needs the rows of its patients, which are not saved, so the page in the folder is copied or printed.
+    """
+    source = Path(source)
+    if source.is_dir():
+        return report_of_folder(source, page, pdf, group_names)
+    audit = read_audit(source)
+    origin = Origin.of(json.loads(source.read_text(encoding="utf-8")).get("provenance"))
+    names = group_names or (None if origin is None else origin.group_names)
+    paths = [Path(name) for name in (page, pdf) if name is not None] or [source.with_suffix(".html")]
+    for path in paths:
+        if isinstance(audit, Audit):
+            write_audit_page(audit, path, group_names=names, origin=origin)
+        else:
+            write_audits_page(audit, path, group_names=names, origin=origin)
+    return paths
+
+
+def write_audits_page(audits: Audits, path: Path, *, group_names: Mapping[str, str] | None = None, origin: Origin | None = None) -> Path:
+    """Writes the overview of several labels, and the page of each label next to it, and returns its path; a PDF has the overview only."""
+    pages: dict[str, Path] = {}
+    if not is_paper(path):
+        from equipoise.repair import folders  # imports torch
+
+        places = folders(path.parent, [*audits, ""])  # one name more, so that a single label is named too
+        pages = {label: path.with_name(f"{path.stem}-{places[label].name}.html") for label in audits}
+    for label, page in pages.items():
+        audit = replace(audits[label], name=f"{label}, {audits.name}")
+        write_audit_page(audit, page, follow=False, group_names=group_names, origin=origin)
+    links = {label: quote(page.name) for label, page in pages.items()}
+    return write_by_ending(path, lambda paper: audits_page(audits, links, group_names, origin, paper=paper))
+
+
+def audits_page(
+    audits: Audits,
+    links: Mapping[str, str],
+    given: Mapping[str, str] | None = None,
+    origin: Origin | None = None,
+    *,
+    paper: bool = False,
+) -> str:
+    """The overview of several labels as HTML: the answer for each, and a matrix of labels by groups; `links` are their pages."""
+    first, no_finding = next(iter(audits.values())), audits.no_finding
+    called = group_words(given, attributes_of(first))
+    rows = []
+    for label, audit in audits.items():
+        style, text = answer(audit, called, brief=True)
+        rows.append({"label": label, "href": links.get(label, ""), "style": style, "answer": text, "audit": audit})
+    context: dict[str, Any] = {
+        "title": audits.name,
+        "kind": "audit",
+        "kind_words": audits.kind,
+        "version": __version__,
+        "origin": origin,
+        "when": "" if origin is None else date_words(origin.when),
+        "rows": rows,
+        "matrices": matrices(audits),
+        "harmed": [row["label"] for row in rows if row["style"] == "harm"],
+        "findings": audits.findings,
+        "comparisons": plural(first.comparisons, "comparison"),
+        "size_words": how_many(first.rows, first.patients),
+        "gap_words": gap_words,
+        "called": called.full,
+        "level": percent(first.settings.level),
+        "underdiagnosis": [] if no_finding is None else underdiagnosis_rows(no_finding),
+        "no_finding": no_finding,
+        "limits": LIMITS,
+        "decisions": DECISIONS,
+        "sections": {"signoff": ""},
+    }
+    return page_of("audits.html", context, ("page.js",), paper=paper)
+
+
+def matrices(audits: Audits) -> list[dict[str, Any]]:
+    """One matrix per measure, missed findings and false alarms first: the gap of each group, by label; without intersections."""
+    first = next(iter(audits.values()))
+    single = [attribute for attribute in first.references if attribute not in crossed(list(first.references))]
+    measures = distinct(first.gaps["measure"].unique())
+    tables = []
+    for measure in sorted(measures, key=lambda name: FIRST_MEASURES.index(name) if name in FIRST_MEASURES else len(FIRST_MEASURES)):
+        cells: dict[str, dict[tuple[str, str], Estimate]] = {}
+        for label, audit in audits.items():
+            gaps = audit.gaps[audit.gaps["attribute"].isin(single) & (audit.gaps["measure"] == measure)].to_dict("records")
+            cells[label] = {(str(gap["attribute"]), str(gap["group"])): Estimate.of_gap(gap) for gap in gaps}
+        groups = list(dict.fromkeys(key for row in cells.values() for key in row))
+        columns = [(name, first.references[name], [group for attribute, group in groups if attribute == name]) for name in single]
+        sizes = [abs(gap.value) for row in cells.values() for gap in row.values() if not math.isnan(gap.value)]
+        tables.append({"measure": measure, "columns": columns, "cells": cells, "widest": max([LEAST_WIDTH, *sizes])})
+    return tables
+
+
+def underdiagnosis_rows(audit: Audit) -> list[dict[str, Any]]:
+    """Underdiagnosis by group and its gap to the reference, from the audit of "no finding"."""
+    gaps = {(g["attribute"], g["group"]): Estimate.of_gap(g) for g in audit.gaps.to_dict("records") if g["measure"] == "fpr_gap"}
+    return [
+        {
+            "attribute": str(row["attribute"]),
+            "group": str(group),
+            "reference": bool(row["reference"]),
+            "with_finding": int(row["negatives"]),
+            "rate": group_estimate(row, "fpr"),
+            "gap": gaps.get((row["attribute"], group), UNKNOWN),
+        }
+        for group, row in audit.groups.iterrows()
+    ]

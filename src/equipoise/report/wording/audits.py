@@ -1,0 +1,215 @@
+"""An audit in words: the largest difference, and who is worse off, in one sentence for a committee.
+
+A committee reads missed findings first, then false alarms, both per 1,000 patients.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from equipoise.data import CONFLICTS, Varying
+from equipoise.measures import Audit, Baseline, Estimate, Versus
+from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, performance_words
+
+MISSED, ALARMS = "missed findings", "false alarms"
+COMPARED = {  # the measures that compare missed findings or false alarms, and whether a higher value is worse
+    MISSED: {"eod": False, "fnr_gap": True},
+    ALARMS: {"fpr_gap": True, "tnr_gap": False},
+}
+MOST_NAMED = 2  # harms of each kind in the sentence
+HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
+
+
+def largest_gap(gaps: pd.DataFrame) -> "pd.Series[Any] | None":
+    """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
+    pool = gaps[gaps["value"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
+    for preferred in (pool["clear"], ~pool["attribute"].isin(crossed(list(gaps["attribute"].unique())))):
+        selected = preferred.reindex(pool.index)
+        pool = pool[selected] if selected.any() else pool
+    return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
+
+
+def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
+    """The largest difference of an audit in one sentence, and how many of its comparisons are clear after adjustment.
+
+    The interval is the simultaneous one, because the gap was selected for its size.
+    """
+    gap, called = largest_gap(audit.gaps), GroupNames(names or {})
+    if gap is None:
+        return "No difference could be estimated: insufficient data."
+    if not gap["clear"]:
+        return (
+            f"No difference between groups is clear after adjustment for {plural(audit.comparisons, 'comparison')}; "
+            "differences below the detectable size remain possible."
+        )
+    low, high = sorted(100 * abs(gap[f"simultaneous_{end}"]) for end in ("low", "high"))
+    return (
+        f"{sentence(gap_words(str(gap['measure'])))} is {100 * abs(gap['value']):.1f} percentage points "
+        f"{'lower' if gap['value'] < 0 else 'higher'} in {called(gap['group'])} than in {called(gap['reference'])} "
+        f"(simultaneous {percent(audit.settings.level)} interval {low:.1f} to {high:.1f}); "
+        f"{audit.findings} of {plural(audit.own_comparisons, 'comparison')} {'is' if audit.findings == 1 else 'are'} "
+        f"clear after adjustment{_family(audit)}."
+    )
+
+
+def _family(audit: Audit) -> str:
+    """The number of comparisons of all labels together, if the audit is one of several."""
+    return "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
+
+
+@dataclass(frozen=True)
+class Harm:
+    """A group that is worse off than another, clear after adjustment; `more`, `low` and `high` are the difference with its simultaneous
+    interval.
+    """
+
+    kind: str
+    attribute: str
+    group: str
+    than: str
+    more: float
+    low: float
+    high: float
+    few: bool
+
+
+def worse_by(audit: Audit, kind: str) -> dict[tuple[str, str], Estimate]:
+    """By attribute and group, how many more are missed (or falsely flagged) than in the reference; negative if fewer."""
+    differences: dict[tuple[str, str], Estimate] = {}
+    for row in audit.gaps.to_dict("records"):
+        higher_is_worse = COMPARED[kind].get(str(row["measure"]))
+        key = str(row["attribute"]), str(row["group"])
+        if higher_is_worse is None or key in differences:
+            continue
+        gap = Estimate.of_gap({str(name): value for name, value in row.items()})
+        differences[key] = gap if higher_is_worse else _negated(gap)
+    return differences
+
+
+def _negated(gap: Estimate) -> Estimate:
+    low, high = -gap.high, -gap.low
+    simultaneous_low, simultaneous_high = -gap.simultaneous_high, -gap.simultaneous_low
+    return replace(gap, value=-gap.value, low=low, high=high, simultaneous_low=simultaneous_low, simultaneous_high=simultaneous_high)
+
+
+def harms(audit: Audit) -> list[Harm]:
+    """Every group that is clearly worse off: single attributes before intersections, missed findings first, the largest first."""
+    folded = crossed(list(audit.groups["attribute"].unique()))
+    clear_harms = []
+    for kind in COMPARED:
+        for (attribute, _), gap in worse_by(audit, kind).items():
+            if gap.clear:
+                worse, better = (gap.group, gap.reference) if gap.value > 0 else (gap.reference, gap.group)
+                low, high = sorted(abs(end) for end in (gap.simultaneous_low, gap.simultaneous_high))
+                clear_harms.append(Harm(kind, attribute, worse, better, abs(gap.value), low, high, gap.few))
+    return sorted(clear_harms, key=lambda harm: (harm.attribute in folded, harm.kind == ALARMS, -harm.more))
+
+
+def harm_words(harm: Harm, names: Mapping[str, str]) -> str:
+    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'."""
+
+    def people(group: str) -> str:
+        name = GroupNames(names)(group)
+        return name if group in names else f"patients ({short_name(harm.attribute)} {name})"
+
+    has, happens = ("who have the finding", "missed") if harm.kind == MISSED else ("who do not have it", "falsely flagged")
+    more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
+    return f"of 1,000 {people(harm.group)} {has}, {more} are {happens} than of 1,000 {people(harm.than)}"
+
+
+def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
+    """The style and the first sentence of an audit's page: who is worse off; otherwise another difference, none, or insufficient data.
+
+    A `brief` sentence, for one of several labels, leaves out the number of comparisons.
+    """
+    every_harm, names = harms(audit), names or {}
+    folded = crossed(list(audit.groups["attribute"].unique()))
+    candidates = [harm for harm in every_harm if harm.attribute not in folded] or every_harm
+    named = [harm for kind in COMPARED for harm in [harm for harm in candidates if harm.kind == kind][:MOST_NAMED]]
+    if named:
+        more = len(every_harm) - len(named)
+        rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
+        return HARM, f"Worse off: {'; '.join(harm_words(harm, names) for harm in named)}{rest}."
+    largest = largest_gap(audit.gaps)
+    if largest is None:
+        return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
+    if largest["clear"]:
+        text = conclusion(audit, names)
+        lowered = text if text[:2].isupper() else text[:1].lower() + text[1:]
+        return OTHER, f"A difference, not in missed findings or false alarms: {lowered}"
+    undetected = _undetected(audit, GroupNames(names))
+    if brief:
+        return NONE, f"No clear difference{f'; {undetected}' if undetected else ''}."
+    comparisons = plural(audit.own_comparisons, "comparison")
+    but = f", but {undetected}" if undetected else ""
+    return NONE, f"No clear difference: none of {comparisons} between groups is clear after adjustment{_family(audit)}{but}."
+
+
+def _undetected(audit: Audit, called: GroupNames) -> str:
+    """The minimum detectable difference in missed findings, the largest over the groups: smaller differences may have been missed."""
+    rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(crossed(list(audit.references)))]
+    rows = rows[rows["value"].notna() & ~rows.duplicated(["attribute", "group"])]
+    if not len(rows):
+        return ""
+    if rows["detectable"].isna().all():
+        return "this many patients would not show any possible difference in missed findings"
+    row: pd.Series[float] = rows.loc[rows["detectable"].idxmax()]
+    return (
+        f"differences in missed findings of up to {amount(float(row['detectable']), 'size')} percentage points may be missed with "
+        f"this many patients ({called(row['group'])})"
+    )
+
+
+def sampled_words(audit: Audit) -> list[str]:
+    """Which figures of a very large table are from a sample of its rows or from binned scores; empty if all rows were used."""
+    lines = []
+    if "sampled" in audit.groups:
+        sampled = audit.groups[audit.groups["sampled"] < audit.groups["n"]]
+        if len(sampled):
+            names = ", ".join(dict.fromkeys(short_name(name) for name in sampled.index))
+            lines.append(
+                "Calibration intercept, slope and error, operating points and decision curves are from random samples of whole patients "
+                f"(at least {int(sampled['sampled'].min()):,} rows each) in groups with more: {names}."
+            )
+    measures_by_note: dict[str, list[str]] = {}
+    for name, estimate in audit.estimates.items():
+        if estimate.note and not estimate.group and not math.isnan(estimate.value):
+            measures_by_note.setdefault(estimate.note, []).append(PERFORMANCE[name] if name in PERFORMANCE else RATES[name].name)
+    return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in measures_by_note.items()]
+
+
+def varying_words(varying: Varying) -> str:
+    """The number of patients with more than one group, and how they are counted."""
+    have = "patient has" if varying.patients == 1 else "patients have"
+    return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
+
+
+def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
+    """One sentence for each model, original and repaired, that a simple model clearly outperforms; empty if there is none."""
+    if baseline is None:
+        return []
+    performance, sentences = performance_words(baseline.performance), []
+    inputs = "16 x 16 pixels and statistics of each image" if baseline.inputs == "pixels" else "the same inputs"
+    if baseline.beats_original:
+        sentences.append(
+            f"The model may be the limit: a logistic regression on {inputs}, fitted to the {baseline.fitted_on}, has a {performance} of "
+            f"{_lead_words(baseline.original, level)} than the original network on the same {baseline.rows:,} held-out rows."
+        )
+    if baseline.beats_repaired and baseline.repaired is not None:
+        gaps = (amount(gap, "points") for gap in (baseline.repaired.gap, baseline.repaired.other_gap))
+        sentences.append(
+            f"A logistic regression on {inputs} with a constraint on the difference in {gap_words(baseline.measure)} has a {performance} "
+            f"of {_lead_words(baseline.repaired, level)} than the repaired classifier, with a difference of {' compared with '.join(gaps)} "
+            "points: consider another model."
+        )
+    return sentences
+
+
+def _lead_words(versus: Versus, level: float) -> str:
+    difference = versus.difference
+    ends = " to ".join(amount(end, "size") for end in (difference.low, difference.high))
+    return f"{amount(versus.value)}, {amount(difference.value, 'size')} points ({percent(level)} interval {ends}) more"

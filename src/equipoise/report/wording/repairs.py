@@ -1,0 +1,243 @@
+"""A repair in words: its goal, its outcome, its method, who is better and who is worse."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from equipoise.measures import ARGMAX, Contribution, Threshold
+from equipoise.methods import IN_USE, Goal, Judgement, Note
+from equipoise.repair import Balance, Comparison, Tried
+from equipoise.report.text import amount, sentence, short_name, thousand
+from equipoise.report.wording.names import GroupNames, gap_words, performance_words, rate_words
+
+OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in this order for several labels
+
+
+def goal_words(goal: Goal) -> str:
+    """A goal in words.
+
+    >>> from equipoise.methods import Goal
+    >>> goal_words(Goal("eod", min_performance=0.75))
+    'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
+    >>> goal_words(Goal("spd", max_gap=0.05, keep={"tpr": "before"}))
+    "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
+    >>> goal_words(Goal("eod").settled(0.8))
+    "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's (78.0% on the repair set)"
+    """
+    measure, performance = gap_words(goal.measure), performance_words(goal.performance)
+    minimum = ""
+    if goal.min_performance is not None and goal.original is not None:  # relative to the original, as estimated on the repair set
+        lost = amount(goal.original - goal.min_performance, "size")
+        minimum = f" with {performance} at most {lost} points below the original's ({amount(goal.min_performance)} on the repair set)"
+    elif goal.min_performance is not None:
+        minimum = f" with {performance} of at least {amount(goal.min_performance)}"
+    if goal.max_gap is None:
+        aim = f"the smallest difference in {measure}{minimum}"
+    else:
+        within = f"a difference in {measure} of at most {amount(goal.max_gap, 'size')} points"
+        aim = f"{within}{minimum}" if minimum else f"the best {performance} with {within}"
+    kept = [
+        f"no group's {rate_words(rate)} lower than before"
+        if isinstance(least, str)
+        else f"a {rate_words(rate)} of at least {amount(least)} in every group"
+        for rate, least in goal.keep.items()
+    ]
+    return ", and ".join([aim, *kept])
+
+
+def contribution_words(contribution: Contribution) -> str:
+    """The change of a rate in words: 'fewer of those with the finding are detected'."""
+    more = "more" if contribution.change > 0 else "fewer"
+    return {
+        "tpr": f"{more} of those with the finding are detected",
+        "fpr": f"{more} of those without the finding are flagged",
+        "selection": f"{more} patients are flagged",
+    }[contribution.rate]
+
+
+def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[str, str] | None = None) -> str:
+    """The outcome of a repair in one sentence that begins with its name; without `details` in as few words as possible.
+
+    `names` are words for groups, such as {"F": "women"}. Page, terminal, cards and README.txt begin with this sentence.
+    """
+    called, outcome = GroupNames(names or {}), judgement.outcome
+    if outcome == "harm":
+        return f"Harm: {'; '.join(_harm_words(note, judgement, called, details) for note in judgement.harms)}."
+    if judgement.largest is None and outcome == "unchanged":
+        return "Unchanged: no decision differs."
+    if judgement.largest is None:
+        groups = ", ".join(map(called, judgement.short))
+        return f"Unclear: too few patients for a difference in {gap_words(judgement.measure)} of {groups}{_needed_words(judgement)}."
+    subject, limit = _subject(judgement, called), f"±{amount(judgement.max_gap, 'size')}"
+    before, after = _largest_before_and_after(judgement, called)
+    moved = f"{subject} went from {before} to {after} percentage points"
+    if outcome == "unchanged":
+        return f"Unchanged: no decision differs{f', so {subject} stays at {before} percentage points' if details else ''}."
+    if outcome == "closed":
+        return (
+            f"Closed: {moved}, with its interval within {limit}." if details else f"Closed: {subject} is within {limit} percentage points."
+        )
+    if outcome == "reduced":
+        if not details:
+            return f"Reduced: {subject} is smaller."
+        if judgement.performance_after.value < judgement.performance_limit:
+            return f"Reduced: {moved}; {_performance_change(judgement)}, below its limit of {amount(judgement.performance_limit)}."
+        return f"Reduced: {moved}, but is not shown to be within {limit}."
+    if judgement.short:
+        reason = f"too few patients in {', '.join(map(called, judgement.short))}"
+    else:
+        crossed_zero = judgement.largest.before.value * judgement.largest.after.value < 0
+        sides = ", or has only changed sides" if crossed_zero and not judgement.larger else ""
+        reason = f"{judgement.patients:,} patients are too few to show whether it is {'larger' if judgement.larger else 'smaller'}{sides}"
+    if not details:
+        return f"Unclear: {reason}."
+    moved = f"{subject} is larger, {before} percentage points before and {after} after" if judgement.larger else moved
+    return f"Unclear: {moved}; {reason}{_needed_words(judgement)}."
+
+
+def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") -> str:
+    """The outcomes of several labels in one sentence: the worst with its labels first, then the number of each other one."""
+    outcomes = {label: str(judgement.outcome) for label, judgement in judgements.items()}
+    counts = {name: list(outcomes.values()).count(name) for name in OUTCOMES if name in outcomes.values()}
+    worst = next(iter(counts))
+    if len(counts) == 1:
+        return f"{sentence(worst)}: in all {len(outcomes)} {kind}."
+    labels = ", ".join(short_name(label) for label, outcome in outcomes.items() if outcome == worst)
+    rest = ", ".join(f"{name} in {count}" for name, count in counts.items() if name != worst)
+    return f"{sentence(worst)}: in {counts[worst]} of {len(outcomes)} {kind} ({labels}); {rest}."
+
+
+def _subject(judgement: Judgement, called: GroupNames) -> str:
+    """The difference that is judged: between two groups, or the largest from the reference."""
+    gap = judgement.gaps[0]
+    if len(judgement.gaps) == 1:
+        return f"the difference in {gap_words(judgement.measure)} between {called(gap.group)} and {called(gap.reference)}"
+    return f"the largest difference in {gap_words(judgement.measure)} from {called(gap.reference)}"
+
+
+def _largest_before_and_after(judgement: Judgement, called: GroupNames) -> list[str]:
+    """The largest difference before and the largest after, in points, each with its group if there are several."""
+    texts = []
+    for side in ("before", "after"):
+        values = {gap.group: getattr(gap, side).value for gap in judgement.gaps if gap.known}
+        group = max(values, key=lambda group: abs(values[group]))
+        texts.append(amount(values[group], "points") + (f" ({called(group)})" if len(judgement.gaps) > 1 else ""))
+    return texts
+
+
+def _performance_change(judgement: Judgement) -> str:
+    before, after = judgement.performance_before.value, judgement.performance_after.value
+    return f"{performance_words(judgement.performance)} {'fell' if after < before else 'went'} from {amount(before)} to {amount(after)}"
+
+
+def _needed_words(judgement: Judgement) -> str:
+    needed = judgement.patients_needed
+    return f"; about {needed:,} patients like these would be needed" if needed is not None else ""
+
+
+def _harm_words(note: Note, judgement: Judgement, called: GroupNames, details: bool) -> str:
+    numbers = note.numbers
+    if note.kind == "performance_below_limit":
+        if not details:
+            return f"{performance_words(note.subject)} fell below its limit"
+        explained = "which sampling error does not explain" if numbers["clear"] else "which sampling error may explain"
+        return f"{_performance_change(judgement)}, below its limit of {amount(numbers['limit'])}, {explained}"
+    if note.kind == "larger_gap":
+        subject = f"the difference in {gap_words(judgement.measure)} between {called(note.subject)} and {called(numbers['reference'])}"
+        if not details:
+            return f"{subject} is larger"
+        before, after = (amount(numbers[side], "points") for side in ("before", "after"))
+        return f"{subject} is larger, {before} percentage points before and {after} after"
+    if note.kind == "rate_worse":
+        brief = f"{rate_words(numbers['rate'])} of {called(note.subject)} fell"
+        before, after, limit = (amount(numbers[key]) for key in ("before", "after", "limit"))
+        return f"{brief} from {before} to {after}, below its limit of {limit}" if details else brief
+    return f"{note.kind.replace('_', ' ')}: {called(note.subject)}"
+
+
+def balance_words(rows: Iterable[Balance], unit: str, digits: int = 0, names: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """The groups that are clearly better ("gain") or clearly worse ("loss"), in missed findings and false alarms per 1,000."""
+    called = GroupNames(names or {})
+    changes: dict[str, list[str]] = {"gain": [], "loss": []}
+    for row in rows:
+        for errors, change in (("missed findings", row.missed), ("false alarms", row.alarms)):
+            if row.group is None or not (change.high < 0 or change.low > 0):
+                continue
+            more, side = ("more", "loss") if change.value > 0 else ("fewer", "gain")
+            ends = " to ".join(thousand(end, digits) for end in sorted(abs(end) for end in (change.low, change.high)))
+            size = thousand(abs(change.value), digits)
+            changes[side].append(f"{called(row.group)}, {size} {more} {errors} per 1,000 {unit} ({ends})")
+    return changes
+
+
+def repair_answer(comparison: Comparison) -> str:
+    """The outcome of the repair on held-out patients, in one sentence: the first of README.txt, the cards and the terminal."""
+    return outcome_words(comparison.judgement)
+
+
+def met_words(judgement: Judgement) -> str:
+    """Whether the limits of the goal are kept on held-out rows; empty for a goal without a maximum gap."""
+    if judgement.met is None:
+        return ""
+    return "All limits of the goal are kept on these rows." if judgement.met else "Not all limits of the goal are kept on these rows."
+
+
+def original_words(comparison: Comparison) -> str:
+    """The threshold of the original model and its origin; empty for classes, which are decided by argmax."""
+    candidate = comparison.original.candidate
+    if not isinstance(candidate.rule, Threshold) or candidate.rule.origin == ARGMAX:
+        return ""
+    best = f"of best {performance_words(candidate.goal.performance)} on the repair set"
+    origin = "in use" if candidate.rule.origin == IN_USE else best
+    return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
+
+
+def method_words(tried: Tried) -> str:
+    """The method of a candidate, and the method that chose it, if another one did: bias-score, chosen by auto."""
+    ran, method = tried.candidate.ran, tried.candidate.method
+    if ran == method:
+        return tried.name
+    if tried.candidate.chosen == 0:
+        return f"{tried.name} (the original stays)"
+    return f"{ran}, chosen by {method}" if tried.name == method else f"{tried.name} ({ran}, chosen by {method})"
+
+
+def repair_set_words(comparison: Comparison) -> str:
+    """The method and the goal, and the gap before and after on the repair set, to which the method was fitted."""
+    result, candidate = comparison.result, comparison.result.candidate
+    before, after = (amount(float(candidate.trace.iloc[step]["gap"]), "points") for step in (0, candidate.chosen))
+    rows = "" if result.valid is None else f" ({len(result.valid):,} rows)"
+    goal = f"Goal: {goal_words(candidate.goal)}."
+    if candidate.chosen == 0:
+        return f"On the repair set{rows} {result.name} kept the original, at {before} points. {goal}"
+    name = method_words(result)
+    comma = "," if "," in name else ""
+    return f"On the repair set{rows}, to which it was fitted, {name}{comma} changed it from {before} to {after} points. {goal}"
+
+
+def preprocessing_words(how: Mapping[str, Any]) -> str:
+    """The preprocessing of images for a network, from the plain values in run.json.
+
+    >>> preprocessing_words({"resize": 80, "crop": 64, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25]})
+    'shorter side resized to 80 pixels (bilinear), central 64 x 64 pixels cropped, greyscale, (pixel - 0.5) / 0.25'
+    """
+    if how.get("transform"):
+        code = how["transform"]
+        checksum = f" (SHA-256 {code['sha256'][:12]}...)" if code["sha256"] else ""
+        converted = {1: ", from greyscale", 3: ", from RGB"}.get(how.get("channels") or 0, "")
+        return f"prepared by the transform {code['named']}{checksum}{converted}"
+    resize, crop, interpolation = how.get("resize"), how.get("crop"), how["interpolation"]
+    steps = []
+    if how.get("preset") == "torchxrayvision":
+        steps.append("preprocessing of torchxrayvision")
+    if crop == "square":
+        steps.append("largest central square cropped")
+    if isinstance(resize, int):
+        steps.append(f"shorter side resized to {resize} pixels ({interpolation})")
+    elif resize is not None:
+        steps.append(f"{'resized' if crop == 'square' else 'stretched'} to {resize[0]} x {resize[1]} pixels ({interpolation})")
+    if isinstance(crop, int):
+        steps.append(f"central {crop} x {crop} pixels cropped")
+    steps.append({1: "greyscale", 3: "RGB"}.get(how["channels"], f"{how['channels']} channels"))
+    mean, std = (", ".join(f"{value:g}" for value in how[name]) for name in ("mean", "std"))
+    steps.append(f"(pixel - ({mean})) / ({std})" if len(how["mean"]) > 1 else f"(pixel - {mean}) / {std}")
+    return ", ".join(steps)
