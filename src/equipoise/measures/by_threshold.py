@@ -22,7 +22,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.cells import FloatArray, normalised, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.thresholds import Rule, Threshold
+from equipoise.measures.rules import Rule, Threshold
 
 COLUMNS = ["attribute", "group", "label", "threshold", "above", "score"]
 LEAST = 5  # patients between two thresholds; more where the audit asks for more in each cell

@@ -31,13 +31,20 @@ NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes fro
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """A measure of each group with its interval (groups,): NaN where `why` (a key of `calibration.REASONS`) is not empty."""
+    """A measure of each group with its interval (groups,); NaN if `why` (a key of `calibration.REASONS`) is not empty."""
 
     value: FloatArray
     low: FloatArray
     high: FloatArray
-    patients: FloatArray  # on which it rests: those of the rarer label where both are needed
+    patients: FloatArray  # that it rests on; of the rarer label, if both labels are needed
     why: tuple[str, ...] = ()
+
+    def where(self, chosen: npt.NDArray[np.bool_], other: "Limits") -> "Limits":
+        """These limits in the chosen groups, and the other limits elsewhere."""
+        value, low, high, patients = (
+            np.where(chosen, getattr(self, name), getattr(other, name)) for name in ("value", "low", "high", "patients")
+        )
+        return Limits(value, low, high, patients)
 
 
 @cache

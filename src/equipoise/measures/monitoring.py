@@ -13,10 +13,10 @@ import pandas as pd
 
 from equipoise.errors import BadInput
 from equipoise.measures.audit import AuditSums, records
+from equipoise.measures.confidence_sequences import Periods, change_evidence, confidence_sequence, cumulative, first_at
 from equipoise.measures.estimates import coefficients
 from equipoise.measures.gaps import Gap, named, signature
 from equipoise.measures.moments import DECISIONS, Moments
-from equipoise.measures.sequences import Periods, change_evidence, confidence_sequence, cumulative, first_at
 from equipoise.presenting import presenter
 
 SCHEMA, SCHEMA_VERSION = "equipoise.monitoring", 1

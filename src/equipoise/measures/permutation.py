@@ -315,3 +315,32 @@ def _kinds(lines: FloatArray) -> tuple[IntArray, IntArray]:
             key = np.unique(key * len(values) + place, return_inverse=True)[1]  # again from 0, so that products of many columns stay small
     _, first, counts = np.unique(key, return_index=True, return_counts=True)
     return np.asarray(first, dtype=np.int64), np.asarray(counts, dtype=np.int64)
+
+
+def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> FloatArray:
+    """The p-values that `p_values` computes without draws in large cells, from sums alone (groups - 1,); NaN if a cell is not large."""
+    signed = coefficients(measure)
+    names = tuple(signed)
+    top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
+    signs = np.array(list(signed.values()))
+    value, patients, rows = (
+        np.stack([getter(name) for name in names], axis=-1) for getter in (moments.value, moments.patients, moments.rows_of)
+    )
+    with np.errstate(invalid="ignore"):
+        large = ((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS)).all(-1)
+    exact = not weighted and len(names) == 1 and bool((rows == patients).all())
+    found = np.full(len(moments.total) - 1, np.nan)
+    for k in range(1, len(moments.total)):
+        if not (large[k] and large[0]):
+            continue
+        sides = moments.total[[k, 0]]  # (2, columns): the group and the reference
+        n, s = sides @ bottom.T, sides @ top.T  # (2, rates)
+        if exact:
+            found[k - 1] = hypergeometric_p(*(round(float(x)) for x in (s[0, 0], n[0, 0], s[1, 0], n[1, 0])))
+            continue
+        residual = top - (s.sum(0) / n.sum(0))[:, None] * bottom  # from the rates of both groups together
+        share = signs / n
+        gap = float(share[0] @ (residual @ sides[0]) - share[1] @ (residual @ sides[1]))
+        variance = sum(float(share[j] @ (residual @ moments.second[side] @ residual.T) @ share[j]) for j, side in ((0, k), (1, 0)))
+        found[k - 1] = math.erfc(abs(gap) / math.sqrt(variance) / math.sqrt(2))
+    return found

@@ -16,9 +16,9 @@ from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.moments import Moments
+from equipoise.measures.paired_changes import Baseline, Versus
+from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
-from equipoise.measures.target_gaps import Baseline, Versus
-from equipoise.measures.thresholds import Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas
 TEXT = ("group", "attribute", "measure", "note")
