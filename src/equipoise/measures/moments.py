@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
-from equipoise.measures.clusters import units_of
+from equipoise.measures.cells import FloatArray, IntArray, ratio
+from equipoise.measures.clusters import Clusters, units_of
 from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
 from equipoise.measures.signed_sums import SignedSum
 
@@ -322,16 +322,14 @@ def _sum_columns(
     ratios: Columns, columns: list[npt.NDArray[np.generic]], codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None
 ) -> Moments:
     """The moments of row-wise columns, summed by group and patient."""
-    known = np.flatnonzero(codes >= 0)
-    rows = [np.asarray(column, dtype=np.float64)[known] for column in columns]
-    single = int(units.max(initial=-1)) + 1 == len(units)  # as many patients as rows
-    group, unit = (codes[known], known) if single else _clusters(codes[known], units[known])
-    count = len(group)
-    by_unit = rows if single else [np.bincount(unit, column, count) for column in rows]
-    weighted = by_unit
+    clusters = Clusters.of(codes, groups, units)
+    rows = [np.asarray(column, dtype=np.float64)[clusters.rows] for column in columns]
+    by_patient = [clusters.by_patient(column) for column in rows]
+    weighted = by_patient
     if weight is not None:
-        w = np.asarray(weight, dtype=np.float64)[known]
-        weighted = [column * w for column in rows] if single else [np.bincount(unit, column * w, count) for column in rows]
+        w = np.asarray(weight, dtype=np.float64)[clusters.rows]
+        weighted = [clusters.by_patient(column * w) for column in rows]
+    group = clusters.group
     total = np.zeros((groups, len(columns)))
     for a, column in enumerate(weighted):
         total[:, a] = np.bincount(group, column, groups)
@@ -341,14 +339,7 @@ def _sum_columns(
             second[:, a, b] = second[:, b, a] = np.bincount(group, weighted[a] * weighted[b], groups)
     size, patients = np.zeros((groups, len(ratios))), np.zeros((groups, len(ratios)))
     for k, each in enumerate(ratios.values()):
-        in_denominator = np.sum([c * column for c, column in zip(each.bottom, by_unit, strict=True) if c], axis=0)
+        in_denominator = np.sum([c * column for c, column in zip(each.bottom, by_patient, strict=True) if c], axis=0)
         size[:, k] = np.bincount(group, in_denominator, groups)
         patients[:, k] = np.bincount(group, np.minimum(in_denominator, 1.0), groups)
     return Moments(ratios, total, second, size, patients)
-
-
-def _clusters(codes: IntArray, units: IntArray) -> tuple[IntArray, IntArray]:
-    """The group of each (group, patient) pair that has rows, and the pair of each row."""
-    width = int(units.max(initial=0)) + 1
-    pairs, place = grouped(codes * width + units, (int(codes.max(initial=0)) + 1) * width)
-    return pairs // width, place
