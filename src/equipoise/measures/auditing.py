@@ -7,7 +7,7 @@ the keywords of every function that audits; `Asked` holds them after validation.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -227,22 +227,14 @@ class UntestedAudit:
     gaps: Sequence[str]
 
 
-class Source(Protocol):
-    """The name of the audited rows, and their attributes."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def attributes(self) -> tuple[Attribute, ...]: ...
-
-
 def assemble(
-    source: Source,
     asked: Asked,
     estimates: Sequence[AttributeEstimates],
     performance: dict[str, Estimate],
     overall: ScoreMeasures | None,
     *,
+    name: str,
+    assumed: tuple[str, ...],
     rows: int,
     patients: int | None,
     varying: tuple[Varying, ...],
@@ -265,10 +257,10 @@ def assemble(
         rule=asked.decision,
         missing={each.attribute.name: each.missing for each in estimates},
         references={each.attribute.name: each.attribute.reference for each in estimates},
-        assumed=tuple(a.name for a in source.attributes if not a.named),
+        assumed=assumed,
         rows=rows,
         patients=patients,
-        name=source.name,
+        name=name,
         settings=settings,
         varying=varying,
         curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
@@ -311,11 +303,12 @@ def untested_audit(scores: Scores, asked: Asked, progress: Progress | None = Non
     if progress:
         progress(steps, steps)
     return assemble(
-        scores,
         asked,
         estimates,
         performance,
         overall,
+        name=scores.name,
+        assumed=tuple(a.name for a in scores.attributes if not a.named),
         rows=len(scores),
         patients=None if scores.patients is None else int(units.max(initial=-1)) + 1,
         varying=varying_in(scores.attributes, scores.patients),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from equipoise.data import Attribute, Scores
 from equipoise.measures.cells import FloatArray, IntArray, ratio
 from equipoise.measures.clusters import Clusters, units_of
-from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
+from equipoise.measures.intervals import fewer_clusters, tango, wilson
 from equipoise.measures.signed_sums import SignedSum
 
 
@@ -147,10 +147,6 @@ class Moments:
     def _degrees(self) -> FloatArray:
         return np.where(self.rows > self.units + 1e-9, np.maximum(self.units - 1, 1.0), np.inf)
 
-    @cached_property
-    def _limits_by_level(self) -> dict[float, tuple[FloatArray, FloatArray]]:
-        return {}
-
     def value(self, name: str) -> FloatArray:
         """The ratio of each group (groups,); NaN if the denominator is empty."""
         return self._column(self._values, name)
@@ -194,23 +190,15 @@ class Moments:
 
     def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """The limits of a ratio in each group (groups,)."""
-        if level not in self._limits_by_level:
-            sizes = fewer_clusters(self._sizes, self._degrees, level)
-            paired = np.array([each.either is not None for each in self.ratios.values()])
-            low, high = wilson(np.where(paired, 0.0, self._values), sizes, level)
-            if paired.any():
-                gained, lost = (self._either + self._values) / 2, (self._either - self._values) / 2
-                low, high = (np.where(paired, *ends) for ends in zip(tango(gained, lost, sizes, level), (low, high), strict=True))
-            self._limits_by_level[level] = low, high
-        low, high = self._limits_by_level[level]
-        place = self._place(name)
-        return low[:, place], high[:, place]
+        value, either = self.value(name), self._column(self._either, name)
+        size = fewer_clusters(self.size(name), self.degrees(name), level)
+        if self.ratios[name].either is None:
+            return wilson(value, size, level)
+        return tango((either + value) / 2, (either - value) / 2, size, level)
 
     def sums(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of each group with its limits (groups,)."""
-        names = tuple(coefficients)
-        value, low, high = self._limits(names, level)
-        return combined(self._signs(coefficients), value, low, high, self.correlation(names))
+        return self.signed(coefficients).limits(level)
 
     def gaps(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of every group but the first, minus that of the first, with its limits (groups - 1,).
@@ -218,14 +206,8 @@ class Moments:
         Groups are treated as independent. If patients have rows in several groups, gaps vary less than that and the interval is
         conservative.
         """
-        names = tuple(coefficients)
-        k = len(names)
-        value, low, high = (_with_first(x) for x in self._limits(names, level))
-        correlation = self.correlation(names)
-        both = np.zeros((len(correlation) - 1, 2 * k, 2 * k))
-        both[:, :k, :k], both[:, k:, k:] = correlation[1:], correlation[:1]
-        signs = self._signs(coefficients)
-        return combined(np.concatenate([signs[1:], np.broadcast_to(-signs[:1], signs[1:].shape)], axis=-1), value, low, high, both)
+        signed = self.signed(coefficients)
+        return signed[1:].minus(signed[:1]).limits(level)
 
     def gap_p_values(self, coefficients: Signed) -> FloatArray:
         """The p-value of the gap of every group but the first (groups - 1,): one minus the level at which its interval ends at zero.
@@ -244,11 +226,8 @@ class Moments:
         places = [self._place(name) for name in names]
         value, size, degrees, either = (x[:, places] for x in (self._values, self._sizes, self._degrees, self._either))
         paired = all(self.ratios[name].either is not None for name in names)
-        return SignedSum(self._signs(coefficients), value, size, degrees, self.correlation(names), either if paired else None)
-
-    def _signs(self, coefficients: Signed) -> FloatArray:
-        """The coefficients of each group (groups, names)."""
-        return np.stack([np.broadcast_to(np.asarray(c, dtype=np.float64), len(self.total)) for c in coefficients.values()], axis=-1)
+        signs = [np.broadcast_to(np.asarray(c, dtype=np.float64), len(self.total)) for c in coefficients.values()]
+        return SignedSum(np.stack(signs, axis=-1), value, size, degrees, self.correlation(names), either if paired else None)
 
     def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
         """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).
@@ -265,17 +244,6 @@ class Moments:
         correlation = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
         np.fill_diagonal(correlation, 1.0)
         return correlation
-
-    def _limits(self, names: tuple[str, ...], level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The values and limits of ratios (groups, names)."""
-        ends = [self.interval(name, level) for name in names]
-        low, high = (np.stack([end[side] for end in ends], axis=-1) for side in (0, 1))
-        return np.stack([self.value(name) for name in names], axis=-1), low, high
-
-
-def _with_first(values: FloatArray) -> FloatArray:
-    """The values (groups, k) of every group but the first, next to those of the first (groups - 1, 2 k)."""
-    return np.concatenate([values[1:], np.broadcast_to(values[:1], values[1:].shape)], axis=-1)
 
 
 def moments_of(

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from equipoise.measures.auditing import (
     AttributeEstimates,
     AuditOptions,
     Progress,
-    Source,
     UntestedAudit,
     assemble,
     audits_of,
@@ -50,16 +49,6 @@ from equipoise.measures.rules import Rule
 from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, everyone, rows_by_group
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
-
-
-class Batches(Source, Protocol):
-    """Rows in parts, each with all rows of its patients."""
-
-    @property
-    def whole(self) -> bool: ...
-    @property
-    def count(self) -> int: ...
-    def parts(self) -> Iterator[Scores]: ...
 
 
 @dataclass(eq=False)
@@ -192,60 +181,45 @@ def audit_scans(
     asked = {label: Asked.of(options).decided((valid or {}).get(label)) for label in scans}
     no_finding, derived = next(iter(asked.values())).no_finding, None
     with read_labels(scans) as stored:
-        untested = {label: _untested_audit(rows, asked[label], progress and progress(label)) for label, rows in stored.items()}
+        untested = {label: _untested_audit(rows, rows.parts, asked[label], progress and progress(label)) for label, rows in stored.items()}
         first = next(iter(stored.values()))
         if no_finding == DERIVED:
             require_several_labels(scans)
             rules = {label: each.decision for label, each in asked.items()}
-            derived = _untested_audit(_NoFinding(first, rules), options_of_no_finding(asked), None, has_scores=False)
+            parts = partial(_no_finding_parts, first, rules)
+            derived = _untested_audit(replace(first, name=NO_FINDING), parts, options_of_no_finding(asked), None, has_scores=False)
         return audits_of(untested, "labels", first.name, no_finding, derived)
 
 
-@dataclass(frozen=True, eq=False)
-class _NoFinding:
+Parts = Callable[[], Iterator[Scores]]  # reads the rows part by part, each with all rows of its patients
+
+
+def _no_finding_parts(stored: Stored, rules: Mapping[str, Rule]) -> Iterator[Scores]:
     """Derived decisions on "no finding", part by part, on the rows in which every label is known."""
-
-    stored: Stored
-    rules: Mapping[str, Rule]
-    name: str = NO_FINDING
-
-    @property
-    def attributes(self) -> tuple[Attribute, ...]:
-        return self.stored.attributes
-
-    @property
-    def whole(self) -> bool:
-        return self.stored.whole
-
-    @property
-    def count(self) -> int:
-        return self.stored.count
-
-    def parts(self) -> Iterator[Scores]:
-        for by_label in self.stored.parts_of_all():
-            yield none_of_rows(dict(zip(self.rules, by_label, strict=True)), self.rules)
+    for by_label in stored.parts_of_all():
+        yield none_of_rows(dict(zip(rules, by_label, strict=True)), rules)
 
 
-def _untested_audit(source: Batches, asked: Asked, progress: Progress | None, *, has_scores: bool = True) -> UntestedAudit:
+def _untested_audit(stored: Stored, parts: Parts, asked: Asked, progress: Progress | None, *, has_scores: bool = True) -> UntestedAudit:
     """All estimates of the audit of one label: from its rows if they are in memory, otherwise from sums over the parts."""
-    if source.whole:
-        return untested_audit(next(source.parts()), asked, progress, has_scores=has_scores)
-    return _untested_audit_in_parts(source, asked, progress, has_scores)
+    if stored.whole:
+        return untested_audit(next(parts()), asked, progress, has_scores=has_scores)
+    return _untested_audit_in_parts(stored, parts, asked, progress, has_scores)
 
 
-def _untested_audit_in_parts(source: Batches, asked: Asked, progress: Progress | None, has_scores: bool) -> UntestedAudit:
+def _untested_audit_in_parts(stored: Stored, parts: Parts, asked: Asked, progress: Progress | None, has_scores: bool) -> UntestedAudit:
     """All estimates of the audit of one label, from two passes over the parts."""
-    shape = tuple(len(a.levels) for a in source.attributes)
+    shape = tuple(len(a.levels) for a in stored.attributes)
     sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
     if math.prod(shape) * 2 > MOST_BINS // 16:
         raise BadInput(
             f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
         )
     tallies = [_Tally(size) for size in sizes]
-    steps, done, patients, rows = 2 * source.count, 0, 0, 0
-    varied = np.zeros(len(source.attributes), np.int64)
+    steps, done, patients, rows = 2 * stored.count, 0, 0, 0
+    varied = np.zeros(len(stored.attributes), np.int64)
     weighted = has_patients = False
-    for part in source.parts():
+    for part in parts():
         units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
         for tally, codes in zip(tallies, _codes(part, shape), strict=True):
             tally.add(part, f, bins, codes, units)
@@ -257,7 +231,7 @@ def _untested_audit_in_parts(source: Batches, asked: Asked, progress: Progress |
             progress(done, steps)
     for tally in tallies:
         tally.rank()
-    for part in source.parts():
+    for part in parts():
         units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
         for tally, codes in zip(tallies, _codes(part, shape), strict=True):
             tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
@@ -265,13 +239,13 @@ def _untested_audit_in_parts(source: Batches, asked: Asked, progress: Progress |
         if progress:
             progress(done, steps)
 
-    groups = [*_groups_with_rows(source, tallies, shape), (np.zeros(1, np.int64), everyone(0))]
+    groups = [*_groups_with_rows(stored.attributes, tallies), (np.zeros(1, np.int64), everyone(0))]
     *attributes, overall = (
-        tally.sums(codes, attribute, source.name, has_patients=has_patients)
+        tally.sums(codes, attribute, stored.name, has_patients=has_patients)
         for tally, (codes, attribute) in zip(tallies, groups, strict=True)
     )
     if has_scores:
-        asked.require([_cells(each) for each in attributes[: len(shape)]], source.name)
+        asked.require([_cells(each) for each in attributes[: len(shape)]], stored.name)
     settings = asked.settings
     estimates = [
         AttributeEstimates(
@@ -284,16 +258,17 @@ def _untested_audit_in_parts(source: Batches, asked: Asked, progress: Progress |
         )
         for each in attributes
     ]
-    counts = [int(n) if a.conflicts == "row" else a.varied for a, n in zip(source.attributes, varied, strict=True)]
+    counts = [int(n) if a.conflicts == "row" else a.varied for a, n in zip(stored.attributes, varied, strict=True)]
     return assemble(
-        source,
         asked,
         estimates,
         overall.performance(asked.performance, settings.level),
         overall.score_measures(settings) if has_scores else None,
+        name=stored.name,
+        assumed=tuple(a.name for a in stored.attributes if not a.named),
         rows=rows,
         patients=patients if has_patients else None,
-        varying=tuple(Varying(a.name, n, a.conflicts) for a, n in zip(source.attributes, counts, strict=True) if n),
+        varying=tuple(Varying(a.name, n, a.conflicts) for a, n in zip(stored.attributes, counts, strict=True) if n),
         weighted=weighted,
     )
 
@@ -309,15 +284,14 @@ def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
     return [*codes, *crossed, np.zeros(len(part), np.int64)]
 
 
-def _groups_with_rows(source: Batches, tallies: Sequence[_Tally], shape: tuple[int, ...]) -> list[tuple[IntArray, Attribute]]:
-    """Each attribute and their intersection, with the codes in the tallies of its groups; intersections without rows are left out."""
-    groups = [(np.arange(len(a.levels)), a) for a in source.attributes]
-    if len(shape) > 1:
-        totals = tallies[len(shape)].moments.total
+def _groups_with_rows(attributes: Sequence[Attribute], tallies: Sequence[_Tally]) -> list[tuple[IntArray, Attribute]]:
+    """The codes in the tallies of the groups of each attribute, and of their intersection, without intersections that have no rows."""
+    groups = [(np.arange(len(a.levels)), a) for a in attributes]
+    if len(attributes) > 1:
+        totals = tallies[len(attributes)].moments.total
         present = np.flatnonzero((totals[:, :2].sum(1) > 0) | (np.arange(len(totals)) == 0))
-        levels = np.unravel_index(present, shape)
-        crossed = Attribute.crossed([replace(a, codes=codes) for a, codes in zip(source.attributes, levels, strict=True)])
-        groups.append((present, crossed))
+        levels = np.unravel_index(present, [len(a.levels) for a in attributes])
+        groups.append((present, Attribute.crossed([replace(a, codes=codes) for a, codes in zip(attributes, levels, strict=True)])))
     return groups
 
 
