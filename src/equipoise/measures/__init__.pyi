@@ -124,7 +124,6 @@ from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .signed_sums import SignedSum as SignedSum
-from .signed_sums import level_of as level_of
 from .signed_sums import stacked as stacked
 from .streamed import audit_scans as audit_scans
 from .thresholds import Choice as Choice
