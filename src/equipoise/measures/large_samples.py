@@ -69,11 +69,11 @@ def losses_of(rows: Scored) -> Losses:
     >>> float(losses.limits(0.95)["brier"].value[0])
     0.25
     """
-    of, error = rows.clusters, rows.score - rows.y
-    sums = [of.by_patient(rows.weight * values) for values in (1.0, error**2, error)]
-    total = np.stack([sums_at(of.group, by_patient, of.groups) for by_patient in sums], axis=-1)
-    second = np.stack([np.stack([sums_at(of.group, a * b, of.groups) for b in sums], axis=-1) for a in sums], axis=-2)
-    return Losses(total, second, of.patients())
+    clusters, error = rows.clusters, rows.score - rows.y
+    sums = [clusters.by_patient(rows.weight * values) for values in (1.0, error**2, error)]
+    total = np.stack([sums_at(clusters.group, by_patient, clusters.groups) for by_patient in sums], axis=-1)
+    second = np.stack([np.stack([sums_at(clusters.group, a * b, clusters.groups) for b in sums], axis=-1) for a in sums], axis=-2)
+    return Losses(total, second, clusters.patients())
 
 
 MANTISSA = 13  # bits of a score, or of 1 - score if that is smaller, that its bin keeps: 8,192 bins from 0.25 to 0.5

@@ -323,7 +323,7 @@ def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> Fl
         np.stack([getter(name) for name in names], axis=-1) for getter in (moments.value, moments.patients, moments.rows_of)
     )
     with np.errstate(invalid="ignore"):
-        large = ((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS)).all(-1)
+        large = np.logical_and.reduce((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)
     exact = not weighted and len(names) == 1 and bool((rows == patients).all())
     found = np.full(len(moments.total) - 1, np.nan)
     for k in range(1, len(moments.total)):

@@ -58,16 +58,16 @@ def _read_curves(
     rows: Scored, curves: list[tuple[FloatArray, FloatArray, FloatArray]], at: float, rates: tuple[str, str], level: float, least: int
 ) -> Limits:
     """The second rate of each group at the point where the first is `at`. A curve has the first rate, the second rate and the scores."""
-    of = rows.clusters
+    clusters = rows.clusters
     known = rows.rarer >= least
-    value, cut = np.full(of.groups, np.nan), np.zeros(of.groups)
+    value, cut = np.full(clusters.groups, np.nan), np.zeros(clusters.groups)
     for k in np.flatnonzero(known):
         x, height, score = curves[k]
         value[k] = _height(at, x, height, lowest=rates[1] == "fpr")
         cut[k] = score[min(int(np.searchsorted(x, at - CLOSE, side="left")), len(score) - 1)]
-    decided = (rows.score >= cut[of.code]).astype(np.float64)
-    units = np.arange(len(of.code)) if of.place is None else of.place
-    sums = moments_of(decided, rows.y, of.code, of.groups, units, rows.weight)
+    decided = (rows.score >= cut[clusters.code]).astype(np.float64)
+    units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
+    sums = moments_of(decided, rows.y, clusters.code, clusters.groups, units, rows.weight)
     size_at, size = (fewer_clusters(sums.size(rate), sums.degrees(rate), level) for rate in rates)
     limits = wilson(value, size, level)
     limits_at = wilson(np.where(known, at, np.nan), size_at, level)
@@ -103,11 +103,11 @@ def _smoothed(x: FloatArray, height: FloatArray, size: float) -> tuple[FloatArra
 
 def _curves(rows: Scored) -> list[_Curve]:
     """The ROC curve of each group."""
-    of = rows.clusters
+    clusters = rows.clusters
     order = np.argsort(-rows.score)
-    narrow = of.code.astype(np.int16) if of.groups < 2**15 else of.code  # NumPy sorts 16-bit integers by radix
+    narrow = clusters.code.astype(np.int16) if clusters.groups < 2**15 else clusters.code  # NumPy sorts 16-bit integers by radix
     order = order[np.argsort(narrow[order], kind="stable")]
-    starts = np.searchsorted(of.code[order], np.arange(of.groups + 1))
+    starts = np.searchsorted(clusters.code[order], np.arange(clusters.groups + 1))
     curves = []
     for first, last in itertools.pairwise(starts):
         group_rows = order[first:last]
@@ -128,12 +128,12 @@ def decision_curves(
     rows: Scored, attribute: str, levels: Sequence[str], thresholds: Sequence[float], level: float, least: int
 ) -> pd.DataFrame:
     """One row per group and threshold; a group with too few patients has no net benefit."""
-    of, w, y = rows.clusters, rows.weight, rows.y
+    clusters, w, y = rows.clusters, rows.weight, rows.y
     cuts = np.asarray(thresholds, dtype=np.float64)
-    total, patients = of.sum(w), of.patients()
+    total, patients = clusters.sum(w), clusters.patients()
     value, between = _proportions(rows, cuts)
     size = _effective_rows(rows, value, between)
-    degrees = np.where(of.several(), np.maximum(patients - 1, 1.0), np.inf)
+    degrees = np.where(clusters.several(), np.maximum(patients - 1, 1.0), np.inf)
     low, high = wilson(value, fewer_clusters(size, degrees[:, None], level), level)
     odds = cuts / (1 - cuts)
     a, b = value[..., 0], value[..., 1]
@@ -141,7 +141,7 @@ def decision_curves(
     correlation = np.stack([np.stack([np.ones_like(r), r], -1), np.stack([r, np.ones_like(r)], -1)], -2)
     signs = np.stack([np.ones_like(odds), -odds], -1)[:, None, :]
     benefit, below, above = combined(signs, value, low, high, correlation)
-    share = ratio(of.sum(w * y), total)
+    share = ratio(clusters.sum(w * y), total)
     treat_all = share - (1 - share) * odds[:, None]
     enough = rows.rarer >= least
     known = [np.where(enough, v, np.nan).T.ravel() for v in (benefit, below, above, treat_all)]  # by group, then by threshold
@@ -149,7 +149,7 @@ def decision_curves(
         {
             "attribute": attribute,
             "group": np.repeat(np.asarray(levels, dtype=object), len(cuts)),
-            "threshold": np.tile(cuts, of.groups),
+            "threshold": np.tile(cuts, clusters.groups),
             **dict(zip(("net_benefit", "low", "high", "treat_all"), known, strict=True)),
             "treat_none": 0.0,
         },
@@ -159,31 +159,32 @@ def decision_curves(
 
 def _proportions(rows: Scored, cuts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """True and false positives per row (thresholds, groups, 2), and the sums of squares between patients around them."""
-    of, w, y = rows.clusters, rows.weight, rows.y
-    total = of.sum(w)[:, None]
+    clusters, w, y = rows.clusters, rows.weight, rows.y
+    total = clusters.sum(w)[:, None]
     # In one pass: the number of thresholds that each score reaches, by group and label; then sums from the highest threshold down.
-    cell = (of.code * 2 + (1 - y).astype(np.int64)) * (len(cuts) + 1) + np.searchsorted(cuts, rows.score, side="right")
+    cell = (clusters.code * 2 + (1 - y).astype(np.int64)) * (len(cuts) + 1) + np.searchsorted(cuts, rows.score, side="right")
     sums = []
     for values in (w, w**2):
-        reached = sums_at(cell, values, of.groups * 2 * (len(cuts) + 1)).reshape(of.groups, 2, -1)
+        reached = sums_at(cell, values, clusters.groups * 2 * (len(cuts) + 1)).reshape(clusters.groups, 2, -1)
         sums.append(reached[..., ::-1].cumsum(-1)[..., ::-1][..., 1:].transpose(2, 0, 1))  # (thresholds, groups, 2)
     value = np.nan_to_num(ratio(sums[0], total))
-    if of.place is None:
-        return value, sums[1] * (1 - 2 * value) + value**2 * of.sum(w**2)[:, None]
-    mass, between = of.by_patient(w), np.zeros_like(value)
+    if clusters.place is None:
+        return value, sums[1] * (1 - 2 * value) + value**2 * clusters.sum(w**2)[:, None]
+    mass, between = clusters.by_patient(w), np.zeros_like(value)
     for t, cut in enumerate(cuts):
         decided = w * (rows.score >= cut)
         for k, positives in enumerate((decided * y, decided * (1 - y))):
-            between[t, :, k] = sums_at(of.group, (of.by_patient(positives) - value[t, of.group, k] * mass) ** 2, of.groups)
+            residual = clusters.by_patient(positives) - value[t, clusters.group, k] * mass
+            between[t, :, k] = sums_at(clusters.group, residual**2, clusters.groups)
     return value, between
 
 
 def _effective_rows(rows: Scored, value: FloatArray, between: FloatArray) -> FloatArray:
     """The effective number of rows of proportions (thresholds, groups, 2), at most all rows; at 0 and 1 a patient counts as one row."""
-    of = rows.clusters
-    total, patients = of.sum(rows.weight)[:, None], of.patients()[:, None]
-    count = of.sum(1.0)[:, None]
-    kish = np.minimum(ratio(total**2, of.squares(rows.weight)[:, None]), of.effective(rows.weight)[:, None])
+    clusters = rows.clusters
+    total, patients = clusters.sum(rows.weight)[:, None], clusters.patients()[:, None]
+    count = clusters.sum(1.0)[:, None]
+    kish = np.minimum(ratio(total**2, clusters.squares(rows.weight)[:, None]), clusters.effective(rows.weight)[:, None])
     variance = np.nan_to_num(ratio(between, total**2) * ratio(patients, np.maximum(patients - 1, 0.0)))
     independent = ratio(value * (1 - value), np.maximum(count - 1, 1.0))
     varies = variance > 0
@@ -202,39 +203,39 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limit
     several rows per patient or unequal weights, n is the effective number of rows (Kish) divided by the design effect of the residuals.
     Bins are then correlated like the sums of residuals of the same patients, by reordering the resamples (Iman and Conover 1982).
     """
-    of, w = rows.clusters, rows.weight
+    clusters, w = rows.clusters, rows.weight
     place = np.minimum((rows.score * BINS).astype(np.int64), BINS - 1)
-    wide = of.groups * BINS
-    cell = of.code * BINS + place
+    wide = clusters.groups * BINS
+    cell = clusters.code * BINS + place
     weight, squared, mean, error = (
         sums_at(cell, values, wide).reshape(-1, BINS) for values in (w, w**2, w * rows.score, w * (rows.score - rows.y))
     )
-    total = of.sum(w)
+    total = clusters.sum(w)
     value = ratio(np.abs(error).sum(-1), total)
 
     residual = w * (rows.score - rows.y)
-    unclustered = of.sum(residual**2)
+    unclustered = clusters.sum(residual**2)
     clustered, products = unclustered, None
-    if of.place is not None:  # sums by patient and bin
-        sums = sums_at(of.place * BINS + place, residual, len(of.group) * BINS).reshape(-1, BINS)
-        products = np.zeros((of.groups, BINS, BINS))
+    if clusters.place is not None:  # sums by patient and bin
+        sums = sums_at(clusters.place * BINS + place, residual, len(clusters.group) * BINS).reshape(-1, BINS)
+        products = np.zeros((clusters.groups, BINS, BINS))
         for a in range(BINS):
             for b in range(a + 1):
-                products[:, a, b] = products[:, b, a] = sums_at(of.group, sums[:, a] * sums[:, b], of.groups)
+                products[:, a, b] = products[:, b, a] = sums_at(clusters.group, sums[:, a] * sums[:, b], clusters.groups)
         clustered = np.trace(products, axis1=1, axis2=2)
     effect = np.maximum(np.nan_to_num(ratio(clustered, unclustered), nan=1.0), 1.0)
     size = np.nan_to_num(ratio(weight**2, squared)) / effect[:, None]
     share = np.clip(np.nan_to_num(ratio(mean, weight)), 0.0, 1.0)
     n = np.maximum(np.round(size), (weight > 0).astype(float)).astype(np.int64)
     rng = generator(seed, "calibrated labels")
-    drawn = rng.binomial(n, share, (RESAMPLES, of.groups, BINS))
+    drawn = rng.binomial(n, share, (RESAMPLES, clusters.groups, BINS))
     if products is not None:
         drawn = _correlated(drawn, products, rng)
     distance = np.abs(share - drawn / np.maximum(n, 1)) * weight
     simulated = ratio(distance.sum(-1), total)
     tail = (1 - level) / 2
     low, high = np.quantile(simulated, [tail, 1 - tail], axis=0)
-    patients = of.patients()
+    patients = clusters.patients()
     enough = patients >= least
     shown = [np.where(enough & ~np.isnan(value), v, np.nan) for v in (value, low, high)]
     return Limits(shown[0], shown[1], shown[2], patients)

@@ -102,7 +102,8 @@ class _Tally:
         y, score, f, codes, units, weight = columns
         units = grouped(units, self._patients)[1]
         sampled = replace(attribute, codes=code[codes])
-        sample = Scores(y, score, (sampled,), units if has_patients else None, np.arange(len(y)).astype(object), name, weight)
+        patients: Any = units if has_patients else None  # numbers instead of ids
+        sample = Scores(y, score, (sampled,), patients, np.arange(len(y)).astype(object), name, weight)
         return _AttributeSums(self.moments.taken(groups), self.losses.taken(groups), self.binned, groups, sample, units, f)
 
 
