@@ -276,13 +276,13 @@ def _check(folder: Path, printed: str) -> int:
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the audits of a command, to check that nothing is audited twice."""
     audit_module = importlib.import_module("equipoise.measures.auditing")
-    done, real = [], audit_module.measured
+    done, real = [], audit_module.untested_audit
 
     def counted(scores: Any, asked: Any, *rest: Any, **more: Any) -> Any:
         done.append(asked.decision.describe())
         return real(scores, asked, *rest, **more)
 
-    monkeypatch.setattr(audit_module, "measured", counted)
+    monkeypatch.setattr(audit_module, "untested_audit", counted)
     return done
 
 

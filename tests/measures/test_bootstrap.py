@@ -17,7 +17,7 @@ from equipoise.measures import (
     tabulate,
     units_of,
 )
-from equipoise.measures.estimates import aurocs
+from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import MANY
 from equipoise.repair import audit
 

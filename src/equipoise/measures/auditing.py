@@ -1,6 +1,7 @@
-"""The audit of scores in memory: what is asked for, the measures of each label on its own, then all of them tested and adjusted together.
+"""Audits of scores in memory, and the steps that audits in batches (`streamed`) share with them.
 
-`AuditOptions` are the keywords of every function that audits; `Asked` is what they become.
+Each label is first estimated by itself (`UntestedAudit`); then the gaps of all labels are tested and adjusted together. `AuditOptions` are
+the keywords of every function that audits; `Asked` holds them after validation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,25 +12,26 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scores, varying_in
+from equipoise.data import Attribute, Scores, Varying, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
-from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, NoneOf, digest_of, none_of
+from equipoise.measures.audit import Audit, Audits, digest_of
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
+from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_performance, frames_of, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named, thresholds_of
-from equipoise.measures.many_rows import losses_of, of_all_rows, rows_used, sample_of
-from equipoise.measures.moments import Moments
+from equipoise.measures.intervals import Limits
+from equipoise.measures.large_samples import estimate_sampled_scores
+from equipoise.measures.moments import Moments, moments_of_scores
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
-from equipoise.measures.performance import PERFORMANCE
+from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
+from equipoise.measures.performance import PERFORMANCE, aurocs
 from equipoise.measures.permutation import p_values
-from equipoise.measures.score_measures import CURVES, OF_ALL, ScoreMeasures, estimate_scores, everyone, overall, with_score_measures
-from equipoise.measures.thresholds import Rule, choose_rule
+from equipoise.measures.rules import Rule, choose_rule
+from equipoise.measures.score_measures import CURVES, OF_ALL, ScoreMeasures, everyone, overall_measures, with_score_measures
 
-PLAIN = (*PERFORMANCE, *OF_ALL)  # measures of all rows together
+OVERALL = (*PERFORMANCE, *OF_ALL)  # measures of all rows together; all others are gaps
 
 
 class AuditOptions(TypedDict, total=False):
@@ -52,13 +54,13 @@ class AuditOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What an audit is asked for."""
+    """The validated options of an audit."""
 
-    rule: Rule | None = None  # the decision; or score >= threshold; or the best threshold on other scores; or 0.5
+    rule: Rule | None = None  # the decision rule; else score >= threshold; else the best threshold on validation scores; else 0.5
     threshold: float | None = None
-    optimise: str = "balanced_accuracy"  # by which a threshold is the best one
-    measures: Sequence[Gap] | None = None  # only these, and an empty cell that they need is an error
-    also: Sequence[Gap] = ()
+    optimise: str = "balanced_accuracy"  # the performance measure that selects the best threshold
+    measures: Sequence[Gap] | None = None  # only these measures; an empty cell that they need is then an error
+    also: Sequence[Gap] = ()  # measures in addition to the default ones
     shrink: bool = False  # whether shrunken gaps are reported next to the plain ones
     no_finding: str | None = None  # of several labels: the one that means "no finding", or "derived"
     settings: Settings = field(default_factory=Settings)
@@ -69,20 +71,20 @@ class Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Asked":
-        """What these keywords ask for, checked; `thresholds` may be START:STOP or START:STOP:STEP."""
-        own, numbers = ({f.name for f in fields(kind) if f.name != "settings"} for kind in (cls, Settings))
+        """The validated options; `thresholds` may be START:STOP or START:STOP:STEP."""
+        own_names, setting_names = ({f.name for f in fields(kind) if f.name != "settings"} for kind in (cls, Settings))
         for name in options:
-            if name not in own | numbers:
+            if name not in own_names | setting_names:
                 raise UnknownName("setting of an audit", name, [*AuditOptions.__annotations__])
-        given = {name: value for name, value in options.items() if name in numbers}
-        if "thresholds" in given:
-            given["thresholds"] = thresholds_of(given["thresholds"])
-        asked = cls(**{name: value for name, value in options.items() if name in own}, settings=Settings(**given))
-        _ = asked.wanted  # a measure that cannot be read is an error before anything is computed
+        settings = {name: value for name, value in options.items() if name in setting_names}
+        if "thresholds" in settings:
+            settings["thresholds"] = thresholds_of(settings["thresholds"])
+        asked = cls(**{name: value for name, value in options.items() if name in own_names}, settings=Settings(**settings))
+        _ = asked.wanted  # an invalid measure is an error before anything is computed
         return asked
 
     def decided(self, valid: Scores | None = None) -> "Asked":
-        """The same with its decision rule settled, on the scores `valid` where a threshold is chosen on them."""
+        """The same options with a decision rule, chosen on the validation scores `valid` if neither rule nor threshold is given."""
         return self if self.rule is not None else replace(self, rule=choose_rule(self.threshold, valid, self.optimise), threshold=None)
 
     @property
@@ -93,14 +95,14 @@ class Asked:
     @cached_property
     def wanted(self) -> tuple[str, ...]:
         """The names of all measures."""
-        usual: tuple[Gap, ...] = (*GAPS, *PLAIN) if self.measures is None else tuple(self.measures)
-        listed = [m if isinstance(m, str) and m in PLAIN else named(m, also=PLAIN) for m in (*usual, *self.also)]
-        return tuple(dict.fromkeys(listed))
+        measures: tuple[Gap, ...] = (*GAPS, *OVERALL) if self.measures is None else tuple(self.measures)
+        names = [m if isinstance(m, str) and m in OVERALL else named(m, also=OVERALL) for m in (*measures, *self.also)]
+        return tuple(dict.fromkeys(names))
 
     @property
     def gaps(self) -> list[str]:
         """The gaps among the measures."""
-        return [m for m in self.wanted if m not in PLAIN]
+        return [m for m in self.wanted if m not in OVERALL]
 
     @property
     def performance(self) -> list[str]:
@@ -113,7 +115,7 @@ class Asked:
         return self.measures is not None
 
     def require(self, tables: Sequence[Cells], where: str) -> None:
-        """Raises every empty cell that a measure which was asked for needs, in one error."""
+        """Raises one error that lists every empty cell that a requested measure needs."""
         problems: list[str] = []
         for cells in tables if self.strict else ():
             for gap in self.gaps:
@@ -128,21 +130,21 @@ class Asked:
 
 
 def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
-    """One problem per group without any row decided so, for which a quotient has no value."""
+    """One problem per group in which a quotient is undefined because no row is decided positive (or negative)."""
     if not is_quotient(gap) or not np.isnan(gap_values(gap, cells)).any():
         return []
     label = QUOTIENTS[gap]
-    decided, other = ("positive", "lower") if label else ("negative", "higher")
-    lacking = np.isnan(predictive(label, cells))
+    decided, direction = ("positive", "lower") if label else ("negative", "higher")
+    undefined = np.isnan(predictive(label, cells))
     return [
         f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {where}. "
-        f"Use a {other} threshold, more data, or merge groups"
+        f"Use a {direction} threshold, more data, or merge groups"
         for code, level in enumerate(cells.levels)
-        if lacking[code]
+        if undefined[code]
     ]
 
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # called with the steps done and all steps
 
 
 def audit_scores(
@@ -152,183 +154,207 @@ def audit_scores(
 
     The decision is that of `rule`; or `score >= threshold`; or the threshold that is best by `optimise` on the scores `valid`; or 0.5. A
     cell with fewer than `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also`
-    adds to those that are usual. A measure is a name, or a signed sum of rates such as "tpr-fpr".
+    adds to the default measures. A measure is a name, or a signed sum of rates such as "tpr-fpr".
 
-    Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` (START:STOP,
+    Sensitivity is also reported at a fixed `specificity`, and specificity at a fixed `sensitivity`; `thresholds` (START:STOP,
     START:STOP:STEP or a sequence) are those of the decision curves. With `shrink`, shrunken gaps (empirical Bayes) are reported as well.
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
-    >>> found = audit_scores(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
-    >>> found["eod"].low < found["eod"].value < found["eod"].high
+    >>> audit = audit_scores(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
+    >>> audit["eod"].low < audit["eod"].value < audit["eod"].high
     True
     """
     return audit_asked(scores, Asked.of(options).decided(valid), progress)
 
 
 def audit_asked(scores: Scores, asked: Asked, progress: Progress | None = None) -> Audit:
-    """The audit of scores that was asked for."""
-    (found,) = concluded({scores.name: measured(scores, asked, progress)}).values()
-    return found
+    """The audit of scores with validated options."""
+    (audit,) = adjust_together([untested_audit(scores, asked, progress)])
+    return audit
 
 
 def audit_labels(
     scores: Mapping[str, Scores], asked: Mapping[str, Asked], kind: str, name: str, progress: Callable[[str], Progress] | None = None
 ) -> Audits:
-    """The audits of several labels, or classes, of one model; each asks for its own decision. They are one family of comparisons.
+    """The audits of several labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
 
-    "No finding" is asked for by the first of them.
+    The options of the first label decide whether "no finding" is audited.
     """
-    each = {label: measured(own, asked[label], progress(label) if progress else None) for label, own in scores.items()}
-    wanted = next(iter(asked.values())).no_finding
-    if wanted == DERIVED:
-        each[NO_FINDING] = _no_finding(scores, asked)
-    return audits_of(each, kind, name, wanted)
+    untested = {label: untested_audit(each, asked[label], progress(label) if progress else None) for label, each in scores.items()}
+    no_finding, derived = next(iter(asked.values())).no_finding, None
+    if no_finding == DERIVED:
+        decisions = none_of(scores, {label: each.decision for label, each in asked.items()})
+        derived = untested_audit(decisions, options_of_no_finding(asked), has_scores=False)
+    return audits_of(untested, kind, name, no_finding, derived)
 
 
-def audits_of(each: "Mapping[str, Measured]", kind: str, name: str, no_finding: str | None) -> Audits:
-    """The audits of measured labels, tested together; derived decisions on "no finding" are the last of them."""
-    found = list(concluded(each).values())
-    derived = found.pop() if no_finding == DERIVED else None
-    audits = {label: replace(own, label=label) for label, own in zip(each, found, strict=False)}
-    if no_finding is not None and derived is None:
-        derived = audits[pick("label for no finding", no_finding, (*audits, DERIVED))]
-    return Audits(audits, kind, name, derived)
-
-
-def no_finding_asked(asked: Mapping[str, Asked]) -> Asked:
-    """What is asked for of derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
+def options_of_no_finding(asked: Mapping[str, Asked]) -> Asked:
+    """The options for auditing derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
     settings = replace(next(iter(asked.values())).settings, thresholds=())
     return Asked(rule=NoneOf(tuple(asked)), measures=("fpr_gap",), settings=settings)
 
 
-def _no_finding(scores: Mapping[str, Scores], asked: Mapping[str, Asked]) -> "Measured":
-    """Derived decisions on "no finding"; they have no score, nor what depends on one."""
-    return measured(none_of(scores, {label: own.decision for label, own in asked.items()}), no_finding_asked(asked), scored=False)
+def audits_of(
+    untested: "Mapping[str, UntestedAudit]", kind: str, name: str, no_finding: str | None, derived: "UntestedAudit | None"
+) -> Audits:
+    """The audits of several labels, tested together with the derived audit of "no finding", or with "no finding" as one of the labels."""
+    tested = adjust_together([*untested.values(), *([] if derived is None else [derived])])
+    audits = {label: replace(audit, label=label) for label, audit in zip(untested, tested, strict=False)}
+    if derived is not None:
+        return Audits(audits, kind, name, tested[-1])
+    return Audits(audits, kind, name, None if no_finding is None else audits[pick("label for no finding", no_finding, (*audits, DERIVED))])
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """All of an audit but its tests, which are adjusted together with those of the other labels."""
+class AttributeEstimates:
+    """The estimates of the groups of one attribute, from rows in memory or from sums over batches."""
 
-    audit: Audit  # without p-values, simultaneous intervals and headlines
-    sums: Sequence[Moments]  # of each attribute, in the order of the rows of gaps
+    attribute: Attribute
+    missing: float  # share of rows without a group
+    moments: Moments
+    aurocs: Limits
+    scores: ScoreMeasures | None  # None if there are no scores, only decisions
+    p_values: Callable[[int], Sequence[FloatArray]]  # by measure (groups - 1,), given the number of comparisons adjusted for
+
+
+@dataclass(frozen=True, eq=False)
+class UntestedAudit:
+    """An audit without p-values, simultaneous intervals and headlines, which are computed for all labels together."""
+
+    audit: Audit
+    estimates: Sequence[AttributeEstimates]  # in the order of the rows of gaps
     gaps: Sequence[str]
-    tested: Callable[[int], Sequence[FloatArray]]  # p-values for a number of comparisons, as the rows: by attribute, measure and group
 
 
-def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, scored: bool = True) -> Measured:
-    """Every estimate of an audit; without those of the scores themselves where the scores are none."""
+def assemble(
+    asked: Asked,
+    estimates: Sequence[AttributeEstimates],
+    performance: dict[str, Estimate],
+    overall: ScoreMeasures | None,
+    *,
+    name: str,
+    assumed: tuple[str, ...],
+    rows: int,
+    patients: int | None,
+    varying: tuple[Varying, ...],
+    weighted: bool,
+    decisions_by_threshold: pd.DataFrame | None = None,
+    digest: str | None = None,
+) -> UntestedAudit:
+    """The audit of one label from the estimates of each attribute, and from those of all rows together."""
+    settings, unit = asked.settings, "rows" if patients is None else "patients"
+    group_frames, gap_frames = [], []
+    for each in estimates:
+        groups, gaps = frames_of(each.attribute, each.moments, each.aurocs, asked.gaps, settings, unit)
+        group_frames.append(groups if each.scores is None else with_score_measures(groups, each.scores, settings.min_patients, unit))
+        gap_frames.append(gaps)
+    curves = [measures.curves for measures in (overall, *(each.scores for each in estimates)) if measures is not None]
+    audit = Audit(
+        estimates=performance | ({} if overall is None else overall_measures(overall, rows, asked.wanted)),
+        groups=pd.concat(group_frames),
+        gaps=pd.concat(gap_frames, ignore_index=True),
+        rule=asked.decision,
+        missing={each.attribute.name: each.missing for each in estimates},
+        references={each.attribute.name: each.attribute.reference for each in estimates},
+        assumed=assumed,
+        rows=rows,
+        patients=patients,
+        name=name,
+        settings=settings,
+        varying=varying,
+        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
+        by_threshold=pd.DataFrame(columns=COLUMNS) if decisions_by_threshold is None else decisions_by_threshold,
+        weighted=weighted,
+        shrink=asked.shrink,
+        sums={each.attribute.name: each.moments for each in estimates},
+        digest=digest,
+    )
+    return UntestedAudit(audit, estimates, asked.gaps)
+
+
+def untested_audit(scores: Scores, asked: Asked, progress: Progress | None = None, *, has_scores: bool = True) -> UntestedAudit:
+    """All estimates of the audit of scores in memory; without those of the scores if `has_scores` is False (they are decisions)."""
     settings, rule = asked.settings, asked.decision
     f = rule.decide(scores)
     attributes = list(scores.attributes)
     if len(attributes) > 1:
         attributes.append(Attribute.crossed(attributes))
-    if asked.strict and scored:
+    if asked.strict and has_scores:
         asked.require([tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
     steps = len(attributes) + 1
     units = units_of(scores.patients, len(scores))
-    group_frames, gap_frames, sums = [], [], []
-    of_all = _of_scores(scores, everyone(len(scores)), units, settings) if scored else None
-    curves = [] if of_all is None else [of_all[0].curves]
+    overall = estimate_sampled_scores(scores, everyone(len(scores)), units, settings) if has_scores else None
+    estimates = []
     for k, attribute in enumerate(attributes):
-        groups, gaps, moments = estimate_attribute(scores, f, attribute, asked.gaps, settings)
-        sums.append(moments)
-        if scored:
-            own, used = _of_scores(scores, attribute, units, settings)
-            curves.append(own.curves)
-            groups = with_score_measures(groups, own, settings.min_patients, "rows" if scores.patients is None else "patients", used)
-        group_frames.append(groups)
-        gap_frames.append(gaps)
+        estimates.append(
+            AttributeEstimates(
+                attribute,
+                attribute.missing,
+                moments_of_scores(scores, f, attribute),
+                aurocs(scores, attribute, units, settings.level),
+                estimate_sampled_scores(scores, attribute, units, settings) if has_scores else None,
+                partial(_p_values, scores, f, attribute, asked.gaps, settings.seed),
+            )
+        )
         if progress:
             progress(k + 1, steps)
-
-    def tested(comparisons: int) -> list[FloatArray]:
-        return [p for each in attributes for p in _tested(scores, f, each, asked.gaps, comparisons, settings.seed)]
-
-    estimates = estimate_performance(scores, f, asked.performance, settings)
-    if of_all is not None:
-        estimates |= overall_measures(*of_all, len(scores), asked)
+    performance = estimate_performance(scores, f, asked.performance, settings)
     if progress:
         progress(steps, steps)
-    audit = Audit(
-        estimates=estimates,
-        groups=pd.concat(group_frames),
-        gaps=pd.concat(gap_frames, ignore_index=True),
-        rule=rule,
-        missing={a.name: a.missing for a in attributes},
-        references={a.name: a.reference for a in attributes},
+    return assemble(
+        asked,
+        estimates,
+        performance,
+        overall,
+        name=scores.name,
         assumed=tuple(a.name for a in scores.attributes if not a.named),
         rows=len(scores),
         patients=None if scores.patients is None else int(units.max(initial=-1)) + 1,
-        name=scores.name,
-        settings=settings,
         varying=varying_in(scores.attributes, scores.patients),
-        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
-        by_threshold=by_threshold(scores, rule, units, settings.min_patients) if scored else pd.DataFrame(columns=COLUMNS),
         weighted=scores.weight is not None,
-        shrink=asked.shrink,
-        sums={a.name: own for a, own in zip(attributes, sums, strict=True)},
+        decisions_by_threshold=by_threshold(scores, rule, units, settings.min_patients) if has_scores else None,
         digest=digest_of(scores),
     )
-    return Measured(audit, sums, asked.gaps, tested)
 
 
-def _of_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> tuple[ScoreMeasures, IntArray]:
-    """The measures of the scores of each group, and how many of its rows they come from."""
-    sample = sample_of(scores, attribute, units)
-    found, used = estimate_scores(*sample, settings), rows_used(sample[1])
-    if sample[1] is attribute:
-        return found, used
-    sampled = used < rows_used(attribute)
-    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
-    return of_all_rows(found, losses_of(rows), settings.level, sampled, settings.min_patients), used
-
-
-def overall_measures(found: ScoreMeasures, used: IntArray, rows: int, asked: Asked) -> dict[str, Estimate]:
-    """The measures of the scores of all rows together that were asked for, with a note where they come from a sample."""
-    sampled = f"from a random sample of {int(used[0]):,} of {rows:,} rows (whole patients)" if used[0] < rows else ""
-    return {name: overall(found, name, sampled) for name in OF_ALL if name in asked.wanted}
-
-
-def _tested(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], comparisons: int, seed: int) -> list[FloatArray]:
+def _p_values(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], seed: int, comparisons: int) -> list[FloatArray]:
     """The p-values of the gaps of one attribute, by measure (groups - 1,)."""
     codes, levels, patients = attribute.codes, attribute.levels, scores.patients
-    found = p_values(f, scores.y, codes, levels, patients, gaps, weight=scores.weight, comparisons=comparisons, seed=seed)
-    return [found[name] for name in gaps]
+    by_measure = p_values(f, scores.y, codes, levels, patients, gaps, weight=scores.weight, comparisons=comparisons, seed=seed)
+    return [by_measure[name] for name in gaps]
 
 
-def concluded(each: Mapping[str, Measured]) -> dict[str, Audit]:
-    """The audits of all labels: gaps with adjusted tests and simultaneous intervals, over all labels together, and their headlines."""
-    level = next(iter(each.values())).audit.settings.level
-    gaps = pd.concat([own.audit.gaps.assign(label=k) for k, own in enumerate(each.values())], ignore_index=True)
+def adjust_together(untested: Sequence[UntestedAudit]) -> list[Audit]:
+    """The audits of all labels, with p-values and simultaneous intervals adjusted over all labels together, and with headlines."""
+    level = untested[0].audit.settings.level
+    gaps = pd.concat([each.audit.gaps.assign(label=k) for k, each in enumerate(untested)], ignore_index=True)
     comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
-    p = np.concatenate([np.zeros(0), *(p for own in each.values() for p in own.tested(comparisons))])
+    p = np.concatenate([np.zeros(0), *(p for each in untested for attribute in each.estimates for p in attribute.p_values(comparisons))])
     gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), p, np.nan)), level)
     correlations = [
-        (len(own.gaps) * (len(m.total) - 1), partial(m.gap_correlation, {name: coefficients(name) for name in own.gaps}))
-        for own in each.values()
-        for m in own.sums
+        (len(each.gaps) * (len(sums.total) - 1), partial(sums.gap_correlation, {name: coefficients(name) for name in each.gaps}))
+        for each in untested
+        for sums in (attribute.moments for attribute in each.estimates)
     ]
     levels = critical_levels(gaps, correlations, level)
-    found: dict[str, Audit] = {}
+    audits = []
     start = 0
-    for label, own in each.items():
-        rows = slice(start, start := start + len(own.audit.gaps))
-        mine = simultaneous(gaps.iloc[rows].drop(columns="label").reset_index(drop=True), own.sums, levels[rows])
-        found[label] = replace(own.audit, gaps=mine, comparisons=comparisons, estimates=_headlines(mine) | own.audit.estimates)
-    return found
+    for each in untested:
+        rows = slice(start, start := start + len(each.audit.gaps))
+        sums = [attribute.moments for attribute in each.estimates]
+        frame = simultaneous(gaps.iloc[rows].drop(columns="label").reset_index(drop=True), sums, levels[rows])
+        audits.append(replace(each.audit, gaps=frame, comparisons=comparisons, estimates=_headlines(frame) | each.audit.estimates))
+    return audits
 
 
 def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
-    """The gap of each measure with the largest absolute value among the groups that have one."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in gaps.to_dict("records"):
-        rows.setdefault(str(row["measure"]), []).append({str(name): value for name, value in row.items()})
-    found = {}
-    for measure, mine in rows.items():
-        known = [row for row in mine if not np.isnan(row["value"])]
-        short = len(mine) - len(known)
-        note = f"{short} of {len(mine)} groups have insufficient data" if short and known else None
-        found[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else mine[0], note)
-    return found
+    """The gap of each measure with the largest absolute value among the groups with sufficient data."""
+    headlines = {}
+    for measure, frame in gaps.groupby("measure", sort=False):
+        rows = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+        known = [row for row in rows if not np.isnan(row["value"])]
+        missing = len(rows) - len(known)
+        note = f"{missing} of {len(rows)} groups have insufficient data" if missing and known else None
+        headlines[str(measure)] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+    return headlines

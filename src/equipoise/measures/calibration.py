@@ -1,15 +1,15 @@
 """Calibration of scores per group: intercept and slope of a logistic recalibration, the mean difference, the Brier score.
 
-A score of 0.2 should mean that 20 of 100 such patients have the finding. Cox (1958) asks it with logit P(y = 1) = a + b logit(score):
+A score of 0.2 should mean that 20 of 100 such patients have the finding. Cox (1958) tests this with logit P(y = 1) = a + b logit(score):
 
-- calibration_intercept: a with b = 1; above zero the finding is more frequent than the scores say (calibration in the large)
-- calibration_slope: b with a free; below 1 the scores are too extreme
-- calibration_in_the_large: mean score minus the share with the finding, the same on the scale of the scores
-- brier: mean squared difference of score and label
+- calibration_intercept: a with b = 1; above zero, the finding is more frequent than the scores predict (calibration in the large)
+- calibration_slope: b with a free; below 1, the scores are too extreme
+- calibration_in_the_large: mean score minus prevalence, the same on the scale of the scores
+- brier: mean squared difference between score and label
 
 All groups are fitted at once. Variances are cluster-robust (sums by patient). The interval of the intercept inverts its score test, which
-keeps its level with few events, where value ± 2 standard errors does not. Where patients have several rows, variances are estimated from
-few clusters that differ in size: Student's t with the degrees of freedom that their contributions leave (Satterthwaite 1946).
+keeps its level with few events, unlike value ± 2 standard errors. If patients have several rows, variances are estimated from few clusters
+of different sizes, so Student's t is used with Satterthwaite's (1946) degrees of freedom.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.clusters import Clusters
 from equipoise.measures.intervals import Limits, fewer_clusters, halved, quantile, student, wilson
 
-NEWTON = 50  # iterations; five are usual, near separation it takes more
-HALVINGS = 40  # of the distance to a limit, far below what is printed
+NEWTON = 50  # iterations at most; five are usual, near separation it takes more
+HALVINGS = 40  # of the distance to a limit, far more precise than what is printed
 CONVERGED = 1e-10
-GRID = 1024  # bins of the logit per group for the limits of the intercept: the sums over rows are smooth in it
-LEVERAGE = 4.0  # times that a patient's contribution to a variance is increased at most, because the fit follows them
+GRID = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
+LEVERAGE = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
 ENOUGH, FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
 REASONS = {  # in words, after the name of a measure
     FEW: "too few patients with or without the finding",
@@ -37,7 +37,7 @@ REASONS = {  # in words, after the name of a measure
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The rows of every group, ready for all measures of the scores."""
+    """The rows of every group, grouped by patient, for all measures of the scores."""
 
     clusters: Clusters
     score: FloatArray  # (k,) of the rows that have a group
@@ -48,39 +48,40 @@ class Scored:
     def of(
         cls, score: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: FloatArray | None = None
     ) -> "Scored":
-        """The rows with a group (a code from 0 on), by group and patient."""
+        """The rows that have a group (a code >= 0), by group and patient."""
         clusters = Clusters.of(codes, groups, units)
         p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
         return cls(clusters, p, label, np.ones(len(p)) if weight is None else weight[clusters.rows])
 
     @property
     def rarer(self) -> FloatArray:
-        """Patients with the finding or patients without it, whichever are fewer (groups,)."""
+        """The number of patients with the finding or without it, whichever is smaller (groups,)."""
         return np.minimum(*(self.clusters.patients(self.y == label) for label in (0.0, 1.0)))
 
 
 def brier(rows: Scored, level: float, least: int) -> Limits:
-    """The mean squared difference of score and label, with an interval on the logit scale, which keeps it inside 0 and 1."""
-    of, w = rows.clusters, rows.weight
-    total = of.sum(w)
+    """The Brier score of each group, with an interval on the logit scale, which keeps it between 0 and 1."""
+    clusters, w = rows.clusters, rows.weight
+    total = clusters.sum(w)
     loss = (rows.score - rows.y) ** 2
-    value = ratio(of.sum(w * loss), total)
-    patients = of.patients()
-    off = w * (loss - _spread(value, of.code))
-    variance = ratio(of.squares(off), total**2) * _few(patients)
-    degrees = of.degrees(of.by_patient(off))
-    # Where the scores are nearly certain and no row is wrong, the rows show less variance than the scores say that there is.
-    usual = rows.score * (1 - rows.score)
-    spread = (usual - _spread(ratio(of.sum(w * usual), total), of.code)) ** 2 + usual * (1 - 2 * rows.score) ** 2
-    stated = ratio(of.sum(w**2 * spread), total**2)
-    lacking = stated > variance
-    variance = np.maximum(variance, stated)
+    value = ratio(clusters.sum(w * loss), total)
+    patients = clusters.patients()
+    residual = w * (loss - value[clusters.code])
+    variance = ratio(clusters.squares(residual), total**2) * _few(patients)
+    degrees = clusters.degrees(clusters.by_patient(residual))
+    # If the scores are nearly certain and no row is wrong, the observed variance is smaller than the scores imply.
+    expected = rows.score * (1 - rows.score)
+    expected_mean = ratio(clusters.sum(w * expected), total)
+    spread = (expected - expected_mean[clusters.code]) ** 2 + expected * (1 - 2 * rows.score) ** 2
+    implied = ratio(clusters.sum(w**2 * spread), total**2)
+    underestimated = implied > variance
+    variance = np.maximum(variance, implied)
     with np.errstate(invalid="ignore", divide="ignore"):
         middle, half = logit(value), student(degrees, level) * np.sqrt(variance) / (value * (1 - value))
         low, high = expit(middle - half), expit(middle + half)
-        least_loss = np.maximum(value, ratio(of.sum(w * usual), total))
+        least_loss = np.maximum(value, expected_mean)
         size = fewer_clusters(least_loss * (1 - least_loss) / variance, degrees, level)
-        high = np.where(lacking, np.minimum(high, wilson(value, size, level)[1]), high)
+        high = np.where(underestimated, np.minimum(high, wilson(value, size, level)[1]), high)
     exact = (value <= 0) | (value >= 1)
     low, high = np.where(exact, value, low), np.where(exact, value, high)
     return _limits(value, low, high, patients, [FEW if n < least else ENOUGH for n in patients])
@@ -88,172 +89,172 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
 
 def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
     """The calibration intercept, the calibration slope and calibration in the large of each group."""
-    of, label, w = rows.clusters, rows.y, rows.weight
+    clusters, label, w = rows.clusters, rows.y, rows.weight
     with np.errstate(divide="ignore"):
         position = logit(rows.score)
     certain = np.isinf(position)
-    wrong = of.sum(certain & ((position > 0) != (label == 1))) > 0
-    usable = np.where(certain, 0.0, w)  # a certain score that is right says nothing about intercept or slope, whatever their values
+    wrong = clusters.sum(certain & ((position > 0) != (label == 1))) > 0
+    usable = np.where(certain, 0.0, w)  # a score of 0 or 1 that is right has no information on intercept or slope
     x = np.where(certain, 0.0, position)
-    rarer, everyone = rows.rarer, of.patients()
-    constant, separated = _overlap(of, x, label, usable > 0)
+    rarer, patients = rows.rarer, clusters.patients()
+    constant, separated = _overlap(clusters, x, label, usable > 0)
     few = rarer < least
 
-    offset = _intercept(of, x, label, usable)
-    below, above = _score_limits(of, x, label, usable, offset, level)
-    alike = np.isinf(offset)  # without scores of exactly 0 or 1, one label alone is left
-    why = [FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few | alike, wrong, strict=True)]
+    offset = _intercept(clusters, x, label, usable)
+    below, above = _score_limits(clusters, x, label, usable, offset, level)
+    one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
+    why = [FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few | one_label, wrong, strict=True)]
     intercept = _limits(offset, below, above, rarer, why)
 
     why = [
         FEW if a else CERTAIN if b else CONSTANT if c else SEPARATED if d else ENOUGH
         for a, b, c, d in zip(few, wrong, constant, separated, strict=True)
     ]
-    fine = np.array([not reason for reason in why])
-    slope, variance, degrees = _slope(of, x, label, usable, fine)
-    half = student(np.where(of.several(), degrees, np.inf), level) * np.sqrt(variance)
+    estimable = np.array([not reason for reason in why])
+    slope, variance, degrees = _slope(clusters, x, label, usable, estimable)
+    half = student(np.where(clusters.several(), degrees, np.inf), level) * np.sqrt(variance)
     slopes = _limits(slope, slope - half, slope + half, rarer, why)
 
-    total = of.sum(w)
-    sure = of.sum(np.where(certain & (position > 0), w, 0.0))  # a score of exactly 1 stays one at any intercept
-    difference = ratio(of.sum(w * (rows.score - label)), total)
-    mean = ratio(of.sum(w * rows.score), total)
+    total = clusters.sum(w)
+    ones = clusters.sum(np.where(certain & (position > 0), w, 0.0))  # a score of exactly 1 stays 1 at any intercept
+    difference = ratio(clusters.sum(w * (rows.score - label)), total)
+    mean = ratio(clusters.sum(w * rows.score), total)
     ends = []
-    for end in (above, below):  # the higher the intercept that fits, the lower the scores are by comparison
-        expected = of.sum(usable * expit(x + _spread(end, of.code))) + sure
+    for end in (above, below):  # a higher intercept means that the scores are too low
+        expected = clusters.sum(usable * expit(x + end[clusters.code])) + ones
         ends.append(mean - ratio(expected, total))
-    shift = _t(everyone, level) * _shift(rows, x, offset, difference, (ends[1] - ends[0]) / 2)
+    shift = _t(patients, level) * _shift_error(rows, x, offset, difference, (ends[1] - ends[0]) / 2)
     ends = [difference + sign * np.hypot(end - difference, shift) for sign, end in zip((-1.0, 1.0), ends, strict=True)]
     # Scores of exactly 0 or 1 that are wrong have no place on the logit scale: value ± t standard errors.
-    robust = _t(everyone, level) * np.sqrt(
-        ratio(of.squares(w * (rows.score - label - _spread(difference, of.code))), total**2) * _few(everyone)
-    )
-    low, high = (np.where(wrong, difference + sign * robust, end) for sign, end in zip((-1, 1), ends, strict=True))
-    why = [FEW if n < least else ENOUGH for n in everyone]
-    return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), everyone, why)
+    variance = ratio(clusters.squares(w * (rows.score - label - difference[clusters.code])), total**2) * _few(patients)
+    half = _t(patients, level) * np.sqrt(variance)
+    low, high = (np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True))
+    why = [FEW if n < least else ENOUGH for n in patients]
+    return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
 
 
-def _shift(rows: Scored, x: FloatArray, offset: FloatArray, difference: FloatArray, margin: FloatArray) -> FloatArray:
-    """The standard error of the mean of what recalibration by these intercepts takes from the scores (groups,).
+def _shift_error(rows: Scored, x: FloatArray, offset: FloatArray, difference: FloatArray, margin: FloatArray) -> FloatArray:
+    """The standard error of the mean change of the scores by recalibration with these intercepts (groups,).
 
-    The limits of an intercept are those for the scores in the sample. Where scores are wrong by more in one patient than in another, the
-    mean difference also depends on which patients are in the sample. A difference within its margin of error says nothing about that: the
-    margin's share of the squares is taken off.
+    The limits of an intercept are conditional on the scores in the sample. If the scores of some patients are more wrong than those of
+    others, the mean difference also depends on which patients are sampled. The share of the squares that is within the margin of error of
+    the difference is removed.
     """
-    of, known = rows.clusters, np.isfinite(offset)
-    mu = expit(x + _spread(np.where(known, offset, 0.0), of.code))
-    off = rows.weight * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - _spread(difference, of.code))
-    variance = ratio(of.squares(off), of.sum(rows.weight) ** 2) * np.nan_to_num(_few(of.patients()))
-    real = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
-    return np.where(known, np.sqrt(variance * real), 0.0)
+    clusters, known = rows.clusters, np.isfinite(offset)
+    mu = expit(x + np.where(known, offset, 0.0)[clusters.code])
+    residual = rows.weight * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - difference[clusters.code])
+    variance = ratio(clusters.squares(residual), clusters.sum(rows.weight) ** 2) * np.nan_to_num(_few(clusters.patients()))
+    share = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
+    return np.where(known, np.sqrt(variance * share), 0.0)
 
 
-def _overlap(of: Clusters, x: FloatArray, y: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], ...]:
+def _overlap(clusters: Clusters, x: FloatArray, y: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], ...]:
     """Whether all scores of a group are equal, and whether a threshold separates its labels, in either direction (groups,)."""
     ends = []
     for label in (0.0, 1.0):
         rows = used & (y == label)
-        low, high = np.full(of.groups, np.inf), np.full(of.groups, -np.inf)
-        np.minimum.at(low, of.code[rows], x[rows])
-        np.maximum.at(high, of.code[rows], x[rows])
+        low, high = np.full(clusters.groups, np.inf), np.full(clusters.groups, -np.inf)
+        np.minimum.at(low, clusters.code[rows], x[rows])
+        np.maximum.at(high, clusters.code[rows], x[rows])
         ends.append((low, high))
     (low0, high0), (low1, high1) = ends
     constant = np.minimum(low0, low1) == np.maximum(high0, high1)
     return constant, (low1 >= high0) | (low0 >= high1)
 
 
-def _intercept(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
-    """The a of each group (groups,) with sum of w (y - expit(a + x)) = 0; infinite where all labels are equal."""
-    positives, total = of.sum(w * y), of.sum(w)
+def _intercept(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
+    """The solution a of sum of w (y - expit(a + x)) = 0 for each group (groups,); infinite if all labels are equal."""
+    positives, total = clusters.sum(w * y), clusters.sum(w)
     inside = (positives > 0) & (positives < total)
-    a = np.zeros(of.groups)
+    a = np.zeros(clusters.groups)
     for _ in range(NEWTON):
-        mu = expit(x + a[of.code])
-        step = np.where(inside, np.clip(ratio(positives - of.sum(w * mu), of.sum(w * mu * (1 - mu))), -2.0, 2.0), 0.0)
+        mu = expit(x + a[clusters.code])
+        step = np.where(inside, np.clip(ratio(positives - clusters.sum(w * mu), clusters.sum(w * mu * (1 - mu))), -2.0, 2.0), 0.0)
         a += np.nan_to_num(step)
         if np.abs(np.nan_to_num(step)).max(initial=0.0) < CONVERGED:
             break
     return np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
 
 
-def _score_limits(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, at: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
-    """The intercepts at which (observed - expected positives)^2 = z^2 of their variance, below and above the estimate (groups,).
+def _score_limits(
+    clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, at: FloatArray, level: float
+) -> tuple[FloatArray, FloatArray]:
+    """The intercepts at which (observed - expected positives)^2 = z^2 times its variance, below and above the estimate (groups,).
 
-    The variance is that of independent labels, times the ratio of the cluster-robust variance to it at the estimate. Where all labels are
-    equal, the rows of a patient count as one.
+    The variance is that of independent labels, times the design effect at the estimate. If all labels are equal, the rows of a patient
+    count as one.
     """
-    residual = w * (y - expit(x + _spread(at, of.code)))
-    mu = expit(x + _spread(at, of.code))
-    model, rows, robust = of.sum(w**2 * mu * (1 - mu)), of.sum(residual**2), of.squares(residual)
-    together = ratio(of.squares(w), of.sum(w**2))
+    mu = expit(x + at[clusters.code])
+    residual = w * (y - mu)
+    model, unclustered, clustered = clusters.sum(w**2 * mu * (1 - mu)), clusters.sum(residual**2), clusters.squares(residual)
     known = np.isfinite(at)
-    patients = of.patients()
-    effect = np.where(known, np.maximum(ratio(rows, model), 1.0) * np.maximum(ratio(robust, rows), 1.0), together)
-    t = np.where(of.several(), _t(patients, level), quantile(level))
+    effect = np.maximum(ratio(unclustered, model), 1.0) * np.maximum(ratio(clustered, unclustered), 1.0)
+    effect = np.where(known, effect, ratio(clusters.squares(w), clusters.sum(w**2)))
+    t = np.where(clusters.several(), _t(clusters.patients(), level), quantile(level))
     scale = t * np.sqrt(effect)
 
-    code, point, weight, squared = _binned(of, x, w)
-    positives = of.sum(w * y)
+    code, point, weight, squared = _binned(clusters, x, w)
+    positives = clusters.sum(w * y)
 
     sign = np.array([[-1.0], [1.0]])  # below the estimate, and above it
 
     def beyond(a: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether the observed positives differ from those expected with intercepts a (..., 2, groups) by more than a standard error."""
+        """Whether intercepts a (..., 2, groups) are rejected: observed and expected positives differ by more than the critical value."""
         share = expit(point + a[..., code])
-        place = (np.arange(int(np.prod(a.shape[:-1])))[:, None] * of.groups + code).ravel()
+        place = (np.arange(int(np.prod(a.shape[:-1])))[:, None] * clusters.groups + code).ravel()
         expected, variance = (
             sums_at(place, values.ravel(), a.size).reshape(a.shape) for values in (weight * share, squared * share * (1 - share))
         )
         with np.errstate(invalid="ignore", divide="ignore"):
-            found: npt.NDArray[np.bool_] = -sign * ((positives - expected) / (scale * np.sqrt(variance))) > 1.0
-        return found
+            rejected: npt.NDArray[np.bool_] = -sign * ((positives - expected) / (scale * np.sqrt(variance))) > 1.0
+        return rejected
 
-    inner = np.where(known, np.nan_to_num(at), -sign * 60.0)  # without an estimate: search the whole line
+    inner = np.where(known, np.nan_to_num(at), -sign * 60.0)  # without an estimate, search the whole line
     outer, reach = inner, 1.0
     for _ in range(12):
         outside = beyond(outer)
         if outside.all():
             break
         outer, reach = np.where(outside, outer, outer + sign * reach), reach * 1.7
-    inner, outer = halved(beyond, inner, outer, HALVINGS, each=len(code) // max(of.groups, 1) + 1)
+    inner, outer = halved(beyond, inner, outer, HALVINGS, each=len(code) // max(clusters.groups, 1) + 1)
     ends = (inner + outer) / 2
     low = np.where(np.isneginf(at), -np.inf, ends[0])
     high = np.where(np.isposinf(at), np.inf, ends[1])
     return low, high
 
 
-def _binned(of: Clusters, x: FloatArray, w: FloatArray) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+def _binned(clusters: Clusters, x: FloatArray, w: FloatArray) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
     """Bins of x in each group: their group, mean x, sum of weights and sum of squared weights."""
     low, high = float(x.min(initial=0.0)), float(x.max(initial=0.0))
-    cell = of.code * GRID + np.minimum(((x - low) / max(high - low, 1e-9) * GRID).astype(np.int64), GRID - 1)
-    kept, place = np.unique(cell, return_inverse=True)
-    weight, squared = (sums_at(place, v, len(kept)) for v in (w, w**2))
-    return kept // GRID, np.nan_to_num(ratio(sums_at(place, w * x, len(kept)), weight)), weight, squared
+    cell = clusters.code * GRID + np.minimum(((x - low) / max(high - low, 1e-9) * GRID).astype(np.int64), GRID - 1)
+    cells, place = np.unique(cell, return_inverse=True)
+    weight, squared = (sums_at(place, v, len(cells)) for v in (w, w**2))
+    return cells // GRID, np.nan_to_num(ratio(sums_at(place, w * x, len(cells)), weight)), weight, squared
 
 
-def _slope(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, fine: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
-    """The slope of each group (groups,) by Newton's method, halving steps that overshoot, its variance and its degrees of freedom.
+def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
+    """The slope of each group (groups,) by Newton's method, halving steps that overshoot, with its variance and degrees of freedom.
 
-    The variance is the cluster-robust one, each patient's residuals corrected for how far the fit follows them (as CR2 of Bell and
-    McCaffrey 2002), or that which the fitted model states, whichever is larger: with few events residuals show less than there is.
+    The variance is the cluster-robust one, each patient's residuals corrected for their leverage (like CR2 of Bell and McCaffrey 2002), or
+    that of the fitted model, whichever is larger: with few events, residuals underestimate the variance.
     """
-    total = of.sum(w)
-    mean = np.nan_to_num(ratio(of.sum(w * x), total))
-    sd = np.sqrt(np.nan_to_num(ratio(of.sum(w * (x - mean[of.code]) ** 2), total)))
+    total = clusters.sum(w)
+    mean = np.nan_to_num(ratio(clusters.sum(w * x), total))
+    sd = np.sqrt(np.nan_to_num(ratio(clusters.sum(w * (x - mean[clusters.code]) ** 2), total)))
     sd = np.where(sd > 0, sd, 1.0)
-    z = (x - mean[of.code]) / sd[of.code]
+    z = (x - mean[clusters.code]) / sd[clusters.code]
     beta = np.stack([mean, sd])  # of the standardised logit: intercept 0 and slope 1
 
     def likelihood(b: FloatArray) -> FloatArray:
-        eta = b[0][of.code] + b[1][of.code] * z
-        return of.sum(w * (y * eta - np.logaddexp(0.0, eta)))
+        eta = b[0][clusters.code] + b[1][clusters.code] * z
+        return clusters.sum(w * (y * eta - np.logaddexp(0.0, eta)))
 
     reached = likelihood(beta)
     for _ in range(NEWTON):
-        mu, (h00, h01, h11, det) = _information(of, beta, z, w)
+        mu, (h00, h01, h11, det) = _information(clusters, beta, z, w)
         residual = w * (y - mu)
-        g0, g1 = of.sum(residual), of.sum(residual * z)
-        step = np.where(fine & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
+        g0, g1 = clusters.sum(residual), clusters.sum(residual * z)
+        step = np.where(estimable & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
         for _ in range(30):
             tried = likelihood(beta + step)
             worse = tried < reached - 1e-9 * np.abs(reached)
@@ -263,67 +264,61 @@ def _slope(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, fine: npt.
         beta, reached = beta + step, tried
         if np.abs(step).max(initial=0.0) < CONVERGED:
             break
-    mu, (h00, h01, h11, det) = _information(of, beta, z, w)
-    at = of.group
-    own, along = of.by_patient(w * (y - mu)), of.by_patient(w * (y - mu) * z)
-    influence = np.nan_to_num(ratio(h00[at] * along - h01[at] * own, det[at]))
+    mu, (h00, h01, h11, det) = _information(clusters, beta, z, w)
+    group = clusters.group
+    score0, score1 = clusters.by_patient(w * (y - mu)), clusters.by_patient(w * (y - mu) * z)
+    influence = np.nan_to_num(ratio(h00[group] * score1 - h01[group] * score0, det[group]))
     v = w * mu * (1 - mu)
-    rest = [whole[at] - of.by_patient(v * z**k) for k, whole in enumerate((h00, h01, h11))]  # the information of all other patients
-    left = rest[0] * rest[2] - rest[1] ** 2
-    without = np.nan_to_num(ratio(rest[0] * along - rest[1] * own, left))  # how much the slope would change without the patient
+    # The information of all other patients.
+    others = [entry[group] - clusters.by_patient(v * z**k) for k, entry in enumerate((h00, h01, h11))]
+    others_det = others[0] * others[2] - others[1] ** 2
+    deletion = np.nan_to_num(ratio(others[0] * score1 - others[1] * score0, others_det))  # the change of the slope without the patient
     limit = LEVERAGE * np.abs(influence)
-    robust = sums_at(at, influence * np.clip(np.where(left > 0, without, LEVERAGE * influence), -limit, limit), of.groups)
-    stated = ratio(of.sum(w * v * (h00[of.code] * z - h01[of.code]) ** 2), det**2)
-    variance = np.maximum(np.maximum(robust, sums_at(at, influence**2, of.groups) * np.nan_to_num(_few(of.patients()))), stated)
-    slope = np.where(fine, beta[1] / sd, np.nan)
-    return slope, np.where(fine, variance / sd**2, np.nan), of.degrees(influence)
+    robust = sums_at(group, influence * np.clip(np.where(others_det > 0, deletion, LEVERAGE * influence), -limit, limit), clusters.groups)
+    model = ratio(clusters.sum(w * v * (h00[clusters.code] * z - h01[clusters.code]) ** 2), det**2)
+    uncorrected = sums_at(group, influence**2, clusters.groups) * np.nan_to_num(_few(clusters.patients()))
+    variance = np.maximum(np.maximum(robust, uncorrected), model)
+    slope = np.where(estimable, beta[1] / sd, np.nan)
+    return slope, np.where(estimable, variance / sd**2, np.nan), clusters.degrees(influence)
 
 
-def _information(of: Clusters, beta: FloatArray, z: FloatArray, w: FloatArray) -> tuple[FloatArray, tuple[FloatArray, ...]]:
-    mu = expit(beta[0][of.code] + beta[1][of.code] * z)
+def _information(clusters: Clusters, beta: FloatArray, z: FloatArray, w: FloatArray) -> tuple[FloatArray, tuple[FloatArray, ...]]:
+    """The fitted probabilities, and the entries of the information matrix (00, 01, 11) with its determinant."""
+    mu = expit(beta[0][clusters.code] + beta[1][clusters.code] * z)
     v = w * mu * (1 - mu)
-    h00, h01, h11 = of.sum(v), of.sum(v * z), of.sum(v * z * z)
+    h00, h01, h11 = clusters.sum(v), clusters.sum(v * z), clusters.sum(v * z * z)
     return mu, (h00, h01, h11, h00 * h11 - h01**2)
-
-
-# Pieces
 
 
 def logit(p: FloatArray) -> FloatArray:
     """log(p / (1 - p)); infinite at 0 and 1."""
-    found: FloatArray = np.log(p) - np.log1p(-p)
-    return found
+    x: FloatArray = np.log(p) - np.log1p(-p)
+    return x
 
 
 def expit(x: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-x)) without overflow; SciPy's would take longer to import than an audit takes.
+    """1 / (1 + exp(-x)) without overflow; importing SciPy's would take longer than an audit.
 
     >>> expit(np.array([-800.0, 0.0, 800.0])).tolist()
     [0.0, 0.5, 1.0]
     """
     small = np.exp(-np.abs(x))
-    found: FloatArray = np.where(x >= 0, 1.0, small) / (1.0 + small)
-    return found
+    p: FloatArray = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return p
 
 
 def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: list[str]) -> Limits:
-    """The limits, NaN where there is a reason against them."""
+    """The limits; NaN if `why` gives a reason."""
     known = np.array([not reason for reason in why])
     shown = [np.where(known, v, np.nan) for v in (value, low, high)]
     return Limits(shown[0], shown[1], shown[2], patients, tuple(why))
 
 
-def _spread(values: FloatArray, code: IntArray) -> FloatArray:
-    """One value per group given to each of its rows."""
-    rows: FloatArray = values[code]
-    return rows
-
-
 def _few(patients: FloatArray) -> FloatArray:
-    """The correction of a variance between few patients, P / (P - 1)."""
+    """The small-sample correction P / (P - 1) of a variance between patients."""
     return ratio(patients, np.maximum(patients - 1, 0.0))
 
 
 def _t(patients: FloatArray, level: float) -> FloatArray:
-    """Standard errors on each side of a value whose variance was estimated from this many patients."""
+    """The quantile of Student's t for a variance estimated from this many patients."""
     return student(np.maximum(patients - 1, 1.0), level)

@@ -1,7 +1,7 @@
-"""The cell table: for each group and label, how many rows and the sum of their decisions f. Everything additive starts here.
+"""The cell table: for each group and label, the number of rows and the sum of their decisions f. Everything additive starts here.
 
-f is in [0, 1]: a soft score, a hard decision, or the probability of a randomised one. Tables of shards, batches or ranks
-add up; a rate is a quotient taken last.
+f is in [0, 1]: a soft score, a hard decision, or the probability of a randomised one. Tables of shards, batches or ranks can be added; a
+rate is a quotient taken last.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from equipoise.data import Attribute
 from equipoise.data import FloatArray as FloatArray
 from equipoise.data import IntArray as IntArray
 
-SPARSE = 16  # keys that a table may have for each that is used
+SPARSE = 16  # a lookup table may have this many entries per key
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Counts and sums per cell. The last group row holds the rows whose group is missing: they count for performance only.
+    """Counts and sums per cell. The last group holds the rows whose group is missing: they count for performance only.
 
     >>> sex = Attribute.of(["F", "F", "M", "M"], reference="M")
     >>> table = tabulate([1, 0, 1, 1], [1, 1, 1, 0], sex)
@@ -32,12 +32,12 @@ class Cells:
 
     def __add__(self, other: "Cells") -> "Cells":
         if self.levels != other.levels:
-            raise ValueError(f"cell tables of different groups do not add up: {self.levels} and {other.levels}")
+            raise ValueError(f"cell tables of different groups cannot be added: {self.levels} and {other.levels}")
         return Cells(self.levels, self.n + other.n, self.s + other.s)
 
     def rate(self, label: int | None) -> FloatArray:
-        """The share of positive decisions given a label, per group: (..., groups); NaN for an empty cell."""
-        n, s = (_given(label, table[..., :-1, :]) for table in (self.n, self.s))
+        """The share of positive decisions given a label (None: any label), per group: (..., groups); NaN for an empty cell."""
+        n, s = (table[..., :-1, :].sum(-1) if label is None else table[..., :-1, label] for table in (self.n, self.s))
         return ratio(s, n)
 
 
@@ -49,7 +49,7 @@ def tabulate(f: npt.ArrayLike, y: npt.ArrayLike, attribute: Attribute, weight: n
 def tabulate_codes(
     f: npt.ArrayLike, y: npt.ArrayLike, codes: npt.ArrayLike, levels: tuple[str, ...], weight: npt.ArrayLike | None = None
 ) -> Cells:
-    """The same for group codes that may differ between replicates: all arguments broadcast to (..., n)."""
+    """The cell table for group codes that may differ between replicates: all arguments broadcast to (..., n)."""
     cell = cell_index(y, codes, len(levels))
     values = np.asarray(f, dtype=np.float64)
     weights = np.ones(()) if weight is None else np.asarray(weight, dtype=np.float64)
@@ -72,19 +72,19 @@ def normalised(weight: npt.ArrayLike | None) -> FloatArray | None:
     """
     if weight is None:
         return None
-    given = np.asarray(weight, dtype=np.float64)
-    mean: FloatArray = given / given.mean()
-    return mean
+    values = np.asarray(weight, dtype=np.float64)
+    scaled: FloatArray = values / values.mean()
+    return scaled
 
 
 def cell_index(y: npt.ArrayLike, codes: npt.ArrayLike, groups: int) -> IntArray:
-    """The cell of each row, 2 * group + label; a missing group (code -1) is the last one."""
+    """The cell of each row, 2 * group + label; rows without a group (code -1) are in the last group."""
     code = np.asarray(codes, dtype=np.int64)
     return np.where(code < 0, groups, code) * 2 + np.asarray(y, dtype=np.int64)
 
 
 def sums_at(place: npt.NDArray[np.integer], values: npt.ArrayLike, size: int) -> FloatArray:
-    """The sum of the values at each place 0 .. size-1, always in floating point.
+    """The sum of the values at each place 0 .. size-1, in floating point.
 
     >>> sums_at(np.array([0, 2, 2]), [1, 2, 3], 4).tolist()
     [1.0, 0.0, 5.0, 0.0]
@@ -96,31 +96,27 @@ def sums_at(place: npt.NDArray[np.integer], values: npt.ArrayLike, size: int) ->
 
 
 def grouped(keys: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """The different keys in 0 .. size-1, sorted, and the place of each key among them.
+    """The distinct keys in 0 .. size-1, sorted, and the position of each key among them.
 
-    As `np.unique(keys, return_inverse=True)`, by a table where that is not too large: 10 million keys take 1 s instead of 10.
+    Like `np.unique(keys, return_inverse=True)`, but with a lookup table unless it is too large: 10 million keys take 1 s instead of 10.
 
-    >>> [found.tolist() for found in grouped(np.array([5, 2, 5]), 6)]
+    >>> [array.tolist() for array in grouped(np.array([5, 2, 5]), 6)]
     [[2, 5], [1, 0, 1]]
     """
     if size > SPARSE * len(keys):
-        found, place = np.unique(keys, return_inverse=True)
-        return np.asarray(found, dtype=np.int64), np.asarray(place, dtype=np.int64)
-    there = np.zeros(size, bool)
-    there[keys] = True
-    found = np.flatnonzero(there)
-    rank = np.empty(size, np.int32 if len(found) < 2**31 else np.int64)
-    rank[found] = np.arange(len(found))
-    return found, rank[keys].astype(np.int64)
+        distinct, position = np.unique(keys, return_inverse=True)
+        return np.asarray(distinct, dtype=np.int64), np.asarray(position, dtype=np.int64)
+    present = np.zeros(size, bool)
+    present[keys] = True
+    distinct = np.flatnonzero(present)
+    rank = np.empty(size, np.int32 if len(distinct) < 2**31 else np.int64)
+    rank[distinct] = np.arange(len(distinct))
+    return distinct, rank[keys].astype(np.int64)
 
 
 def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """A quotient that is NaN, without a warning, where there is nothing to divide by."""
+    """The quotient; NaN, without a warning, where the denominator is not positive."""
     top, bottom = np.shape(numerator), np.shape(denominator)
     out = np.full(top if top == bottom else np.broadcast_shapes(top, bottom), np.nan)
     np.divide(numerator, denominator, out=out, where=np.asarray(denominator) > 0)
     return out
-
-
-def _given(label: int | None, cells: FloatArray) -> FloatArray:
-    return cells.sum(-1) if label is None else cells[..., label]

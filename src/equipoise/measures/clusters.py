@@ -1,4 +1,4 @@
-"""Patients as the unit of sampling: sums over the rows of each patient, and bootstrap draws of patients as matrices of multiplicities."""
+"""Patients as the unit of sampling: sums over the rows of each patient, and bootstrap samples of patients as multiplicities."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, gr
 class Clusters:
     """Rows by group and patient. A patient with rows in two groups is a cluster of each.
 
-    >>> two = Clusters.of(np.array([0, 0, 1, -1]), 2, np.array([0, 0, 0, 1]))
-    >>> two.rows.tolist(), two.patients().tolist(), two.squares(np.array([1.0, 2.0, 3.0])).tolist()
+    >>> clusters = Clusters.of(np.array([0, 0, 1, -1]), 2, np.array([0, 0, 0, 1]))
+    >>> clusters.rows.tolist(), clusters.patients().tolist(), clusters.squares(np.array([1.0, 2.0, 3.0])).tolist()
     ([0, 1, 2], [1.0, 1.0], [9.0, 9.0])
     """
 
     rows: IntArray  # (k,) positions of the rows that have a group
-    code: IntArray  # (k,) the group of each
+    code: IntArray  # (k,) the group of each row
     groups: int
-    place: IntArray | None  # (k,) the cluster of each row; None where every row is one
+    place: IntArray | None  # (k,) the cluster of each row; None if every row is its own cluster
     group: IntArray  # (clusters,) the group of each cluster
 
     @classmethod
@@ -42,15 +42,15 @@ class Clusters:
 
     def by_patient(self, values: npt.ArrayLike) -> FloatArray:
         """The sum of row values (k,) in each cluster."""
-        given = np.asarray(values, dtype=np.float64)
-        return given if self.place is None else sums_at(self.place, given, len(self.group))
+        by_row = np.asarray(values, dtype=np.float64)
+        return by_row if self.place is None else sums_at(self.place, by_row, len(self.group))
 
     def squares(self, values: npt.ArrayLike) -> FloatArray:
         """The sum over patients of the squared sum of their row values (groups,)."""
         return sums_at(self.group, self.by_patient(values) ** 2, self.groups)
 
     def patients(self, among: npt.NDArray[np.bool_] | None = None) -> FloatArray:
-        """How many patients of each group have a row, or a row among those marked (groups,)."""
+        """The number of patients of each group who have a row, or a row among those marked (groups,)."""
         return sums_at(self.group, 1.0 if among is None else self.by_patient(among) > 0, self.groups)
 
     def several(self) -> npt.NDArray[np.bool_]:
@@ -59,9 +59,9 @@ class Clusters:
         return several
 
     def degrees(self, contributions: FloatArray) -> FloatArray:
-        """Degrees of freedom of a sum of squared contributions of patients (clusters,), by group (Satterthwaite), at most patients - 1.
+        """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite), at most patients - 1.
 
-        Where every patient has one row, they are patients - 1.
+        If every patient has one row, they are patients - 1.
 
         >>> four = Clusters.of(np.zeros(8, int), 1, np.arange(8) // 2)
         >>> four.degrees(np.array([1.0, -1.0, 1.0, -1.0])).tolist(), four.degrees(np.array([9.0, -1.0, 1.0, -1.0])).round(1).tolist()
@@ -75,7 +75,7 @@ class Clusters:
         return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
 
     def effective(self, weight: FloatArray) -> FloatArray:
-        """The effective number of rows by weight, after Kish (groups,): as many as there are if all weigh the same."""
+        """The effective number of rows given their weights (groups,), after Kish; all rows if the weights are equal."""
         return ratio(self.sum(weight) ** 2, self.sum(weight**2))
 
 
@@ -83,21 +83,24 @@ BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block)
 
 
 def units_of(patients: npt.NDArray[np.object_] | None, rows: int) -> IntArray:
-    """What is resampled, as codes 0 .. P-1: patients where there are ids, rows otherwise."""
+    """The unit of sampling of each row, as codes 0 .. P-1: the patient if there are patient ids, otherwise the row."""
     if patients is None:
         return np.arange(rows)
     return patient_codes(patients)
 
 
 def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
-    """Blocks (b, units) of how often each unit is drawn; every row sums to `units`. The blocks do not change the draws; the name does."""
+    """Blocks (b, units) of how often each unit is drawn in a bootstrap sample; every row sums to `units`.
+
+    The draws depend on the seed and on the name of the random stream, not on the size of the blocks.
+    """
     rng = generator(seed, name)
     block = max(1, min(draws, BLOCK // max(units, 1)))
     done = 0
     while done < draws:
         b = min(block, draws - done)
         out = np.empty((b, units))
-        for row in out:  # a draw at a time keeps the stream of random numbers independent of the block
+        for row in out:  # one draw at a time, so that the random stream does not depend on the block size
             row[:] = np.bincount(rng.integers(0, units, units, dtype=np.uint32), minlength=units)
         yield out
         done += b
@@ -113,7 +116,7 @@ def by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, width: in
 def bootstrap_cells(
     f: FloatArray, y: IntArray, codes: IntArray, levels: tuple[str, ...], units: IntArray, *, draws: int = 1000, seed: int = 0
 ) -> Cells:
-    """The cell tables (draws, groups + 1, 2) of bootstrap samples; gaps and rates of each draw follow from them."""
+    """The cell tables (draws, groups + 1, 2) of bootstrap samples, from which the rates and gaps of each sample follow."""
     size = 2 * (len(levels) + 1)
     cell = cell_index(y, codes, len(levels))
     table = np.concatenate([by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
@@ -123,9 +126,9 @@ def bootstrap_cells(
 
 
 def interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-    """The percentile interval over the first axis, always around the value itself; NaN where the value is.
+    """The percentile interval over the first axis, extended to contain the value itself; NaN where the value is NaN.
 
-    Draws in which a cell came out empty are passed over.
+    Draws that are NaN, because a cell was empty, are ignored.
     """
     point = np.asarray(value, dtype=np.float64)
     tail = (1 - level) / 2

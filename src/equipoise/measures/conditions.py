@@ -2,10 +2,10 @@
 
     condition = clause { ("and" | "or") clause }           "and" binds more tightly
     clause    = value ("<" | "<=" | ">" | ">=") number, or a value that is true or false
-    value     = name [ "." field ] [ "[" group "]" ], or that between bars for its absolute value
+    value     = name [ "." field ] [ "[" group "]" ], or the same between bars for its absolute value
 
 A name is a measure ('tpr-fpr' in quotation marks), a rate of the groups, a performance measure, or `findings`. A clause about a gap or a
-rate holds if it holds for any group; clauses that are joined by "and" must hold for the same group.
+rate holds if it holds for any group; clauses joined by "and" must hold for the same group.
 """
 
 import math
@@ -34,17 +34,17 @@ _TOKEN = re.compile(
 
 
 class Fact(NamedTuple):
-    """The numbers of one measure, of a group or of all patients; `where` says which, and clauses joined by "and" must share it."""
+    """The numbers of one measure, for a group or for all patients; clauses joined by "and" must hold for the same `where`."""
 
     name: str
     fields: Mapping[str, float]
-    where: tuple[str, ...] = ()  # label, name of the compared, attribute, group
+    where: tuple[str, ...] = ()  # label, name of the compared result, attribute, group
     group: str = ""
     reference: str = ""
 
 
 class Clause(NamedTuple):
-    """One comparison of a value with a number; without an operator, a field that is true or false."""
+    """A comparison of a value with a number; without an operator, a field that is true or false."""
 
     name: str | None  # None: any measure
     field: str
@@ -55,20 +55,20 @@ class Clause(NamedTuple):
     text: str
 
     def value(self, fact: Fact) -> float:
-        """The number of a fact that this clause is about; NaN where it is not."""
+        """The number that this clause tests; NaN if the fact is about another measure or group."""
         if (self.name is not None and fact.name != self.name) or (self.group is not None and fact.group != self.group):
             return math.nan
-        found = fact.fields.get(self.field, math.nan)
-        return abs(found) if self.absolute else found
+        value = fact.fields.get(self.field, math.nan)
+        return abs(value) if self.absolute else value
 
     def holds(self, fact: Fact) -> bool:
-        """Whether it holds of a fact."""
-        found = self.value(fact)
-        return not math.isnan(found) and (bool(found) if not self.operator else OPERATORS[self.operator](found, self.number))
+        """Whether the clause holds for a fact."""
+        value = self.value(fact)
+        return not math.isnan(value) and (bool(value) if not self.operator else OPERATORS[self.operator](value, self.number))
 
 
 class Held(NamedTuple):
-    """A clause that holds, of a fact, with its number."""
+    """A clause, a fact for which it holds, and the number tested."""
 
     clause: Clause
     fact: Fact
@@ -77,41 +77,36 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a condition holds, why (the first facts of which it does), and what could not be checked for lack of data."""
+    """Whether a condition holds, the first facts for which it does, and clauses that could not be checked for lack of data."""
 
     holds: bool
     why: tuple[Held, ...] = ()
-    unknown: tuple[Clause, ...] = ()  # clauses without a single known value
+    unknown: tuple[Clause, ...] = ()
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a result: alternatives of clauses that must hold together."""
+    """A condition on a result: it holds if all clauses of one of its alternatives hold together."""
 
     text: str
     alternatives: tuple[tuple[Clause, ...], ...]
 
     def check(self, facts: Sequence[Fact]) -> Verdict:
-        """Whether it holds of these facts; raises an error where a name or a group is not among them."""
-        clauses = [clause for each in self.alternatives for clause in each]
+        """Whether the condition holds for these facts; raises an error if it names a measure, field or group that is not among them."""
+        clauses = [clause for alternative in self.alternatives for clause in alternative]
         for clause in clauses:
-            self._check_known(clause, facts)
+            self._require_known(clause, facts)
         unknown = tuple(clause for clause in clauses if all(math.isnan(clause.value(fact)) for fact in facts))
-        places = dict.fromkeys(fact.where for fact in facts)
-        for together in self.alternatives:
-            for where in places:
-                held = [self._held(clause, facts, where) for clause in together]
-                if all(held):
-                    return Verdict(True, tuple(each for each in held if each is not None), unknown)
+        for alternative in self.alternatives:
+            for where in dict.fromkeys(fact.where for fact in facts):
+                there = [fact for fact in facts if fact.where in (where, ())]
+                held = [next((fact for fact in there if clause.holds(fact)), None) for clause in alternative]
+                why = tuple(Held(clause, fact, clause.value(fact)) for clause, fact in zip(alternative, held, strict=True) if fact)
+                if len(why) == len(alternative):
+                    return Verdict(True, why, unknown)
         return Verdict(False, (), unknown)
 
-    def _held(self, clause: Clause, facts: Sequence[Fact], where: tuple[str, ...]) -> Held | None:
-        for fact in facts:
-            if fact.where in (where, ()) and clause.holds(fact):
-                return Held(clause, fact, clause.value(fact))
-        return None
-
-    def _check_known(self, clause: Clause, facts: Sequence[Fact]) -> None:
+    def _require_known(self, clause: Clause, facts: Sequence[Fact]) -> None:
         names = dict.fromkeys(fact.name for fact in facts)
         if clause.name is not None and clause.name not in names:
             raise UnknownName(f"measure in the condition {self.text!r}:", clause.name, names)
@@ -125,7 +120,7 @@ class Condition:
 
 
 def read_condition(text: str) -> Condition:
-    """The condition in a text; raises an error that shows where it cannot be read.
+    """The condition in a text; raises an error that shows the position at which it cannot be parsed.
 
     >>> read_condition("|eod.low| > 10% and clear").alternatives[0][0][:6]
     ('eod', 'low', None, True, '>', 0.1)
@@ -140,7 +135,7 @@ def read_condition(text: str) -> Condition:
     alternatives: list[list[Clause]] = [[]]
     place = 0
     while place < len(tokens):
-        clause, place = _clause(text, tokens, place)
+        clause, place = _parse_clause(text, tokens, place)
         alternatives[-1].append(clause)
         if place == len(tokens):
             return Condition(text, tuple(map(tuple, alternatives)))
@@ -153,45 +148,44 @@ def read_condition(text: str) -> Condition:
     raise _unreadable(text, len(text))
 
 
-def _clause(text: str, tokens: Sequence["re.Match[str]"], place: int) -> tuple[Clause, int]:
-    """The clause that begins at a token, and the place after it."""
+def _parse_clause(text: str, tokens: Sequence["re.Match[str]"], place: int) -> tuple[Clause, int]:
+    """The clause that begins at the token `place`, and the position of the token after it."""
 
-    def token(kind: str, wanted: str | None = None) -> str | None:
+    def accept(kind: str, value: str | None = None) -> str | None:
+        """The next token, consumed, if it is of this kind (and has this value)."""
         nonlocal place
-        if place < len(tokens) and tokens[place][kind] is not None and wanted in (None, tokens[place][kind]):
+        if place < len(tokens) and tokens[place][kind] is not None and value in (None, tokens[place][kind]):
             place += 1
             return str(tokens[place - 1][kind])
         return None
 
+    def require(valid: bool) -> None:
+        if not valid:
+            raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
+
     start = tokens[place].start()
-    absolute = token("mark", "|") is not None
-    quoted = token("quoted")
-    name: str | None = quoted or token("name")
-    if name is None or (quoted is None and name.lower() in ("and", "or")):
-        raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
-    field, group, dotted = "value", None, False
+    absolute = accept("mark", "|") is not None
+    quoted = accept("quoted")
+    name: str | None = quoted or accept("name")
+    require(name is not None and (quoted is not None or name.lower() not in ("and", "or")))
+    field, group, has_field = "value", None, False
     if quoted is None and name in FLAGS:
-        field, dotted = name, True
-        name = None
-    for _ in range(2):  # the group before or after the field
-        if not dotted and token("mark", "."):
-            dotted, field = True, token("name") or ""
+        field, has_field, name = str(name), True, None
+    for _ in range(2):  # the group may come before or after the field
+        if not has_field and accept("mark", "."):
+            has_field, field = True, accept("name") or ""
             if field not in (*FIELDS, *FLAGS):
                 raise UnknownName(f"field in the condition {text!r}:", field, (*FIELDS, *FLAGS))
         if group is None:
-            group = token("group")
-    if absolute and token("mark", "|") is None:
-        raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
-    sign = token("operator")
+            group = accept("group")
+    require(not absolute or accept("mark", "|") is not None)
+    sign = accept("operator")
+    require(sign is not None or field in FLAGS)
     number = math.nan
     if sign is not None:
-        at = place
-        told = token("number")
-        if told is None:
-            raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
-        number = float(told) / (100 if tokens[at]["percent"] else 1)
-    elif field not in FLAGS:
-        raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
+        digits = accept("number")
+        require(digits is not None)
+        number = float(str(digits)) / (100 if tokens[place - 1]["percent"] else 1)
     end = tokens[place - 1].end()
     return Clause(name, field, group, absolute, sign or "", number, text[start:end].strip()), place
 
@@ -203,39 +197,35 @@ def _unreadable(text: str, at: int) -> BadInput:
 
 
 def audit_facts(subject: Audit | Audits) -> list[Fact]:
-    """All numbers of an audit, or of several labels, that a condition may be about."""
+    """All numbers of an audit, or of the audits of several labels, that a condition can test."""
     several = isinstance(subject, Audits)
-    found = [Fact("findings", {"value": float(subject.findings)})]
+    facts = [Fact("findings", {"value": float(subject.findings)})]
     for label, audit in subject.items() if isinstance(subject, Audits) else [("", subject)]:
-        found += gap_facts(audit.gaps.to_dict("records"), label)
+        facts += gap_facts(audit.gaps.to_dict("records"), label)
         for group, row in audit.groups.iterrows():
-            place = (label, "", str(row["attribute"]), str(group))
+            where = (label, "", str(row["attribute"]), str(group))
             few = str(row["few"]).split(", ")
             for rate in GROUP_MEASURES:
                 fields = {end: float(row[f"{rate}{tail}"]) for end, tail in (("value", ""), ("low", "_low"), ("high", "_high"))}
-                found.append(Fact(rate, fields | {"few": float(rate in few)}, place, str(group)))
-        for name, each in audit.estimates.items():
-            if not each.group:
-                of_label = (label, "", "", "") if several else ()
-                found.append(Fact(name, {"value": each.value, "low": each.low, "high": each.high}, of_label))
-    return found
+                facts.append(Fact(rate, fields | {"few": float(rate in few)}, where, str(group)))
+        for name, estimate in audit.estimates.items():
+            if not estimate.group:
+                fields = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                facts.append(Fact(name, fields, (label, "", "", "") if several else ()))
+    return facts
 
 
 def monitoring_facts(subject: Monitoring) -> list[Fact]:
-    """All numbers of gaps over time that a condition may be about."""
+    """All numbers of gaps over time that a condition can test."""
     return [Fact("alarms", {"value": float(subject.alarms)}), *gap_facts(subject.gaps.to_dict("records"))]
 
 
 def gap_facts(rows: Iterable[Mapping[Any, Any]], label: str = "", measure: str = "measure") -> list[Fact]:
     """One fact per row of a table of gaps, or of other measures of groups."""
-    found = []
+    facts = []
     for row in rows:
         fields = {name: float(row[name]) for name in (*FIELDS, *FLAGS) if name in row}
-        place = (
-            str(row.get("label", label) or label),
-            str(row.get("compared", "")),
-            str(row.get("attribute", "")),
-            str(row.get("group", "")),
-        )
-        found.append(Fact(str(row[measure]), fields, place, str(row.get("group", "")), str(row.get("reference", ""))))
-    return found
+        compared, attribute, group, reference = (str(row.get(name, "")) for name in ("compared", "attribute", "group", "reference"))
+        where = (str(row.get("label", label) or label), compared, attribute, group)
+        facts.append(Fact(str(row[measure]), fields, where, group, reference))
+    return facts

@@ -1,52 +1,53 @@
-"""Values with error bars: every rate of every group, every gap, every performance measure. The unit of sampling is the patient."""
+"""Estimates with intervals: every rate of every group, every gap, every performance measure. The unit of sampling is the patient."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scores
+from equipoise.data import Attribute, BoolArray, Scores
 from equipoise.errors import raise_all
-from equipoise.measures.cells import FloatArray, grouped, ratio, sums_at
+from equipoise.measures.cells import FloatArray, ratio
 from equipoise.measures.clusters import units_of
 from equipoise.measures.gaps import MEASURES, USUAL, is_quotient, labels_needed, read_range, terms
-from equipoise.measures.intervals import Limits, auroc_interval, detectable_gap, fewer_clusters, wilson
-from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.performance import Ranking
+from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
+from equipoise.measures.moments import Moments, moments_of, moments_of_scores
+from equipoise.measures.multiplicity import max_t
+from equipoise.measures.performance import RankedRows, Ranking
 
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
-FEW = 30  # patients; estimates of fewer are marked
-MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other
-CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model in place of an interval
+FEW = 30  # patients; estimates from fewer are marked
+MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other rate
+CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model instead of an interval
 GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How intervals are made, and how many patients a cell needs."""
+    """Settings of intervals, and the number of patients that a cell needs."""
 
     level: float = 0.95
     seed: int = 0
     min_patients: int = 5
-    specificity: float = 0.9  # at which sensitivity is reported, and in reverse
-    sensitivity: float = 0.9
+    specificity: float = 0.9  # at which sensitivity is reported
+    sensitivity: float = 0.9  # at which specificity is reported
     thresholds: tuple[float, ...] = read_range(USUAL)  # of decision curves
 
     def __post_init__(self) -> None:
         inside = {"specificity": self.specificity, "sensitivity": self.sensitivity}
         problems = [f"{name} must be between 0 and 1, without these ends; got {v}" for name, v in inside.items() if not 0 < v < 1]
-        if not 0.01 <= self.level <= 1 - 1e-9:  # beyond, quantiles are 0 or infinite; simultaneous intervals have levels above 0.9999
+        if not 0.01 <= self.level <= 1 - 1e-9:  # simultaneous intervals have levels above 0.9999; at 0 and 1 quantiles are 0 or infinite
             problems.insert(0, f"level must be at least 0.01 and at most 0.9999; got {self.level}")
         raise_all(problems)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval. `value` is NaN, and the note says why, where the data are insufficient."""
+    """A value with its interval. If the data are insufficient, `value` is NaN and `note` gives the reason."""
 
     value: float
     low: float
@@ -54,21 +55,21 @@ class Estimate:
     note: str = ""
     group: str = ""
     reference: str = ""
-    detectable: float = float("nan")  # the smallest gap shown with 80 % power; NaN where no possible gap is so large
+    detectable: float = float("nan")  # minimum gap detectable with 80 % power; NaN if even the largest possible gap is not detectable
     p_value: float = float("nan")  # of a gap: by permutation of the groups
     p_adjusted: float = float("nan")  # for all comparisons of the audit
-    simultaneous_low: float = float("nan")  # the interval that holds together with those of all other gaps of the audit
+    simultaneous_low: float = float("nan")  # limits that hold simultaneously with those of all other gaps of the audit
     simultaneous_high: float = float("nan")
     clear: bool = False  # whether the adjusted p-value makes the gap a finding
-    patients: int = 0  # in the smaller of the two cells that the gap needs
+    patients: int = 0  # in the smaller of the two groups compared
     few: bool = False  # fewer than 30 patients in one of them
 
     @classmethod
     def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
         """The estimate in one row of `Audit.gaps`."""
-        known: dict[str, Any] = {name: float(row[name]) for name in ("value", "low", "high", *GAP_NUMBERS)}
-        known |= {"group": str(row["group"]), "reference": str(row["reference"]), "note": str(row["note"]) if note is None else note}
-        return cls(**known, clear=bool(row["clear"]), patients=int(row["patients"]), few=bool(row["few"]))
+        fields: dict[str, Any] = {name: float(row[name]) for name in ("value", "low", "high", *GAP_NUMBERS)}
+        fields |= {"group": str(row["group"]), "reference": str(row["reference"]), "note": str(row["note"]) if note is None else note}
+        return cls(**fields, clear=bool(row["clear"]), patients=int(row["patients"]), few=bool(row["few"]))
 
     def __float__(self) -> float:
         return self.value
@@ -81,7 +82,7 @@ class Estimate:
         return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]{versus}"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, None for NaN."""
+        """Plain values for JSON, None for NaN."""
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         if self.group:
             numbers |= {name: getattr(self, name) for name in GAP_NUMBERS}
@@ -92,26 +93,6 @@ class Estimate:
         return plain | ({"note": self.note} if self.note else {})
 
 
-def estimate_attribute(
-    scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], settings: Settings
-) -> tuple[pd.DataFrame, pd.DataFrame, Moments]:
-    """One row per group with every rate and its interval, one row per gap and group, and the moments that they follow from."""
-    units = units_of(scores.patients, len(scores))
-    sums = moments_of(f, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
-    unit = "rows" if scores.patients is None else "patients"
-    return *frames_of(attribute, sums, aurocs(scores, attribute, units, settings.level), gaps, settings, unit), sums
-
-
-def frames_of(
-    attribute: Attribute, sums: Moments, areas: Limits, gaps: Sequence[str], settings: Settings, unit: str
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One row per group with every rate and its interval, and one row per gap and group, from the moments and AUROCs of the groups."""
-    found = {name: areas if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
-    detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
-    rows = [row for name, own in zip(gaps, detectable, strict=True) for row in _gap_rows(name, attribute, sums, own, settings, unit)]
-    return _group_frame(attribute, sums, found, settings, unit), pd.DataFrame(rows, columns=GAP_COLUMNS)
-
-
 GAP_COLUMNS = [
     *("measure", "attribute", "group", "reference", "value", "low", "high"),
     *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
@@ -119,81 +100,44 @@ GAP_COLUMNS = [
 ]
 
 
+def frames_of(
+    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: Settings, unit: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """One row per group with every rate and its interval, and one row per gap and group.
+
+    `unit` is "patients" or "rows", whichever is the unit of sampling.
+    """
+    rates = {name: aurocs if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
+    detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
+    rows = [
+        row for name, smallest in zip(gaps, detectable, strict=True) for row in _gap_rows(name, attribute, sums, smallest, settings, unit)
+    ]
+    return _group_frame(attribute, sums, rates, settings, unit), pd.DataFrame(rows, columns=GAP_COLUMNS)
+
+
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
     """The performance measures of all rows together, each with its interval."""
     if not names:
         return {}
     units = units_of(scores.patients, len(scores))
-    everyone = np.zeros(len(scores), np.int64)
-    sums = moments_of(f, scores.y, everyone, 1, units, scores.weight)
-    ranked = _Ranked(Ranking(scores.score, scores.y), units, scores.weight)
-    present = sums.total[0, :2]
-    lacking = [what for what, n in zip(("negatives", "positives"), present, strict=True) if n == 0]
-    found = {}
+    sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
+    ranked = RankedRows(Ranking(scores.score, scores.y), units, scores.weight)
+    lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
+    estimates = {}
     for name in names:
         if lacking and name != "accuracy":
-            found[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
-            continue
-        value, low, high = _performance(name, sums, ranked, settings.level)
-        found[name] = Estimate(float(value), float(low), float(high))
-    return found
+            estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
+        elif name == "auroc":
+            estimates[name] = Estimate(*ranked.auroc(settings.level))
+        elif name == "average_precision":
+            estimates[name] = Estimate(*ranked.average_precision(settings.level))
+        else:
+            estimates[name] = Estimate(*performance_limits(name, sums, settings.level))
+    return estimates
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranked:
-    """Ranked rows, the patient of each, and its weight."""
-
-    ranking: Ranking
-    units: IntArray
-    weight: FloatArray | None
-
-    @cached_property
-    def rows(self) -> tuple[FloatArray, FloatArray]:
-        """How many positive and how many negative rows each patient has; patients with neither are left out."""
-        count = int(self.units.max(initial=-1)) + 1
-        held = [np.bincount(self.units[side], minlength=count) for side in (self.ranking.positive, self.ranking.negative)]
-        return held[0][held[0] > 0].astype(np.float64), held[1][held[1] > 0].astype(np.float64)
-
-    def patients(self) -> tuple[int, int]:
-        """How many patients have positive rows, and how many have negative ones."""
-        positive, negative = self.rows
-        return len(positive), len(negative)
-
-    def amounts(self) -> tuple[float, float]:
-        """How many patients of equal weight the positive and the negative rows amount to (Kish)."""
-        held: list[FloatArray] = list(self.rows)
-        if self.weight is not None:
-            held = [
-                sums_at(self.units[side], self.weight[side], int(self.units.max()) + 1)
-                for side in (self.ranking.positive, self.ranking.negative)
-            ]
-        positive, negative = (float(each.sum() ** 2 / (each**2).sum()) for each in held)
-        return positive, negative
-
-    def variance(self, influence: tuple[FloatArray, FloatArray]) -> float:
-        """The variance between patients of a measure, from what each row adds to it."""
-        units = self.units[np.concatenate([self.ranking.positive, self.ranking.negative])]
-        sums, rows = np.bincount(units, np.concatenate(influence)), np.bincount(units)
-        patients = int((rows > 0).sum())
-        return float((sums**2).sum()) * (patients / (patients - 1) if 1 < patients < len(units) else 1.0)
-
-    def degrees(self) -> float:
-        """Degrees of freedom of that variance; infinite where each patient has one row of each label at most."""
-        rows, patients = (len(self.ranking.positive), len(self.ranking.negative)), self.patients()
-        return float("inf") if rows == patients else max(min(patients) - 1.0, 1.0)
-
-
-def _performance(name: str, sums: Moments, ranked: _Ranked, level: float) -> tuple[float, float, float]:
-    """The value and the limits of a performance measure of all rows."""
-    if name == "auroc":
-        return _auroc(ranked, level)
-    if name == "average_precision":
-        return _average_precision(ranked, level)
-    return performance_of(name, sums, level)
-
-
-def performance_of(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
-    """The value and the limits of a performance measure of decisions, from the moments of all rows."""
+def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
+    """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
     if name == "balanced_accuracy":
         half, low, high = (float(x[0]) for x in sums.sums({"tpr": 0.5, "fpr": -0.5}, level))
         return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
@@ -202,46 +146,8 @@ def performance_of(name: str, sums: Moments, level: float) -> tuple[float, float
     return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))
 
 
-def _auroc(ranked: _Ranked, level: float) -> tuple[float, float, float]:
-    """AUROC with the limits of Newcombe's method 5, for as many positives and negatives as the rows of different patients amount to."""
-    area, m, n = _area(ranked, level)
-    low, high = auroc_interval(area, m, n, level)
-    return area, float(low), float(high)
-
-
-def _area(ranked: _Ranked, level: float) -> tuple[float, float, float]:
-    """AUROC, and the effective numbers of positives and negatives."""
-    area = float(ranked.ranking.auroc(ranked.weight))
-    if np.isnan(area):
-        return area, np.nan, np.nan
-    sizes = ranked.amounts()
-    unclustered = sum(float((side**2).sum()) for side in ranked.ranking.auroc_influence())
-    if unclustered > 0 and 0 < area < 1:
-        effect = max(ranked.variance(ranked.ranking.auroc_influence(ranked.weight)) / unclustered, 1.0)
-        sizes = len(ranked.ranking.positive) / effect, len(ranked.ranking.negative) / effect
-    m, n = (float(fewer_clusters(size, ranked.degrees(), level)) for size in sizes)
-    return area, m, n
-
-
-def _average_precision(ranked: _Ranked, level: float) -> tuple[float, float, float]:
-    """Average precision with the limits of a proportion, of as many positives as its variance between patients amounts to.
-
-    Average precision is too high in small samples, because each positive counts among those that score no lower than it does. The lower
-    limit therefore allows for the value without that.
-    """
-    value = float(ranked.ranking.average_precision(ranked.weight))
-    size = ranked.amounts()[0]
-    variance = ranked.variance(ranked.ranking.average_precision_influence(ranked.weight))
-    if 0 < value < 1 and variance > 0:
-        size = min(len(ranked.ranking.positive), value * (1 - value) / variance)
-    size = float(fewer_clusters(size, ranked.degrees(), level))
-    without = np.fmin(value, ranked.ranking.average_precision_of_others(ranked.weight))
-    low, high = wilson([without, value], size, level)
-    return value, float(low[0]), float(high[1])
-
-
 def _rate(sums: Moments, name: str, level: float) -> Limits:
-    """A rate of each group; one minus another has the mirrored interval."""
+    """A rate of each group with its limits."""
     source = MIRRORED.get(name, name)
     value, (low, high) = sums.value(source), sums.interval(source, level)
     if name in MIRRORED:
@@ -249,21 +155,7 @@ def _rate(sums: Moments, name: str, level: float) -> Limits:
     return Limits(value, low, high, sums.patients(source))
 
 
-def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> Limits:
-    """The AUROC of each group."""
-    order = np.argsort(attribute.codes, kind="stable")
-    parts = np.split(order, np.searchsorted(attribute.codes[order], np.arange(len(attribute.levels) + 1)))[1:-1]
-    found = []
-    for rows in parts:  # one at a time, in memory of the largest group
-        own = grouped(units[rows], int(units.max(initial=0)) + 1)[1]
-        ranked = _Ranked(Ranking(scores.score[rows], scores.y[rows]), own, None if scores.weight is None else scores.weight[rows])
-        found.append((*_area(ranked, level), float(min(ranked.patients()))))
-    area, m, n, patients = np.array(found).reshape(-1, 4).T
-    low, high = auroc_interval(area, m, n, level)
-    return Limits(area, low, high, patients)
-
-
-def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Limits], settings: Settings, unit: str) -> pd.DataFrame:
+def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: Settings, unit: str) -> pd.DataFrame:
     negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
@@ -272,33 +164,33 @@ def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Limits
         "positives": positives,
         "negatives": negatives,
     }
-    short: list[list[str]] = [[] for _ in attribute.levels]
+    insufficient: list[list[str]] = [[] for _ in attribute.levels]
     few: list[list[str]] = [[] for _ in attribute.levels]
-    for name, rate in found.items():
+    for name, rate in rates.items():
         usable = (rate.patients >= settings.min_patients) & ~np.isnan(rate.value)
         for end, values in (("", rate.value), ("_low", rate.low), ("_high", rate.high)):
             columns[f"{name}{end}"] = np.where(usable, values, np.nan)
         for k in range(len(attribute.levels)):
             if not usable[k]:
-                short[k].append(name)
+                insufficient[k].append(name)
             elif rate.patients[k] < FEW:
                 few[k].append(name)
     columns["few"] = [", ".join(names) for names in few]
     columns["note"] = [
-        f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in short
+        f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in insufficient
     ]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
 
 
 def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
-    """A rate of a group, from its row in `Audit.groups`; the ends of the calibration error are those of a calibrated model."""
+    """A rate of a group, from its row in `Audit.groups`; the limits of the calibration error are those expected of a calibrated model."""
     few = rate in str(row["few"]).split(", ")
-    between = f"{rate}_expected" if rate == CALIBRATION_ERROR else rate
-    return Estimate(float(row[rate]), float(row[f"{between}_low"]), float(row[f"{between}_high"]), few=few)
+    limits = f"{rate}_expected" if rate == CALIBRATION_ERROR else rate
+    return Estimate(float(row[rate]), float(row[f"{limits}_low"]), float(row[f"{limits}_high"]), few=few)
 
 
 def coefficients(gap: str) -> Mapping[str, float]:
-    """The ratios of a group whose signed sum a gap compares.
+    """The ratios that a gap compares between groups, with their coefficients in the sum.
 
     >>> coefficients("spd"), coefficients("ppv_gap")
     ({'selection_rate': 1.0}, {'ppv': 1.0})
@@ -313,28 +205,33 @@ def _gap_rows(
 ) -> list[tuple[object, ...]]:
     signed = coefficients(gap)
     point, low, high = sums.gaps(signed, settings.level)
-    counts = np.min([sums.patients(name) for name in signed], axis=0)
-    patients = np.minimum(counts[1:], counts[0])
+    counts, patients = _patients(sums, signed)
     usable = patients >= settings.min_patients
-    quotient, needed = is_quotient(gap), labels_needed(gap)
+    labels = " and ".join("positives" if label else "negatives" for label in labels_needed(gap))
+    if is_quotient(gap):
+        counted = f"{unit} decided {'positive' if 'ppv' in signed else 'negative'}"
+    else:
+        counted = unit if not labels else f"{unit} with {labels}" if unit == "patients" else labels
     rows: list[tuple[object, ...]] = []
     for k, level in enumerate(attribute.others):
-        short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.min_patients]
-        label = " and ".join("positives" if label else "negatives" for label in needed)
-        what = unit if not label else f"{unit} with {label}" if unit == "patients" else label
-        if quotient:
-            what = f"{unit} decided {'positive' if 'ppv' in signed else 'negative'}"
-        note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {what} in {', '.join(map(repr, short))}" if short else ""
+        small = [group for group, n in ((level, counts[k + 1]), (attribute.reference, counts[0])) if n < settings.min_patients]
+        note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {counted} in {', '.join(map(repr, small))}" if small else ""
         numbers = [float(x[k]) if usable[k] else np.nan for x in (point, low, high)]
-        later = (np.nan, np.nan, np.nan, np.nan, False)  # over all attributes, by `multiplicity`
+        tests = (np.nan, np.nan, np.nan, np.nan, False)  # computed later, over all attributes and labels together
         few = bool(usable[k] and patients[k] < FEW)
         power = float(detectable[k]) if usable[k] else np.nan
-        rows.append((gap, attribute.name, level, attribute.reference, *numbers, *later, power, int(patients[k]), few, note))
+        rows.append((gap, attribute.name, level, attribute.reference, *numbers, *tests, power, int(patients[k]), few, note))
     return rows
 
 
+def _patients(sums: Moments, signed: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
+    """The patients of each group that a gap rests on (groups,), and the smaller number of each group and the reference (groups - 1,)."""
+    counts = np.min([sums.patients(name) for name in signed], axis=0)
+    return counts, np.minimum(counts[1:], counts[0])
+
+
 def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray) -> pd.DataFrame:
-    """The gaps with their simultaneous intervals, each at the level of its row; `sums` are of the attributes, in the order of the rows."""
+    """The gaps with simultaneous intervals, each at the level of its row. `sums` has one item per attribute, in the order of the rows."""
     low, high = np.full(len(gaps), np.nan), np.full(len(gaps), np.nan)
     start = 0
     measures = list(dict.fromkeys(gaps["measure"]))
@@ -348,22 +245,66 @@ def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray
 
 
 def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: float) -> FloatArray:
-    """The minimum detectable gaps of every group but the reference, for signed sums of ratios (gaps, groups - 1).
+    """The minimum detectable gap of every group except the reference, for signed sums of ratios (gaps, groups - 1).
 
-    The design effect of a few patients with several rows is itself uncertain: that of the group or that of all groups together is used,
-    whichever is larger.
+    With few patients the design effect is itself uncertain: that of the group or that of all groups together is used, whichever is larger.
     """
     found = np.full((len(gaps), len(sums.total) - 1), np.nan)
-    for width in {len(signed) for signed in gaps}:  # together, since each solution takes 20 steps of small arrays
+    for width in {len(signed) for signed in gaps}:  # gaps with equally many terms at once: each solution takes 20 steps on small arrays
         chosen = [k for k, signed in enumerate(gaps) if len(signed) == width]
-        names = [tuple(gaps[k]) for k in chosen]
-        value, own, degrees, rows = (
-            np.stack([np.stack([of(name) for name in each], axis=-1) for each in names])
-            for of in (sums.value, sums.size, sums.degrees, sums.rows_of)
+        value, size, degrees, rows = (
+            np.stack([np.stack([getter(name) for name in gaps[k]], axis=-1) for k in chosen])
+            for getter in (sums.value, sums.size, sums.degrees, sums.rows_of)
         )  # (gaps, groups, terms)
-        pooled = ratio((rows * np.nan_to_num(ratio(rows, own), nan=1.0)).sum(1, keepdims=True), rows.sum(1, keepdims=True))
-        size = fewer_clusters(np.fmin(own, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
+        design_effect = np.nan_to_num(ratio(rows, size), nan=1.0)
+        pooled = ratio((rows * design_effect).sum(1, keepdims=True), rows.sum(1, keepdims=True))
+        size = fewer_clusters(np.fmin(size, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
         size = np.where(size > 0, size, np.nan)
         signs = np.array([list(gaps[k].values()) for k in chosen])[:, None]
         found[chosen] = detectable_gap(signs, np.broadcast_to(value[:, :1], value[:, 1:].shape), size[:, :1], size[:, 1:], level)
     return found
+
+
+def gaps_together(scores: Scores, f: FloatArray, measure: str, settings: Settings, labels: int = 1) -> list[Estimate]:
+    """The gap of every group except the reference, with pointwise and simultaneous limits; NaN if a group has too few patients.
+
+    The simultaneous intervals of the measure all cover with probability `settings.level`, over as many `labels` as are judged together.
+
+    >>> scores = Scores.from_arrays([1, 1, 1, 1, 0] * 40, [0.5] * 200, ["F", "M"] * 100, reference="M")
+    >>> (gap,) = gaps_together(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", Settings())
+    >>> gap.value, gap.low == gap.simultaneous_low < gap.value
+    (-0.5, True)
+    """
+    attribute, sums, signed = scores.attribute, moments_of_scores(scores, f), coefficients(measure)
+    value, low, high = sums.gaps(signed, settings.level)
+    _, patients = _patients(sums, signed)
+    known = (patients >= settings.min_patients) & ~np.isnan(value)
+    levels = _simultaneous_levels(sums, measure, known, patients < FEW, 1 - (1 - settings.level) / labels)
+    limits = {level: sums.gaps(signed, level)[1:] for level in np.unique(levels[known]).tolist()}
+    estimates = []
+    for k, group in enumerate(attribute.others):
+        estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT)
+        if known[k]:
+            lower, upper = limits[float(levels[k])]
+            estimate = Estimate(
+                float(value[k]),
+                float(low[k]),
+                float(high[k]),
+                few=bool(patients[k] < FEW),
+                simultaneous_low=float(lower[k]),
+                simultaneous_high=float(upper[k]),
+            )
+        estimates.append(replace(estimate, group=group, reference=attribute.reference, patients=int(patients[k])))
+    return estimates
+
+
+def _simultaneous_levels(sums: Moments, measure: str, known: BoolArray, few: BoolArray, level: float) -> FloatArray:
+    """The level of each gap's pointwise interval at which all of them cover together, as in `multiplicity`, for one measure."""
+    count = int(known.sum())
+    levels = np.full(len(known), 1 - (1 - level) / max(count, 1))
+    large = np.flatnonzero(known & ~few)
+    if len(large) > 1:
+        correlation = sums.gap_correlation({measure: coefficients(measure)})[np.ix_(large, large)]
+        z = max_t([correlation], 1 - (1 - level) * len(large) / count)
+        levels[large] = 2 * NormalDist().cdf(z) - 1
+    return levels

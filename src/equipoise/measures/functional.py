@@ -3,7 +3,7 @@
 With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of the proxy
 with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
 
-Predictive parity is a difference of quotients of two such functionals. `linearised` is the affine functional that touches it at the present
+Predictive parity is a difference of quotients of two such functionals. `linearised` is its first-order approximation at the current
 decisions, with the same value and the same slopes; for a signed sum of rates it is the gap itself.
 """
 
@@ -18,7 +18,7 @@ from equipoise.measures.gaps import QUOTIENTS, RATES, Gap, is_quotient, labels_n
 from equipoise.measures.performance import f1
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
-HANDFUL = 5  # decided so in a group; with fewer, methods treat its PPV or NPV as unknown, as the audit does
+HANDFUL = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,8 @@ class Affine:
     w: FloatArray  # (..., groups + 1, 2)
 
     def __call__(self, cells: Cells) -> FloatArray:
-        """Its value for a cell table: offset + sum over cells of w * s."""
-        weighted = np.where(self.w == 0, 0.0, self.w * cells.s)  # an empty cell with no say stays out, NaN weights stay in
+        """The value for a cell table: offset + sum over cells of w * s."""
+        weighted = np.where(self.w == 0, 0.0, self.w * cells.s)  # a cell of weight 0 does not count even if it is NaN; NaN weights do
         value: FloatArray = self.offset + weighted.sum((-2, -1))
         return value
 
@@ -62,7 +62,7 @@ def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
 def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
     """The gap of a group against the reference, to first order around the decisions in a cell table; exact for a signed sum of rates.
 
-    d PPV / d f_i = (y_i - PPV) / (positive decisions of the group), and the like for NPV and negative decisions.
+    d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous, with negative decisions.
     """
     if not is_quotient(gap):
         return gap_functional(gap, cells.n, group)
@@ -72,22 +72,22 @@ def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
     for code, direction in ((group, 1.0), (0, -1.0)):
         total = side[..., code, :].sum(-1)
         for y in (0, 1):
-            slope = ratio((y == label) - share[..., code], total)  # of one more row of this label that is decided so
+            slope = ratio((y == label) - share[..., code], total)  # for one more row of this label with that decision
             w[..., code, y] = direction * (slope if label else -slope)
     value = share[..., group] - share[..., 0]
     return Affine(value - (w * cells.s)[..., [0, group], :].sum((-2, -1)), w)
 
 
 def performance_functional(name: str, n: FloatArray) -> Affine:
-    """Accuracy or balanced accuracy of all rows, whatever their group, from the cell counts."""
+    """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
     totals = n.sum(-2)  # (..., 2)
     w = np.zeros_like(n)
     if name == "balanced_accuracy":
         negative, positive = (ratio(np.full_like(totals[..., k], 0.5), totals[..., k]) for k in (0, 1))
         offset = np.full(n.shape[:-2], 0.5)
     elif name == "accuracy":
-        everyone = totals.sum(-1)
-        negative = positive = ratio(np.ones_like(everyone), everyone)
+        rows = totals.sum(-1)
+        negative = positive = ratio(np.ones_like(rows), rows)
         offset = totals[..., 0] * negative
     else:
         raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
@@ -96,7 +96,7 @@ def performance_functional(name: str, n: FloatArray) -> Affine:
 
 
 def gap_values(gap: Gap, cells: Cells) -> FloatArray:
-    """The gap of every group but the reference, (..., groups - 1); NaN where a cell it needs is empty, or no row is decided so."""
+    """The gap of every group except the reference, (..., groups - 1); NaN if a denominator is empty."""
     if is_quotient(gap):
         share = predictive(QUOTIENTS[str(gap)], cells)
         difference: FloatArray = share[..., 1:] - share[..., :1]
@@ -107,13 +107,13 @@ def gap_values(gap: Gap, cells: Cells) -> FloatArray:
 
 
 def predictive(label: int, cells: Cells) -> FloatArray:
-    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN where no row of a group is decided so."""
+    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN if no row of the group is decided positive (negative)."""
     side = _decided(label, cells)
     return ratio(side[..., label], side.sum(-1))
 
 
 def _decided(label: int, cells: Cells) -> FloatArray:
-    """How many rows of each group and label are decided positive (label 1) or negative (label 0), (..., groups, 2)."""
+    """The number of rows of each group and label that are decided positive (label 1) or negative (label 0), (..., groups, 2)."""
     n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
     return s if label else n - s
 
@@ -126,31 +126,31 @@ def performance_values(name: str, cells: Cells) -> FloatArray:
 
 
 def largest(gaps: FloatArray) -> FloatArray:
-    """The signed gap with the largest absolute value over the last axis, passing over groups without one."""
+    """The signed gap with the largest absolute value over the last axis, ignoring NaN."""
     size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
     picked: FloatArray = np.take_along_axis(gaps, size.argmax(-1)[..., None], axis=-1)[..., 0]
     return picked
 
 
 def furthest(gap: Gap, cells: Cells) -> FloatArray:
-    """The signed gap of the group that is furthest from the reference, (...): what a method lowers.
+    """The signed gap of the group that is furthest from the reference, (...): what a method reduces.
 
-    Of a quotient it is NaN where any group has fewer than a handful decided so: one patient of a group decided positive,
-    and rightly, would close its gap. A group of fewer rows must have all of them decided so.
+    The gap in PPV is NaN if any group has fewer than a handful of positive decisions: otherwise one true positive in a group would close
+    its gap. A group with fewer rows than that must have all of them decided positive. NPV is analogous, with negative decisions.
     """
     worst = largest(gap_values(gap, cells))
     return np.where(handful(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
 
 
 def handful(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
-    """Whether enough of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to count, (..., groups)."""
+    """Whether enough rows of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to count, (..., groups)."""
     rows = cells.n[..., :-1, :].sum(-1)
     enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, HANDFUL) - 1e-9) & (rows > 0)
     return enough
 
 
 def require_cells(gap: Gap, cells: Cells, where: str = "the data") -> None:
-    """Raises EmptyCell, naming every group that lacks the rows a gap needs."""
+    """Raises `EmptyCell` with one problem for every group that lacks rows that a gap needs."""
     name = gap if isinstance(gap, str) else "this gap"
     n = cells.n[..., :-1, :]
     problems = []
@@ -160,9 +160,9 @@ def require_cells(gap: Gap, cells: Cells, where: str = "the data") -> None:
             problems.append(f"{name} needs rows of every group; {level!r} has none in {where}")
         for label in labels_needed(gap):
             if rows and not (n[..., code, label] > 0).all():
-                what = "positives" if label else "negatives"
+                lacking = "positives" if label else "negatives"
                 problems.append(
-                    f"{name} needs {what} in every group; {level!r} has none of {rows:,} rows in {where}. "
+                    f"{name} needs {lacking} in every group; {level!r} has none of {rows:,} rows in {where}. "
                     "Use more data, merge groups, or a measure without a label condition such as spd"
                 )
     if problems:

@@ -1,10 +1,10 @@
 """The table of measures. A rate is a share of positive decisions given a label; a gap is a signed sum of rates.
 
-A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add an entry to this table, with its words; to
-use one of your own, write a sum of rates wherever a measure is named: `"tpr-fpr"`, `"0.5*tpr + 0.5*fpr"`, `{"tpr": 0.5, "fpr": 0.5}`.
-Predictive values are not sums of rates: their denominators are decisions, so they are quotients (QUOTIENTS).
+A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add an entry to this table, with its words. A
+sum of rates can be used wherever a measure is named: `"tpr-fpr"`, `"0.5*tpr + 0.5*fpr"`, `{"tpr": 0.5, "fpr": 0.5}`. Predictive values are
+not sums of rates: their denominators are decisions, so they are quotients (QUOTIENTS).
 
-Ranges of thresholds are read here too: like measures they are words of the user, and without NumPy a mistake is reported at once.
+Ranges of thresholds are parsed here too, because this module imports no large package: the command line can report a mistake at once.
 """
 
 import math
@@ -16,30 +16,30 @@ from equipoise.errors import BadInput, UnknownName
 
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 STEPS = 18  # between the ends of a range, if no step is given
-MOST = 200
-USUAL = "0.05:0.5"  # the range of thresholds unless another is asked for
+MOST = 200  # thresholds in a range
+USUAL = "0.05:0.5"  # the default range of thresholds
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A gap between a group and the reference, and its words. Either `rates` or `decided` is what is compared."""
+    """A gap between a group and the reference, and its words. It compares either a sum of `rates` or a predictive value (`decided`)."""
 
     name: str
     meaning: str
-    short: str  # what is compared, in a few words
-    question: tuple[str, str]  # what is compared in words, before and after the name of the finding
+    short: str  # the compared quantity in a few words
+    question: tuple[str, str]  # the compared quantity in a sentence, before and after the name of the finding
     rates: Mapping[str, float] = field(default_factory=dict)  # signed sum of RATES
-    decided: int | None = None  # a predictive value instead: the share of those decided so whose label is that
-    rate: str = ""  # the rate of a group that is compared; empty where it is a sum of several
+    decided: int | None = None  # 1: positive predictive value, 0: negative predictive value
+    rate: str = ""  # the compared rate, as in `Audit.groups`; empty for a sum of several
 
 
 MEASURES: dict[str, Measure] = {}
-GAPS: dict[str, Mapping[str, float]] = {}  # those that are signed sums of rates
-QUOTIENTS: dict[str, int] = {}  # those that are predictive values, with their label
+GAPS: dict[str, Mapping[str, float]] = {}  # the measures that are signed sums of rates
+QUOTIENTS: dict[str, int] = {}  # the measures that are predictive values, with their label
 
 
 def add_measure(measure: Measure) -> Measure:
-    """The measure itself, from now on known by its name to audits, goals and reports."""
+    """Registers a measure under its name for audits, goals and reports, and returns it."""
     MEASURES[measure.name] = measure
     if measure.decided is None:
         GAPS[measure.name] = measure.rates
@@ -115,7 +115,7 @@ for _measure in (
 ):
     add_measure(_measure)
 
-Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates of the user's own
+Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates
 
 _WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "false positive rate"}
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*\*?\s*)?([a-z_]+)\s*", re.IGNORECASE)
@@ -140,22 +140,22 @@ def terms(gap: Gap) -> Mapping[str, float]:
 
 
 def named(gap: Gap, also: Iterable[str] = ()) -> str:
-    """The one name of a measure: from the tables, or its sum of rates in one way of writing. `also` are names that an error lists too.
+    """The canonical name of a measure: from the table, or its sum of rates in normal form. `also` are further names that an error lists.
 
     >>> named("0.5*tpr + 0.5*fpr"), named({"fpr": -1, "tpr": 1}), named("ppv_gap")
     ('aod', 'tpr-fpr', 'ppv_gap')
     """
     if isinstance(gap, str) and (gap in GAPS or gap in QUOTIENTS):
         return gap
-    given = _parsed(gap, also) if isinstance(gap, str) else terms(gap)
-    problems = [f"the weight of {rate} in a measure is a number; got {w!r}" for rate, w in given.items() if not _is_number(w)]
+    weights = _parsed(gap, also) if isinstance(gap, str) else terms(gap)
+    problems = [f"the weight of {rate} in a measure is a number; got {w!r}" for rate, w in weights.items() if not _is_number(w)]
     if problems:
         raise BadInput(*problems)
-    signed = {rate: float(given[rate]) for rate in RATES if given.get(rate)}
+    signed = {rate: float(weights[rate]) for rate in RATES if weights.get(rate)}
     if not signed:
         raise BadInput(f"a measure is a signed sum of rates with at least one that counts, such as 'tpr-fpr'; got {gap!r}")
-    for name, known in GAPS.items():
-        if known == signed:
+    for name, rates in GAPS.items():
+        if rates == signed:
             return name
     parts = [f"{'-' if w < 0 else '+'}{'' if abs(w) == 1 else f'{abs(w):.12g}'}{rate}" for rate, w in signed.items()]
     parts.sort(key=lambda part: part[0])  # '+' comes before '-', so that a name seldom begins with a minus
@@ -163,12 +163,12 @@ def named(gap: Gap, also: Iterable[str] = ()) -> str:
 
 
 def is_quotient(gap: Gap) -> bool:
-    """Whether the denominators of a gap are decisions, so that its weights change with them and it may have no value."""
+    """Whether the denominators of a gap are decisions, so that its weights change with the decisions and it may be undefined."""
     return isinstance(gap, str) and gap in QUOTIENTS
 
 
 def signature(gap: Gap) -> tuple[object, ...]:
-    """What two measures share if one is a multiple of the other, such as eod and fnr_gap: they are one comparison.
+    """A key that is equal for measures that are multiples of each other, such as eod and fnr_gap: they are one comparison.
 
     >>> signature("eod") == signature("fnr_gap") == signature("2*tpr"), signature("aod") == signature("eod")
     (True, False)
@@ -179,30 +179,30 @@ def signature(gap: Gap) -> tuple[object, ...]:
 
 
 def meaning(measure: str) -> str:
-    """What a measure is, in words.
+    """The meaning of a measure in words.
 
     >>> meaning("tpr-0.5fpr")
     'difference in sensitivity - 0.5 times false positive rate'
     """
     if measure in MEASURES:
         return MEASURES[measure].meaning
-    spoken = ""
+    words = ""
     for rate, w in terms(measure).items():
-        sign = "- " if w < 0 else "+ " if spoken else ""
-        spoken += f" {sign}{'' if abs(w) == 1 else f'{abs(w):g} times '}{_WORDS[rate]}"
-    return f"difference in{spoken}"
+        sign = "- " if w < 0 else "+ " if words else ""
+        words += f" {sign}{'' if abs(w) == 1 else f'{abs(w):g} times '}{_WORDS[rate]}"
+    return f"difference in{words}"
 
 
 def labels_needed(gap: Gap) -> tuple[int, ...]:
-    """The labels whose cells must not be empty: (1,) for 'eod', () for 'spd' and quotients, which need only rows."""
+    """The labels that every group must have: (1,) for 'eod', () for 'spd' and quotients, which need rows of any label."""
     return tuple(sorted({label for rate in terms(gap) if (label := RATES[rate]) is not None}))
 
 
 def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
-    """The signed rates of a sum that is written out; an error that names the measures, the rates and an example."""
-    found: dict[str, float] = {}
+    """The signed rates of a sum in words; raises an error that lists the measures, the rates and an example."""
+    signed: dict[str, float] = {}
     matches, at = [], 0
-    while at < len(text) and (match := _TERM.match(text, at)) and (match[1] or not at):  # a sign between any two terms
+    while at < len(text) and (match := _TERM.match(text, at)) and (match[1] or not at):  # a sign is required between two terms
         matches.append(match)
         at = match.end()
     if at < len(text) or not matches or (len(matches) == 1 and not matches[0][2] and not matches[0][1] and matches[0][3] not in RATES):
@@ -211,8 +211,8 @@ def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
     for sign, weight, rate in (match.groups() for match in matches):
         if rate not in RATES:
             raise UnknownName(f"rate in the measure {text!r}:", rate, RATES)
-        found[rate] = found.get(rate, 0.0) + float(f"{sign}{weight or 1}")
-    return found
+        signed[rate] = signed.get(rate, 0.0) + float(f"{sign}{weight or 1}")
+    return signed
 
 
 def _is_number(value: object) -> bool:
@@ -220,7 +220,7 @@ def _is_number(value: object) -> bool:
 
 
 def read_range(text: str) -> tuple[float, ...]:
-    """The thresholds that START:STOP or START:STOP:STEP names.
+    """The thresholds in a range START:STOP or START:STOP:STEP.
 
     >>> read_range("0.1:0.3:0.1"), len(read_range("0.05:0.5"))
     ((0.1, 0.2, 0.3), 19)
@@ -241,11 +241,11 @@ def read_range(text: str) -> tuple[float, ...]:
     return tuple(round(start + k * step, 10) for k in range(count))
 
 
-def thresholds_of(given: str | Sequence[float]) -> tuple[float, ...]:
-    """The thresholds of a range in words, or those that are given, in ascending order."""
-    if isinstance(given, str):
-        return read_range(given)
-    cuts = tuple(sorted({float(value) for value in given}))
+def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
+    """The thresholds in ascending order, from a range such as "0.05:0.5" or from a sequence."""
+    if isinstance(thresholds, str):
+        return read_range(thresholds)
+    cuts = tuple(sorted({float(value) for value in thresholds}))
     if any(not 0 < cut < 1 for cut in cuts):
         raise BadInput(f"thresholds of decision curves must be between 0 and 1, without these ends; got {', '.join(map(str, cuts))}")
     return cuts

@@ -1,8 +1,8 @@
-"""Confidence intervals that keep their level in small cells and at rates of 0 or 1; all functions work on arrays, element by element.
+"""Confidence intervals that keep their level in small cells and at rates of 0 or 1. All functions work elementwise on arrays.
 
-A percentile bootstrap cannot resample an outcome that never occurred: ten of ten found sick gives [1, 1], perfect separation an AUROC of
+A percentile bootstrap cannot resample an outcome that never occurred: ten of ten detected gives [1, 1], perfect separation an AUROC of
 1 [1, 1]. Score intervals do not have this defect, and for large samples they agree with value ± z standard errors. Each takes an
-effective sample size, so that several rows of one patient count for no more than they show (see `moments`).
+effective sample size, so that correlated rows of one patient are not counted as independent (see `moments`).
 
 - a proportion: Wilson 1927, with the limits of Brown, Cai and DasGupta 2001 (Stat Sci 16:101) next to 0 and 1
 - a signed sum of proportions, such as a gap: square-and-add, Newcombe 1998 (Stat Med 17:873), with correlations as in Zou and Donner 2008
@@ -21,28 +21,35 @@ import numpy.typing as npt
 
 from equipoise.measures.cells import FloatArray
 
-HALVINGS = 40  # of an interval of length 1: to 1e-12
+HALVINGS = 40  # of an interval of length 1, to a width of 1e-12
 NEWTON = 8  # steps at most; five or six give all digits
-NOTHING = 1e-17  # relative to a sum that it does not change
-AT_ONCE = 4096  # numbers, of which a function of an array takes about as long as of one
+NEGLIGIBLE = 1e-17  # relative to a sum that it does not change
+AT_ONCE = 4096  # elements up to which a NumPy call takes about as long as for one
 POWER = 0.8  # of the minimum detectable gap
-NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes from the Poisson distribution: of at most 50 patients, of more
+NEAR_END = (2, 3, 50)  # Poisson limits are used for up to 2 events, or up to 3 events in more than 50 patients
 
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """A measure of each group with its interval (groups,): NaN where `why` (a key of `calibration.REASONS`) is not empty."""
+    """A measure of each group with its interval (groups,); NaN if `why` (a key of `calibration.REASONS`) is not empty."""
 
     value: FloatArray
     low: FloatArray
     high: FloatArray
-    patients: FloatArray  # on which it rests: those of the rarer label where both are needed
+    patients: FloatArray  # that it rests on; of the rarer label, if both labels are needed
     why: tuple[str, ...] = ()
+
+    def where(self, chosen: npt.NDArray[np.bool_], other: "Limits") -> "Limits":
+        """These limits in the chosen groups, and the other limits elsewhere."""
+        value, low, high, patients = (
+            np.where(chosen, getattr(self, name), getattr(other, name)) for name in ("value", "low", "high", "patients")
+        )
+        return Limits(value, low, high, patients)
 
 
 @cache
 def quantile(level: float) -> float:
-    """The standard errors on each side of a value in an interval of this level.
+    """The number of standard errors on each side of a value in an interval of this level.
 
     >>> round(quantile(0.95), 2)
     1.96
@@ -51,15 +58,15 @@ def quantile(level: float) -> float:
 
 
 def _quantiles(level: float | FloatArray) -> FloatArray:
-    """The same for one level or an array of levels."""
+    """`quantile` for one level or an array of levels."""
     if isinstance(level, float):
         return np.asarray(quantile(level))
-    each = np.asarray(level, dtype=np.float64)
-    return np.reshape([quantile(float(one)) for one in each.ravel()], each.shape).astype(np.float64)
+    levels = np.asarray(level, dtype=np.float64)
+    return np.reshape([quantile(float(each)) for each in levels.ravel()], levels.shape).astype(np.float64)
 
 
 def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
-    """The effective sample size n, reduced because its variance was estimated from few clusters (Korn and Graubard 1998).
+    """The effective sample size n, reduced if its variance was estimated from few clusters (Korn and Graubard 1998).
 
     >>> fewer_clusters(100.0, [4, np.inf], 0.95).round(1).tolist()
     [49.8, 100.0]
@@ -69,7 +76,7 @@ def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float | Floa
 
 
 def student(degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
-    """The same for Student's t distribution (Hill 1970, algorithm 396; SciPy would take longer to import than an audit takes).
+    """`quantile` of Student's t distribution (Hill 1970, algorithm 396; importing SciPy would take longer than an audit).
 
     >>> student([1, 2, 10, np.inf], 0.95).round(3).tolist()
     [12.706, 4.303, 2.228, 1.96]
@@ -95,7 +102,7 @@ def student(degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
 
 
 def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0.95) -> tuple[FloatArray, FloatArray]:
-    """The lower and the upper limit of proportions of n patients; NaN where there are none.
+    """The lower and the upper limit of proportions of n patients; NaN if n is 0.
 
     >>> [end.round(3).tolist() for end in wilson([1.0, 0.3], [10, 10])]
     [[0.722, 0.108], [1.0, 0.603]]
@@ -115,17 +122,17 @@ def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0
 
 
 def _poisson(p: FloatArray, n: FloatArray, level: float | FloatArray) -> FloatArray:
-    """The lower limit of a proportion with one to three events, where Wilson's is too high; 1 elsewhere."""
+    """The lower limit of a proportion with one to three events, for which Wilson's limit is too high; 1 elsewhere."""
     n = np.broadcast_to(n, p.shape)
     events = p * n
     few, more, size = NEAR_END
     close = (events > 0) & (events <= np.where(n > size, more, few) + 0.5)
     limit = np.ones_like(p)
     k = np.maximum(events[close], 1.0)
-    if len(k):  # the mean of a Poisson distribution in whose upper tail, with probability 1 - level, k lies
+    if len(k):  # the mean of the Poisson distribution for which P(X >= k) = 1 - level
         inverse = 1 / np.array([gamma(each + 1) for each in k])
         tails = np.broadcast_to(1 - np.asarray(level), p.shape)[close]
-        mean = (tails / inverse) ** (1 / k)  # too small; Newton's steps in logarithms increase to the solution
+        mean = (tails / inverse) ** (1 / k)  # too small: Newton's steps in logarithms increase to the solution
         for _ in range(NEWTON):
             tail = _gamma_tail(k, mean, inverse)
             slope = k * np.exp(k * np.log(mean) - mean) * inverse / tail
@@ -143,16 +150,16 @@ def _gamma_tail(a: FloatArray, x: FloatArray, inverse: FloatArray) -> FloatArray
     for k in range(1, 20):
         term = term * x / (a + k)
         total += term
-        if k % 4 == 0 and (term < NOTHING * total).all():
+        if k % 4 == 0 and (term < NEGLIGIBLE * total).all():
             break
     return total
 
 
 def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0.95) -> tuple[FloatArray, FloatArray]:
-    """The limits of the shares gained minus lost, of n patients seen before and after; NaN where there are none.
+    """The limits of the share gained minus the share lost, of n patients observed before and after; NaN if n is 0.
 
-    They are those differences for which the squared score statistic, with the share lost that is then most likely, is z^2. Three gained of
-    100 and none lost do not exclude that as many are lost as gained; of 100 patients without a change up to four may change either way.
+    They are the differences at which the squared score statistic, with the maximum likelihood share lost, equals z^2. Three gained of 100
+    and none lost do not exclude a difference of zero; 100 patients without a change do not exclude a change of up to four either way.
 
     >>> [end.round(3).tolist() for end in tango([0.03, 0.0, 0.2], [0.0, 0.0, 0.1], 100)]
     [[-0.008, -0.037, -0.008], [0.085, 0.037, 0.208]]
@@ -169,40 +176,35 @@ def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: f
         beyond: npt.NDArray[np.bool_] = (b - c - d) ** 2 > z * z * spread
         return beyond
 
-    low, high = (np.where(known, _edge(outside, limit, b - c), np.nan) for limit in (-1.0, 1.0))
+    low, high = (np.where(known, halved(outside, b - c, np.full(b.shape, end), HALVINGS)[0], np.nan) for end in (-1.0, 1.0))
     return low, high
-
-
-def _edge(outside: Callable[[FloatArray], npt.NDArray[np.bool_]], limit: float, within: FloatArray) -> FloatArray:
-    """Where the outside begins, between a limit that is outside (or the end of the scale) and values that are not."""
-    return halved(outside, within, np.full(within.shape, limit), HALVINGS)[0]
 
 
 def halved(
     outside: Callable[[FloatArray], npt.NDArray[np.bool_]], inner: FloatArray, outer: FloatArray, halvings: int, each: int = 1
 ) -> tuple[FloatArray, FloatArray]:
-    """The inner and the outer ends of intervals after so many halvings, each of which keeps the half with the border of the outside.
+    """Bisection: the inner and outer ends of intervals after `halvings` steps, each of which keeps the half in which `outside` changes.
 
-    `outside` takes points (points, ...) of all intervals (...), and works on `each` numbers for one of them. A call on a small array takes
-    as long as one on a few thousand numbers: all points that the next halvings may come to are then tried in one call.
+    `outside` takes points (points, ...) of all intervals (...) and works on `each` numbers per point. A call on a small array takes as
+    long as one on a few thousand numbers, so all points that the next few steps may need are evaluated in one call.
 
     >>> [end.tolist() for end in halved(lambda x: x > 0.3, np.array([0.0]), np.array([1.0]), 4)]
     [[0.25], [0.3125]]
     """
-    every = np.arange(inner.size)
-    most = max((AT_ONCE // max(inner.size * each, 1) + 1).bit_length() - 1, 1)
+    index = np.arange(inner.size)
+    steps_at_once = max((AT_ONCE // max(inner.size * each, 1) + 1).bit_length() - 1, 1)
     while halvings > 0:
-        steps = min(most, halvings)
+        steps = min(steps_at_once, halvings)
         points = np.empty((2**steps + 1, *inner.shape))
         points[0], points[-1] = inner, outer
         for width in (2**k for k in range(steps, 0, -1)):
             points[width // 2 :: width] = (points[:-1:width] + points[width::width]) / 2
         beyond = outside(points[1:-1]).reshape(len(points) - 2, -1)
-        low = np.zeros(inner.size, np.int64)  # where the inner ends are; the outer ends are a width away
+        low = np.zeros(inner.size, np.int64)  # positions of the inner ends; the outer ends are one width away
         for width in (2**k for k in range(steps, 0, -1)):
-            low += (width // 2) * ~beyond[low + (width // 2 - 1), every]
+            low += (width // 2) * ~beyond[low + (width // 2 - 1), index]
         flat = points.reshape(len(points), -1)
-        inner, outer = (flat[low + side, every].reshape(inner.shape) for side in (0, 1))
+        inner, outer = (flat[low + side, index].reshape(inner.shape) for side in (0, 1))
         halvings -= steps
     return inner, outer
 
@@ -210,16 +212,16 @@ def halved(
 def combined(
     coefficients: npt.ArrayLike, value: FloatArray, low: FloatArray, high: FloatArray, correlation: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """A signed sum of estimates (..., k) with its limits, from the limits of each and their correlations (..., k, k).
+    """A signed sum of estimates (..., k) with its limits, from the limits of each estimate and their correlations (..., k, k).
 
-    The distances from the value to the limits are added like standard errors, each in its own direction, so that a proportion of 1 makes
+    The distances from the values to the limits are added like standard errors, each in its own direction, so that a proportion of 1 makes
     the sum uncertain on one side only. Without correlations the estimates are independent.
 
     >>> [round(float(x), 3) for x in combined([1, -1], *(np.array(v) for v in ([1.0, 1.0], [0.722, 0.722], [1.0, 1.0])))]
     [0.0, -0.278, 0.278]
     """
     c = np.asarray(coefficients, dtype=np.float64)
-    below = np.where(c >= 0, c * (value - low), c * (value - high))  # how far each term may lie below, >= 0
+    below = np.where(c >= 0, c * (value - low), c * (value - high))  # distance of each term from its lower limit, >= 0
     above = np.where(c >= 0, c * (high - value), c * (low - value))
     total: FloatArray = np.where(c == 0, 0.0, c * value).sum(-1)
     ends = []
@@ -235,7 +237,7 @@ def combined(
 
 
 def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-    """The limits of AUROCs of m positives and n negatives: those t for which (t - value)^2 = z^2 V(t); NaN without both.
+    """The limits of AUROCs of m positives and n negatives: the solutions t of (t - value)^2 = z^2 V(t); NaN if m or n is 0.
 
     >>> [round(float(end), 3) for end in auroc_interval(1.0, 6, 200)]
     [0.835, 1.0]
@@ -251,19 +253,19 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
         beyond: npt.NDArray[np.bool_] = (t - a) ** 2 > z * z * spread
         return beyond
 
-    low, high = (np.where(known, np.where(a == limit, limit, _edge(outside, limit, a)), np.nan) for limit in (0.0, 1.0))
-    return low, high
+    ends = [np.where(a == end, end, halved(outside, a, np.full(a.shape, end), HALVINGS)[0]) for end in (0.0, 1.0)]
+    return np.where(known, ends[0], np.nan), np.where(known, ends[1], np.nan)
 
 
 def detectable_gap(
     coefficients: npt.ArrayLike, reference: FloatArray, n_reference: FloatArray, n_group: FloatArray, level: float = 0.95
 ) -> FloatArray:
-    """The smallest gap, in the less favourable direction, that an interval shows with 80 % power; NaN where no possible gap is so large.
+    """The minimum detectable gap with 80 % power, in the less favourable direction; NaN if even the largest possible gap is too small.
 
-    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, an estimated gap is smaller than d by 0.84 standard
-    errors or more in 20 % of samples. Of those samples the likeliest is the one in which each rate is off in proportion to its variance;
+    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, the estimated gap is smaller than d by 0.84 standard
+    errors or more in 20 % of samples. The likeliest of these samples is the one in which each rate deviates in proportion to its variance;
     d is such that the interval of that sample ends at zero, for p1 above and below p0. A direction without a solution, as above a rate of
-    0.98, is left out. The sizes are effective ones, and no coefficient (k, or ..., k) is zero.
+    0.98, is left out. The sizes are effective sample sizes, and no coefficient (k, or ..., k) is zero.
 
     >>> rate, size = np.array([[0.5], [0.9], [0.5]]), np.array([[200.0], [50.0], [4.0]])
     >>> detectable_gap([1.0], rate, size, size).round(3).tolist()
@@ -273,23 +275,24 @@ def detectable_gap(
     n0, n1 = np.broadcast_arrays(n_reference, n_group)
     sizes = np.concatenate([n1, n0], axis=-1)
     z_power = NormalDist().inv_cdf(POWER)
-    middle = (reference * n0 + 1) / (n0 + 2)  # an observed 0 or 1 is no certainty
-    step = c / (c**2).sum(-1, keepdims=True)  # the change of each rate in a gap of size 1
-    own = middle * (1 - middle) / n0
+    middle = (reference * n0 + 1) / (n0 + 2)  # shrunk: an observed 0 or 1 is not certain
+    step = c / (c**2).sum(-1, keepdims=True)  # the change of each rate for a gap of size 1
+    variance0 = middle * (1 - middle) / n0
     signs = np.concatenate([c, -c], axis=-1)
     up = np.array([True, False]).reshape(2, *(1 for _ in middle.shape[:-1]))
     direction = np.where(up, 1.0, -1.0)[..., None]
 
-    def shown(d: FloatArray) -> npt.NDArray[np.bool_]:
+    def detected(d: FloatArray) -> npt.NDArray[np.bool_]:
         p1 = np.clip(middle + direction * d[..., None] * step, 0.0, 1.0)
-        spread = p1 * (1 - p1) / n1
-        off = direction * z_power / np.sqrt((c**2 * (own + spread)).sum(-1, keepdims=True))
-        rates = np.concatenate([np.clip(p1 - off * c * spread, 0.0, 1.0), np.clip(middle + off * c * own, 0.0, 1.0)], axis=-1)
+        variance1 = p1 * (1 - p1) / n1
+        deviation = direction * z_power / np.sqrt((c**2 * (variance0 + variance1)).sum(-1, keepdims=True))
+        observed = [np.clip(p1 - deviation * c * variance1, 0.0, 1.0), np.clip(middle + deviation * c * variance0, 0.0, 1.0)]
+        rates = np.concatenate(observed, axis=-1)
         _, below, above = combined(signs, rates, *wilson(rates, sizes, level))
         return np.where(up, below > 0, above < 0)
 
     most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)  # (2, ...): above the reference and below it
-    smallest = halved(shown, np.zeros_like(most), most, HALVINGS // 2, each=2 * c.shape[-1])[1]
-    found = np.where(shown(most), smallest, np.nan)
-    larger: FloatArray = np.fmax(found[0], found[1])
+    smallest = halved(detected, np.zeros_like(most), most, HALVINGS // 2, each=2 * c.shape[-1])[1]
+    by_direction = np.where(detected(most), smallest, np.nan)
+    larger: FloatArray = np.fmax(by_direction[0], by_direction[1])
     return larger

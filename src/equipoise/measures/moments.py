@@ -1,7 +1,7 @@
-"""Sums over the rows of each patient and their second moments, per group: all that rates, gaps and their intervals need, and additive.
+"""Sums over the rows of each patient and their second moments, per group. Additive, and sufficient for rates, gaps and their intervals.
 
 A rate is a ratio of two sums over patients, so its variance between patients (cluster-robust, linearised) is a quadratic form in the second
-moments of the sums. From that follows its effective sample size: the number of unrelated rows that would show the rate as precisely.
+moments of the sums. Its effective sample size follows: the number of independent rows that would estimate the rate as precisely.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
-from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
+from equipoise.data import Attribute, Scores
+from equipoise.measures.cells import FloatArray, IntArray, ratio
+from equipoise.measures.clusters import Clusters, units_of
+from equipoise.measures.intervals import fewer_clusters, tango, wilson
 from equipoise.measures.signed_sums import SignedSum
 
 
 class Ratio(NamedTuple):
-    """A ratio of two sums of columns; or the difference of two ratios with one denominator, of which `either` is the sum."""
+    """The coefficients of the columns in the numerator and denominator of a ratio.
+
+    For the difference of two ratios with the same denominator, `either` is the numerator of their sum.
+    """
 
     top: tuple[float, ...]
     bottom: tuple[float, ...]
@@ -26,34 +31,34 @@ class Ratio(NamedTuple):
 
 
 Columns = Mapping[str, Ratio]
-DECISIONS: Columns = {  # of the columns n0, n1 (rows with label 0, 1), s0, s1 (the sums of their decisions)
+DECISIONS: Columns = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (sums of their decisions)
     "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
     "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
     "fpr": Ratio((0, 0, 1, 0), (1, 0, 0, 0)),
     "ppv": Ratio((0, 0, 0, 1), (0, 0, 1, 1)),
     "npv": Ratio((1, 0, -1, 0), (1, 1, -1, -1)),
     "accuracy": Ratio((1, 0, -1, 1), (1, 1, 0, 0)),
-    "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided so; F1 = 2 J / (1 + J)
+    "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided positive; F1 = 2 J / (1 + J)
 }
-CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost with label 0, 1: gained0, gained1, lost0, lost1
+CHANGES: Columns = {  # columns: n0, n1, and positive decisions gained and lost by label: gained0, gained1, lost0, lost1
     "selection": Ratio((0, 0, 1, 1, -1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
     "tpr": Ratio((0, 0, 0, 1, 0, -1), (0, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),
     "fpr": Ratio((0, 0, 1, 0, -1, 0), (1, 0, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),
     "accuracy": Ratio((0, 0, -1, 1, 1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
-    "true": Ratio((0, 0, 0, 1, 0, -1), (1, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),  # of all rows: decided positive, and rightly
-    "false": Ratio((0, 0, 1, 0, -1, 0), (1, 1, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),
-    "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: right now and wrong before
-    "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
+    "true": Ratio((0, 0, 0, 1, 0, -1), (1, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),  # true positives per row
+    "false": Ratio((0, 0, 1, 0, -1, 0), (1, 1, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),  # false positives per row
+    "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # share of rows that are right now and were wrong before
+    "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),  # share of rows that are wrong now and were right before
 }
 Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The sums of columns over patients, per group. Those of disjoint sets of patients add up.
+    """Sums of columns over patients, per group. The moments of disjoint sets of patients can be added.
 
-    >>> one = moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1]))  # two rows of one patient, one of another
-    >>> one.value("tpr").round(3).tolist(), one.patients("tpr").tolist()
+    >>> moments = moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1]))  # two rows of one patient, one of another
+    >>> moments.value("tpr").round(3).tolist(), moments.patients("tpr").tolist()
     ([0.667], [2.0])
     """
 
@@ -65,7 +70,7 @@ class Moments:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], groups: int) -> "Moments":
-        """The moments of decisions that `to_dict` wrote; raises a ValueError where their shapes are not those of so many groups."""
+        """The moments written by `to_dict`; raises a ValueError if their shapes do not fit the number of groups."""
         columns, ratios = len(next(iter(DECISIONS.values())).top), len(DECISIONS)
         shapes = {"total": (groups, columns), "second": (groups, columns, columns), "rows": (groups, ratios), "units": (groups, ratios)}
         arrays = {name: np.array(plain[name], dtype=np.float64) for name in shapes}
@@ -73,12 +78,12 @@ class Moments:
             raise ValueError(f"expected finite sums of {groups} groups")
         return cls(DECISIONS, **arrays)
 
-    def taken(self, groups: Sequence[int]) -> "Moments":
+    def taken(self, groups: Sequence[int] | IntArray) -> "Moments":
         """The moments of these groups, in this order."""
         return Moments(self.ratios, *(array[list(groups)] for array in self._arrays()))
 
     def normalised(self) -> "Moments":
-        """The same with weights of mean 1, so that they add up with others whose weights have another scale."""
+        """The moments with sample weights of mean 1, so that they can be added to moments whose weights have another scale."""
         rows, weight = float(self.rows_of("selection_rate").sum()), float(self.total[:, :2].sum())
         scale = rows / weight if weight > 0 else 1.0
         return Moments(self.ratios, self.total * scale, self.second * scale**2, self.rows, self.units)
@@ -90,8 +95,7 @@ class Moments:
     def __add__(self, other: "Moments") -> "Moments":
         if self.ratios != other.ratios:
             raise ValueError("moments of different ratios do not add up")
-        sums = (mine + theirs for mine, theirs in zip(self._arrays(), other._arrays(), strict=True))
-        return Moments(self.ratios, *sums)
+        return Moments(self.ratios, *(first + second for first, second in zip(self._arrays(), other._arrays(), strict=True)))
 
     def _arrays(self) -> tuple[FloatArray, ...]:
         return self.total, self.second, self.rows, self.units
@@ -101,7 +105,7 @@ class Moments:
 
     @cached_property
     def _sides(self) -> tuple[FloatArray, FloatArray]:
-        """Numerators and denominators (ratios, columns)."""
+        """The coefficients of numerators and denominators (ratios, columns)."""
         top, bottom = (np.array([each[k] for each in self.ratios.values()], dtype=np.float64) for k in (0, 1))
         return top, bottom
 
@@ -114,19 +118,19 @@ class Moments:
 
     @cached_property
     def _either(self) -> FloatArray:
-        """The sums of the two ratios whose difference a ratio is (groups, ratios); itself where it is no difference."""
+        """The sum of the two ratios that a difference compares (groups, ratios); the ratio itself if it is no difference."""
         sides = np.array([each.either or each.top for each in self.ratios.values()], dtype=np.float64)
         bottom = self.total @ self._sides[1].T
         return ratio(np.clip(self.total @ sides.T, 0.0, bottom), bottom)
 
     @cached_property
     def _covariances(self) -> FloatArray:
-        """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN where a denominator has one patient."""
+        """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN if a denominator has one patient."""
         top, bottom = self._sides
         slope = ratio(top - self._values[..., None] * bottom, (self.total @ bottom.T)[..., None])  # (groups, ratios, columns)
         few = np.sqrt(ratio(self.units, np.maximum(self.units - 1, 0.0)))
-        found: FloatArray = (slope @ self.second @ slope.swapaxes(-1, -2)) * few[..., None] * few[..., None, :]
-        return found
+        covariances: FloatArray = (slope @ self.second @ slope.swapaxes(-1, -2)) * few[..., None] * few[..., None, :]
+        return covariances
 
     @cached_property
     def _sizes(self) -> FloatArray:
@@ -143,86 +147,67 @@ class Moments:
     def _degrees(self) -> FloatArray:
         return np.where(self.rows > self.units + 1e-9, np.maximum(self.units - 1, 1.0), np.inf)
 
-    @cached_property
-    def _limits_by_level(self) -> dict[float, tuple[FloatArray, FloatArray]]:
-        return {}
-
     def value(self, name: str) -> FloatArray:
-        """The ratio of each group (groups,); NaN where the denominator is empty."""
-        found: FloatArray = self._values[:, self._place(name)]
-        return found
+        """The ratio of each group (groups,); NaN if the denominator is empty."""
+        return self._column(self._values, name)
 
     def rows_of(self, name: str) -> FloatArray:
-        """How many rows each ratio rests on (groups,)."""
-        found: FloatArray = self.rows[:, self._place(name)]
-        return found
+        """The number of rows in the denominator of a ratio (groups,)."""
+        return self._column(self.rows, name)
 
     def patients(self, name: str) -> FloatArray:
-        """How many patients each ratio rests on (groups,)."""
-        found: FloatArray = self.units[:, self._place(name)]
-        return found
+        """The number of patients in the denominator of a ratio (groups,)."""
+        return self._column(self.units, name)
+
+    def _column(self, values: FloatArray, name: str) -> FloatArray:
+        column: FloatArray = values[:, self._place(name)]
+        return column
 
     def covariance(self, names: tuple[str, ...]) -> FloatArray:
-        """The cluster-robust covariances of ratios (groups, names, names), linearised; NaN where a denominator has one patient."""
+        """The cluster-robust covariances of ratios (groups, names, names), linearised; NaN if a denominator has one patient."""
         places = [self._place(name) for name in names]
-        found: FloatArray = self._covariances[:, places][:, :, places]
-        return found
+        covariances: FloatArray = self._covariances[:, places][:, :, places]
+        return covariances
 
     def correlation(self, names: tuple[str, ...]) -> FloatArray:
-        """The correlations of ratios (groups, names, names); 0 where one of them has no variance."""
+        """The correlations of ratios (groups, names, names); 0 if one of them has no variance."""
         covariance = self.covariance(names)
         sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0))
         scale = sd[..., None] * sd[..., None, :]
-        found = np.clip(np.nan_to_num(ratio(covariance, np.nan_to_num(scale))), -1.0, 1.0)
-        return np.where(np.eye(len(names), dtype=bool), 1.0, found)
+        correlation = np.clip(np.nan_to_num(ratio(covariance, np.nan_to_num(scale))), -1.0, 1.0)
+        return np.where(np.eye(len(names), dtype=bool), 1.0, correlation)
 
     def size(self, name: str) -> FloatArray:
-        """The effective sample size of a ratio of each group (groups,): rows divided by the design effect, which is at least 1.
+        """The effective sample size of a ratio in each group (groups,): rows divided by the design effect, which is at least 1.
 
-        Where the ratio is 0 or 1 the variance between patients shows nothing, so the rows of a patient count as one.
+        If the ratio is 0 or 1, no variance between patients is observed, so the rows of a patient count as one.
         """
-        found: FloatArray = self._sizes[:, self._place(name)]
-        return found
+        return self._column(self._sizes, name)
 
     def degrees(self, name: str) -> FloatArray:
-        """Degrees of freedom of the variance (groups,): one less than the patients, and infinite where each has one row."""
-        found: FloatArray = self._degrees[:, self._place(name)]
-        return found
+        """Degrees of freedom of the variance (groups,): patients - 1, or infinite if each patient has one row."""
+        return self._column(self._degrees, name)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """The limits of a ratio of each group (groups,)."""
-        if level not in self._limits_by_level:
-            sizes = fewer_clusters(self._sizes, self._degrees, level)
-            paired = np.array([each.either is not None for each in self.ratios.values()])
-            low, high = wilson(np.where(paired, 0.0, self._values), sizes, level)
-            if paired.any():
-                gained, lost = (self._either + self._values) / 2, (self._either - self._values) / 2
-                low, high = (np.where(paired, *ends) for ends in zip(tango(gained, lost, sizes, level), (low, high), strict=True))
-            self._limits_by_level[level] = low, high
-        low, high = self._limits_by_level[level]
-        place = self._place(name)
-        return low[:, place], high[:, place]
+        """The limits of a ratio in each group (groups,)."""
+        value, either = self.value(name), self._column(self._either, name)
+        size = fewer_clusters(self.size(name), self.degrees(name), level)
+        if self.ratios[name].either is None:
+            return wilson(value, size, level)
+        return tango((either + value) / 2, (either - value) / 2, size, level)
 
     def sums(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A signed sum of ratios of each group, and its limits (groups,)."""
-        names = tuple(coefficients)
-        value, low, high = self._limits(names, level)
-        return combined(self._signs(coefficients), value, low, high, self.correlation(names))
+        """A signed sum of ratios of each group with its limits (groups,)."""
+        return self.signed(coefficients).limits(level)
 
     def gaps(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A signed sum of ratios of every group but the first, minus that of the first, and its limits (groups - 1,).
+        """A signed sum of ratios of every group but the first, minus that of the first, with its limits (groups - 1,).
 
-        Groups are taken as independent. Where patients have rows in several groups, gaps vary less than that: the interval is then wider
-        than it needs to be.
+        Groups are treated as independent. If patients have rows in several groups, gaps vary less than that and the interval is
+        conservative.
         """
-        names = tuple(coefficients)
-        k = len(names)
-        value, low, high = (_with_first(x) for x in self._limits(names, level))
-        own = self.correlation(names)
-        both = np.zeros((len(own) - 1, 2 * k, 2 * k))
-        both[:, :k, :k], both[:, k:, k:] = own[1:], own[:1]
-        signs = self._signs(coefficients)
-        return combined(np.concatenate([signs[1:], np.broadcast_to(-signs[:1], signs[1:].shape)], axis=-1), value, low, high, both)
+        signed = self.signed(coefficients)
+        return signed[1:].minus(signed[:1]).limits(level)
 
     def gap_p_values(self, coefficients: Signed) -> FloatArray:
         """The p-value of the gap of every group but the first (groups - 1,): one minus the level at which its interval ends at zero.
@@ -236,21 +221,18 @@ class Moments:
         return signed[1:].minus(signed[:1]).p_values()
 
     def signed(self, coefficients: Signed) -> SignedSum:
-        """A signed sum of ratios of each group (groups,), of which differences can be made."""
+        """A signed sum of ratios of each group (groups,), from which differences between groups can be made."""
         names = tuple(coefficients)
         places = [self._place(name) for name in names]
         value, size, degrees, either = (x[:, places] for x in (self._values, self._sizes, self._degrees, self._either))
         paired = all(self.ratios[name].either is not None for name in names)
-        return SignedSum(self._signs(coefficients), value, size, degrees, self.correlation(names), either if paired else None)
-
-    def _signs(self, coefficients: Signed) -> FloatArray:
-        """The coefficients of each group (groups, names)."""
-        return np.stack([np.broadcast_to(np.asarray(c, dtype=np.float64), len(self.total)) for c in coefficients.values()], axis=-1)
+        signs = [np.broadcast_to(np.asarray(c, dtype=np.float64), len(self.total)) for c in coefficients.values()]
+        return SignedSum(np.stack(signs, axis=-1), value, size, degrees, self.correlation(names), either if paired else None)
 
     def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
         """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).
 
-        Two groups of one attribute share the reference, and two measures share rows.
+        Gaps are correlated because the groups of an attribute share the reference and measures share rows.
         """
         names = tuple(dict.fromkeys(name for coefficients in gaps.values() for name in coefficients))
         signs = np.array([[coefficients.get(name, 0.0) for name in names] for coefficients in gaps.values()])
@@ -258,21 +240,10 @@ class Moments:
         others = len(covariance) - 1
         whole = np.einsum("gab,gh->agbh", covariance[1:], np.eye(others)) + covariance[0][:, None, :, None]
         flat = whole.reshape(len(gaps) * others, len(gaps) * others)
-        sd = np.sqrt(np.maximum(np.diag(flat), 0.0))  # of rounding, a variance of 0 may come out below it
-        found = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
-        np.fill_diagonal(found, 1.0)
-        return found
-
-    def _limits(self, names: tuple[str, ...], level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The values and limits of ratios (groups, names)."""
-        ends = [self.interval(name, level) for name in names]
-        low, high = (np.stack([end[side] for end in ends], axis=-1) for side in (0, 1))
-        return np.stack([self.value(name) for name in names], axis=-1), low, high
-
-
-def _with_first(values: FloatArray) -> FloatArray:
-    """The values (groups, k) of every group but the first, next to those of the first (groups - 1, 2 k)."""
-    return np.concatenate([values[1:], np.broadcast_to(values[:1], values[1:].shape)], axis=-1)
+        sd = np.sqrt(np.maximum(np.diag(flat), 0.0))  # rounding may make a variance of 0 negative
+        correlation = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
+        np.fill_diagonal(correlation, 1.0)
+        return correlation
 
 
 def moments_of(
@@ -281,7 +252,13 @@ def moments_of(
     """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
     label, decided = np.asarray(y, dtype=np.int64), np.asarray(f, dtype=np.float64)
     columns = [label == 0, label == 1, np.where(label == 0, decided, 0.0), np.where(label == 1, decided, 0.0)]
-    return _summed(DECISIONS, columns, codes, groups, units, weight)
+    return _sum_columns(DECISIONS, columns, codes, groups, units, weight)
+
+
+def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None = None) -> Moments:
+    """The moments of decisions f on the rows of scores, by the groups of an attribute (or of their only attribute)."""
+    by = scores.attribute if attribute is None else attribute
+    return moments_of(f, scores.y, by.codes, len(by.levels), units_of(scores.patients, len(scores)), scores.weight)
 
 
 def moments_of_change(
@@ -293,10 +270,9 @@ def moments_of_change(
     units: IntArray,
     weight: npt.ArrayLike | None = None,
 ) -> Moments:
-    """The moments of decisions gained and lost on the same rows; their ratios are the changes of rates.
+    """The moments of positive decisions gained and lost on the same rows; their ratios are the changes of rates.
 
-    Rates that are equal before and after, because no decision changed, do not show that none would change in other patients: the interval
-    of ten unchanged decisions is no point.
+    If no decision changed, decisions on other patients still might: the interval of ten unchanged decisions has a positive width.
 
     >>> ones = np.ones(10)
     >>> change = moments_of_change(ones, ones, ones, np.zeros(10, int), 1, np.arange(10))
@@ -307,39 +283,31 @@ def moments_of_change(
     step = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     gained, lost = np.maximum(step, 0.0), np.maximum(-step, 0.0)
     columns = [label == 0, label == 1, *(np.where(label == k, side, 0.0) for side in (gained, lost) for k in (0, 1))]
-    return _summed(CHANGES, columns, codes, groups, units, weight)
+    return _sum_columns(CHANGES, columns, codes, groups, units, weight)
 
 
-def _summed(
+def _sum_columns(
     ratios: Columns, columns: list[npt.NDArray[np.generic]], codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None
 ) -> Moments:
-    known = np.flatnonzero(codes >= 0)
-    rows = [np.asarray(column, dtype=np.float64)[known] for column in columns]
-    single = int(units.max(initial=-1)) + 1 == len(units)  # codes without gaps: one row per patient
-    group, unit = (codes[known], known) if single else _by_patient(codes[known], units[known])
-    count = len(group)
-    by_unit = rows if single else [np.bincount(unit, column, count) for column in rows]
-    weighted = by_unit
+    """The moments of row-wise columns, summed by group and patient."""
+    clusters = Clusters.of(codes, groups, units)
+    rows = [np.asarray(column, dtype=np.float64)[clusters.rows] for column in columns]
+    by_patient = [clusters.by_patient(column) for column in rows]
+    weighted = by_patient
     if weight is not None:
-        w = np.asarray(weight, dtype=np.float64)[known]
-        weighted = [column * w for column in rows] if single else [np.bincount(unit, column * w, count) for column in rows]
+        w = np.asarray(weight, dtype=np.float64)[clusters.rows]
+        weighted = [clusters.by_patient(column * w) for column in rows]
+    group = clusters.group
     total = np.zeros((groups, len(columns)))
     for a, column in enumerate(weighted):
         total[:, a] = np.bincount(group, column, groups)
     second = np.zeros((groups, len(columns), len(columns)))
-    for a, one in enumerate(weighted):
-        for b, other in enumerate(weighted[: a + 1]):
-            second[:, a, b] = second[:, b, a] = np.bincount(group, one * other, groups)
+    for a in range(len(weighted)):
+        for b in range(a + 1):
+            second[:, a, b] = second[:, b, a] = np.bincount(group, weighted[a] * weighted[b], groups)
     size, patients = np.zeros((groups, len(ratios))), np.zeros((groups, len(ratios)))
     for k, each in enumerate(ratios.values()):
-        held = np.sum([c * column for c, column in zip(each.bottom, by_unit, strict=True) if c], axis=0)
-        size[:, k] = np.bincount(group, held, groups)
-        patients[:, k] = np.bincount(group, np.minimum(held, 1.0), groups)
+        in_denominator = np.sum([c * column for c, column in zip(each.bottom, by_patient, strict=True) if c], axis=0)
+        size[:, k] = np.bincount(group, in_denominator, groups)
+        patients[:, k] = np.bincount(group, np.minimum(in_denominator, 1.0), groups)
     return Moments(ratios, total, second, size, patients)
-
-
-def _by_patient(codes: IntArray, units: IntArray) -> tuple[IntArray, IntArray]:
-    """The group of each (group, patient) that has rows, and for each row, which one it is of."""
-    width = int(units.max(initial=0)) + 1
-    pairs, place = grouped(codes * width + units, (int(codes.max(initial=0)) + 1) * width)
-    return pairs // width, place

@@ -1,18 +1,18 @@
-"""Many comparisons at once: Holm-adjusted p-values and simultaneous intervals, so that findings by chance stay rare over all of an audit.
+"""Multiple comparisons: Holm-adjusted p-values and simultaneous intervals control false findings over the whole audit.
 
-An audit of ten groups and six measures shows 54 gaps; without any difference, some of their 95 % intervals exclude zero. The family is all
-gaps of an audit that have a value, over all attributes and, of a model with several labels, over all labels. A measure that mirrors another
-(fnr_gap is -eod, tnr_gap is -fpr_gap) is the same comparison and counts once.
+An audit of ten groups and six measures has 54 gaps; even without any difference, some of their 95 % intervals exclude zero. The family is
+all gaps of an audit that have a value, over all attributes and all labels. A measure that mirrors another (fnr_gap is -eod, tnr_gap is
+-fpr_gap) is the same comparison and counts once.
 
-- p_adjusted: Holm's step-down adjustment of the permutation p-values. The chance of any `clear` gap where there is none is at most
-  1 - level, whatever the dependence.
+- p_adjusted: Holm's step-down adjustment of the permutation p-values. The probability of any false `clear` gap is at most 1 - level,
+  whatever the dependence.
 - simultaneous intervals: all of them cover with probability `level`. Critical values are those of the largest studentised gap (max-T), from
   the correlations of the gaps of an attribute; attributes and labels count as independent, which is conservative. A cell of fewer than 30
   patients is too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
 - shrunken gaps of many small groups, by parametric empirical Bayes (Morris 1983, J Am Stat Assoc 78:47): the rates of the groups of an
   attribute vary around a common mean with a variance that is estimated from them (Paule and Mandel 1982). The largest of many noisy gaps is
-  mostly too large; a shrunken one is better on average, and is biased towards no gap for a group that really is different. So shrunken gaps
-  are shown next to the plain ones, labelled as such, and never replace them.
+  usually an overestimate; shrunken gaps are more accurate on average, but biased towards zero for a group that really differs. They are
+  reported next to the plain gaps, labelled as such, and never replace them.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from equipoise.data import generator
 from equipoise.measures.cells import FloatArray, IntArray
 from equipoise.measures.gaps import MEASURES, is_quotient, signature, terms
 
-NORMAL_DRAWS = 20_000  # of the largest of correlated standard normal variables
-LARGEST_BLOCK = 400  # gaps whose correlations are used; more are bounded as if independent (Sidak 1967)
+NORMAL_DRAWS = 20_000  # of the maximum of correlated standard normal variables
+LARGEST_BLOCK = 400  # gaps of an attribute; with more, they are bounded as if independent (Sidak 1967)
 
 
 def holm(p_values: npt.ArrayLike) -> FloatArray:
-    """The p-values adjusted for their number by Holm's method; NaN stays, and does not count.
+    """The p-values adjusted by Holm's method; NaN stays NaN and does not count.
 
     >>> holm([0.01, 0.04, 0.03, float("nan")]).round(3).tolist()
     [0.03, 0.06, 0.06, nan]
@@ -39,54 +39,54 @@ def holm(p_values: npt.ArrayLike) -> FloatArray:
     p = np.asarray(p_values, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
-    adjusted = np.full(p.shape, np.nan)
-    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
-    return adjusted
+    p_adjusted = np.full(p.shape, np.nan)
+    p_adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
+    return p_adjusted
 
 
 def comparisons_of(gaps: pd.DataFrame) -> IntArray:
-    """The comparison that each row of gaps belongs to, 0 .. m-1, mirrors sharing one; -1 for gaps without a value.
+    """The comparison that each row of gaps belongs to, 0 .. m-1, shared by measures that mirror each other; -1 for NaN gaps.
 
     >>> rows = pd.DataFrame({"measure": ["eod", "fnr_gap", "spd"], "attribute": "sex", "group": "F", "value": [0.1, -0.1, np.nan]})
     >>> comparisons_of(rows).tolist()
     [0, 0, -1]
     """
-    same = {measure: signature(measure) for measure in gaps["measure"].unique()}
+    signatures = {measure: signature(measure) for measure in gaps["measure"].unique()}
     numbers: dict[tuple[object, ...], int] = {}
-    found = np.full(len(gaps), -1, dtype=np.int64)
-    between = [name for name in ("label", "attribute", "group") if name in gaps]
-    for k, (measure, value, *where) in enumerate(zip(*(gaps[name] for name in ("measure", "value", *between)), strict=True)):
+    comparison = np.full(len(gaps), -1, dtype=np.int64)
+    keys = [name for name in ("label", "attribute", "group") if name in gaps]
+    for k, (measure, value, *where) in enumerate(zip(*(gaps[name] for name in ("measure", "value", *keys)), strict=True)):
         if not np.isnan(value):
-            found[k] = numbers.setdefault((*where, same[measure]), len(numbers))
-    return found
+            comparison[k] = numbers.setdefault((*where, signatures[measure]), len(numbers))
+    return comparison
 
 
 def adjusted(gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
-    """The gaps with their p-values adjusted together (`p_adjusted`), and whether that makes them a finding (`clear`)."""
+    """The gaps with p-values adjusted for all of them (`p_adjusted`), and whether that makes them a finding (`clear`)."""
     comparison = comparisons_of(gaps)
     known, first = np.unique(comparison, return_index=True)
     first = first[known >= 0]
-    p = np.full(len(first) + 1, np.nan)  # the last one is of gaps without a value
+    p = np.full(len(first) + 1, np.nan)  # the last is for NaN gaps, whose comparison is -1
     p[:-1] = holm(gaps["p_value"].to_numpy(dtype=np.float64)[first])
-    found = p[comparison]
-    return gaps.assign(p_adjusted=found, clear=found <= 1 - level + 1e-12)
+    p_adjusted = p[comparison]
+    return gaps.assign(p_adjusted=p_adjusted, clear=p_adjusted <= 1 - level + 1e-12)
 
 
 def critical_levels(gaps: pd.DataFrame, correlations: Sequence[tuple[int, Callable[[], FloatArray]]], level: float = 0.95) -> FloatArray:
-    """The level at which each gap's own interval is to be made, so that all of them cover with probability `level`; NaN without a value.
+    """The level of each gap's pointwise interval at which all of them cover with probability `level`; NaN for NaN gaps.
 
-    `correlations` has, for each attribute in the order of the rows, how many gaps it has and a function that returns their correlations.
+    `correlations` has, for each attribute in the order of the rows, the number of gaps and a function that returns their correlations.
     """
     comparison = comparisons_of(gaps)
     few = gaps["few"].to_numpy(dtype=bool)
     small = np.unique(comparison[few & (comparison >= 0)])
     large = np.setdiff1d(comparison[comparison >= 0], small)
     count = len(small) + len(large)
-    found = np.full(len(gaps), np.nan)
+    levels = np.full(len(gaps), np.nan)
     if not count:
-        return found
-    share = (1 - level) / count  # of the error that each gap may make
-    found[comparison >= 0] = 1 - share
+        return levels
+    share = (1 - level) / count  # of the error probability, for each gap
+    levels[comparison >= 0] = 1 - share
     if len(large):
         blocks: list[FloatArray | int] = []
         start = 0
@@ -97,21 +97,21 @@ def critical_levels(gaps: pd.DataFrame, correlations: Sequence[tuple[int, Callab
             first = np.sort(first[np.isin(comparison[rows][first], large)])
             blocks.append(matrix()[np.ix_(first, first)] if len(first) <= LARGEST_BLOCK else len(first))
         z = max_t(blocks, 1 - share * len(large))
-        found[np.isin(comparison, large)] = 2 * NormalDist().cdf(z) - 1
-    return found
+        levels[np.isin(comparison, large)] = 2 * NormalDist().cdf(z) - 1
+    return levels
 
 
 def max_t(correlations: Sequence[FloatArray | int], level: float, seed: int = 0) -> float:
-    """The critical value of the largest |z| of standard normal variables with these correlations; blocks are independent of each other.
+    """The critical value of the largest |z| of standard normal variables with these correlations, in independent blocks.
 
-    A block that is a number is that many variables, bounded as if independent.
+    A block given as a number is that many variables of unknown correlation, bounded as if independent.
 
     >>> apart, together = np.eye(10), np.full((10, 10), 0.99) + 0.01 * np.eye(10)
     >>> 2.75 < max_t([apart], 0.95) < 2.85, 1.95 < max_t([together], 0.95) < 2.15
     (True, True)
     """
     size = sum(block if isinstance(block, int) else len(block) for block in correlations)
-    bound = NormalDist().inv_cdf((1 + level ** (1 / max(size, 1))) / 2)  # Sidak: never smaller than needed
+    bound = NormalDist().inv_cdf((1 + level ** (1 / max(size, 1))) / 2)  # Sidak: conservative
     matrices = [block for block in correlations if not isinstance(block, int)]
     if len(matrices) < len(correlations):
         return bound
@@ -126,22 +126,23 @@ def max_t(correlations: Sequence[FloatArray | int], level: float, seed: int = 0)
     return min(float(np.quantile(largest, level)), bound)
 
 
-LEAST_GROUPS = 4  # with a rate: with fewer, the variance between groups is unknown
+LEAST_GROUPS = 4  # with fewer, the variance between groups cannot be estimated
 HALVINGS = 60
 COLUMNS = ["measure", "attribute", "group", "reference", "value", "shrunken", "low", "high"]
 
 
 def shrunken_gaps(groups: pd.DataFrame, gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
-    """One row per gap: its value, the shrunken value and the interval of that, NaN where the attribute has fewer than four groups.
+    """One row per gap: its value, the shrunken value and the interval of the latter; NaN if the attribute has fewer than four groups.
 
-    `groups` and `gaps` are those of an audit with intervals of this level.
+    `groups` and `gaps` are the frames of an audit with intervals of this level.
     """
     rows = []
-    for attribute, own in groups.groupby("attribute", sort=False):
-        place = {str(name): k for k, name in enumerate(own.index)}
+    for attribute, frame in groups.groupby("attribute", sort=False):
+        place = {str(name): k for k, name in enumerate(frame.index)}
         shrunken = {}
         for rate in ("selection_rate", "tpr", "fpr", "ppv", "npv"):
-            shrunken[rate] = shrunken_rates(*(own[f"{rate}{end}"].to_numpy(dtype=np.float64) for end in ("", "_low", "_high")), level=level)
+            limits = (frame[f"{rate}{end}"].to_numpy(dtype=np.float64) for end in ("", "_low", "_high"))
+            shrunken[rate] = shrunken_rates(*limits, level=level)
         for row in gaps[gaps["attribute"] == attribute].itertuples():
             measure = str(row.measure)
             signed = {MEASURES[measure].rate: 1.0} if is_quotient(measure) else terms(measure)
@@ -159,11 +160,11 @@ def shrunken_gaps(groups: pd.DataFrame, gaps: pd.DataFrame, level: float = 0.95)
 
 
 def shrunken_rates(value: FloatArray, low: FloatArray, high: FloatArray, *, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-    """The shrunken rates of groups and their standard errors (groups,), from rates with intervals; NaN where there is no rate.
+    """The shrunken rates of groups and their standard errors (groups,), from rates with intervals; NaN for groups without a rate.
 
     >>> rate = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
-    >>> sharp, vague = (shrunken_rates(rate, rate - width, rate + width)[0] for width in (0.01, 0.5))
-    >>> sharp.round(2).tolist(), vague.round(2).tolist()
+    >>> precise, imprecise = (shrunken_rates(rate, rate - width, rate + width)[0] for width in (0.01, 0.5))
+    >>> precise.round(2).tolist(), imprecise.round(2).tolist()
     ([0.5, 0.6, 0.7, 0.8, 0.9], [0.6, 0.65, 0.7, 0.75, 0.8])
     """
     known = ~(np.isnan(value) | np.isnan(low) | np.isnan(high))
@@ -173,27 +174,27 @@ def shrunken_rates(value: FloatArray, low: FloatArray, high: FloatArray, *, leve
         return shrunken, error
     q = value[known]
     variance = np.maximum(((high - low)[known] / (2 * NormalDist().inv_cdf((1 + level) / 2))) ** 2, 1e-12)
-    between = _between(q, variance)
+    between = _variance_between(q, variance)
     weight = 1 / (variance + between)
     mean = (weight * q).sum() / weight.sum()
-    share = (count - 3) / (count - 1) * variance * weight  # of the distance from the mean that is taken away
+    share = (count - 3) / (count - 1) * variance * weight  # of the distance from the mean that shrinkage removes
     shrunken[known] = q - share * (q - mean)
     error[known] = np.sqrt(variance * (1 - (count - 1) / count * share) + 2 / (count - 3) * (share * (q - mean)) ** 2)
     return shrunken, error
 
 
-def _between(q: FloatArray, variance: FloatArray) -> float:
-    """The variance between groups for which the weighted squares around the mean are as large as expected; 0 if they are smaller."""
+def _variance_between(q: FloatArray, variance: FloatArray) -> float:
+    """The variance between groups at which the weighted sum of squares equals its expectation; 0 if it is always smaller."""
 
-    def surplus(between: float) -> float:
+    def excess(between: float) -> float:
         weight = 1 / (variance + between)
         mean = (weight * q).sum() / weight.sum()
         return float((weight * (q - mean) ** 2).sum() - (len(q) - 1))
 
     low, high = 0.0, float((q.max() - q.min()) ** 2) + 1e-12
-    if surplus(low) <= 0:
+    if excess(low) <= 0:
         return 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if surplus(middle) > 0 else (low, middle)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return high

@@ -1,22 +1,23 @@
-"""Permutation p-values: how often a gap at least this large comes about if the groups have nothing to do with the decisions.
+"""Permutation p-values: the probability of a gap at least this large if the decisions do not depend on the group.
 
-The null hypothesis of a gap fixes what may be permuted. Of a difference in sensitivity it is that the decisions on positives do not depend
-on the group, so groups are permuted among patients with positives only: permuting across labels would ask whether prevalence and
-sensitivity are the same. Likewise negatives for the false positive rate, rows decided positive (negative) for PPV (NPV), and all rows for
-the selection rate. Each group is compared with the reference on its own, so that a third group with another rate does not matter.
+The null hypothesis of a gap determines what may be permuted. For a difference in sensitivity, the decisions on positives do not depend on
+the group, so groups are permuted only among patients with positives: permuting across labels would test prevalence and sensitivity
+together. Likewise negatives for the false positive rate, rows decided positive (negative) for PPV (NPV), and all rows for the selection
+rate. Each group is compared with the reference separately, so that a third group with another rate has no influence.
 
-A patient is permuted as a whole. One with rows of both labels counts in both cells; a sum of sensitivity and false positive rate permutes
-patients within their pattern of labels (positives only, negatives only, both), which keeps the sizes of all cells and how the two rates of
-a patient go together. A sum with the selection rate permutes all patients. A patient with rows in several groups counts once in each.
+A patient is permuted as a whole, and one with rows of both labels counts in both cells. A sum of sensitivity and false positive rate
+permutes patients within their pattern of labels (positives only, negatives only, both), which preserves the sizes of all cells and the
+correlation of a patient's two rates. A sum with the selection rate permutes all patients. A patient with rows in several groups counts once
+in each.
 
 With one row per patient and hard decisions the distribution of one rate is hypergeometric, and the p-value exact. Otherwise groups are
-drawn at random, and p = (1 + number of draws with |g*| >= |g|) / (1 + draws). Where a patient has several rows, or decisions are
-randomised, gaps are divided by their cluster-robust standard error, so that the level is kept where groups differ in rows per patient
-(Chung and Romano 2013). With many patients in every cell that statistic is normal, and nothing is drawn.
+permuted at random, and p = (1 + number of draws with |g*| >= |g|) / (1 + draws). If patients have several rows or decisions are randomised,
+gaps are divided by their cluster-robust standard error, which keeps the level if groups differ in rows per patient (Chung and Romano 2013).
+With many patients in every cell that statistic is normal, and no draws are needed.
 
-That level is one of large samples. Of few patients, with many rows in one group and few in the other, levels of up to 0.28 instead of 0.05
-were measured. A p-value of at most 0.2 that was drawn is therefore compared with that of the cluster-robust interval of the gap, and the
-larger one is reported: a gap is no finding unless both show it.
+That level is asymptotic. With few patients, many rows in one group and few in the other, levels of up to 0.28 instead of 0.05 were
+measured. A p-value of at most 0.2 from draws is therefore compared with that of the cluster-robust interval of the gap, and the larger one
+is reported: a gap is a finding only if both agree.
 """
 
 import math
@@ -35,16 +36,16 @@ from equipoise.measures.gaps import MEASURES, is_quotient, signature, terms
 from equipoise.measures.moments import Moments, moments_of
 
 DRAWS = 999
-FEW_EXCEED = 10  # draws at least as extreme; with fewer, more draws settle how small the p-value is
+FEW_EXCEED = 10  # if fewer draws are at least as extreme, more draws determine how small the p-value is
 MOST_DRAWS = 99_999
-MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps that are as large in 20 of the first draws get no others (p > 0.2)
-NO_SIGN = 0.2  # and those whose interval has a larger p-value get none; a smaller one from draws is compared with that of the interval
-PER_COMPARISON = 100  # draws for each comparison that p-values are adjusted for, so that the smallest adjusted one is about 0.01
-MOST_WORK = 2_000_000  # of those further draws, times the kinds of patients
-MANY, MANY_EVENTS = 500, 50  # patients, and patients with and without an event, of every cell: the statistic is then normal
-BLOCK = 4_000_000  # numbers of one block of draws
-FAR = 40  # standard deviations from the mean; beyond, a hypergeometric tail is that of the normal distribution, and 0 in print
-NANOSECONDS = (90, 12_000, 35)  # per draw: for each kind of patient; for choosing patients one by one; for each patient chosen
+MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps reached in 20 of the first draws (p > 0.2) get no further draws
+NO_SIGN = 0.2  # p-values of intervals above this save the draws; p-values from draws below it are compared with that of the interval
+PER_COMPARISON = 100  # draws per comparison adjusted for, so that the smallest adjusted p-value is about 0.01
+MOST_WORK = 2_000_000  # further draws times kinds of patients
+MANY, MANY_EVENTS = 500, 50  # patients, and patients with and without an event, in every cell: the statistic is then normal
+BLOCK = 4_000_000  # numbers in one block of draws
+FAR = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
+NANOSECONDS = (90, 12_000, 35)  # measured cost of a draw: per kind of patient; for sampling patients one by one; per sampled patient
 
 
 def p_values(
@@ -60,19 +61,19 @@ def p_values(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, FloatArray]:
-    """The p-value of the gap of every group but the reference, (groups - 1,) for each measure; NaN where a cell is empty.
+    """The p-value of the gap of every group except the reference, (groups - 1,) for each measure; NaN if a cell is empty.
 
-    `comparisons` is how many p-values are adjusted together: p-values that are small after `draws` draws get up to 100 more for each.
+    `comparisons` is the number of p-values adjusted together: p-values that are small after `draws` draws get up to 100 more for each.
 
-    >>> found = p_values([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, ["eod", "spd"])
-    >>> found["eod"].round(3).tolist()  # 2 of the 20 ways to choose who is F
+    >>> p = p_values([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, ["eod", "spd"])
+    >>> p["eod"].round(3).tolist()  # 2 of the 20 ways to choose who is F
     [0.1]
     """
     code = np.asarray(codes, dtype=np.int64)
     known = code >= 0
-    nothing = np.full(max(len(levels) - 1, 0), np.nan)
+    unknown = np.full(max(len(levels) - 1, 0), np.nan)
     if not known.any():
-        return dict.fromkeys(measures, nothing)
+        return dict.fromkeys(measures, unknown)
     f, label = np.asarray(decisions, dtype=np.float64)[known], np.asarray(y, dtype=np.float64)[known]
     w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
     units = units_of(patients, len(code))
@@ -87,23 +88,21 @@ def p_values(
 
     most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
     first = draws if comparisons <= MANY_COMPARISONS else min(FIRST, draws)
-    tested: dict[tuple[object, ...], FloatArray] = {}
-    found: dict[str, FloatArray] = {}
+    by_signature: dict[tuple[object, ...], FloatArray] = {}  # measures that mirror each other have the same p-values
     for measure in measures:
-        same = signature(measure)
-        if same not in tested:
-            table = _table(measure, f, label, w, unit, group, len(levels))
-            name = f"permutation {measure}"
-            others = range(1, len(levels))
-            drawn = np.array([not table.known(k) for k in others], dtype=bool)
-            lowest = interval_p_values(measure) if drawn.any() and first < draws else nothing
-            p = np.array([table.p_value(k, lowest[k - 1], first, draws, most, seed, f"{name} {levels[k]}") for k in others])
-            unsure = drawn & (p <= NO_SIGN)
-            if unsure.any():
-                p = np.where(unsure, np.fmax(p, lowest if first < draws else interval_p_values(measure)), p)
-            tested[same] = p
-        found[measure] = tested[same]
-    return found
+        if signature(measure) in by_signature:
+            continue
+        table = _table(measure, f, label, w, unit, group, len(levels))
+        name = f"permutation {measure}"
+        others = range(1, len(levels))
+        drawn = np.array([not table.known(k) for k in others], dtype=bool)
+        lowest = interval_p_values(measure) if drawn.any() and first < draws else unknown
+        p = np.array([table.p_value(k, lowest[k - 1], first, draws, most, seed, f"{name} {levels[k]}") for k in others])
+        unsure = drawn & (p <= NO_SIGN)
+        if unsure.any():
+            p = np.where(unsure, np.fmax(p, lowest if first < draws else interval_p_values(measure)), p)
+        by_signature[signature(measure)] = p
+    return {measure: by_signature[signature(measure)] for measure in measures}
 
 
 def largest_gap_p_value(
@@ -116,38 +115,38 @@ def largest_gap_p_value(
     *,
     seed: int = 0,
 ) -> float:
-    """The p-value of the largest |gap| over the groups: the smallest of their p-values times their number; NaN where none has one.
+    """The p-value of the largest |gap| over the groups: the smallest of their p-values times their number; NaN if no group has one.
 
     >>> largest_gap_p_value([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, "eod")
     0.1
     """
-    found = p_values(decisions, y, codes, levels, patients, [measure], comparisons=len(levels) - 1, seed=seed)[measure]
-    known = found[~np.isnan(found)]
+    by_group = p_values(decisions, y, codes, levels, patients, [measure], comparisons=len(levels) - 1, seed=seed)[measure]
+    known = by_group[~np.isnan(by_group)]
     return round(min(1.0, float(known.min()) * len(known)), 12) if len(known) else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """What each unit (a patient in a group) adds to each rate of a gap, units sorted by group."""
+    """The contribution of each unit (a patient in a group) to each rate of a gap, units sorted by group."""
 
     sign: FloatArray  # (rates,) of the signed sum
-    n: FloatArray  # (units, rates)
-    s: FloatArray
-    stratum: IntArray  # (units,) groups are permuted within
-    start: IntArray  # (groups + 1,) where each group's units begin
+    n: FloatArray  # (units, rates) denominators
+    s: FloatArray  # (units, rates) numerators
+    stratum: IntArray  # (units,) groups are permuted within strata
+    start: IntArray  # (groups + 1,) the position of each group's first unit
     single: bool  # every unit is one row, decided 0 or 1
 
     @property
     def exact(self) -> bool:
-        """Whether the distribution is hypergeometric: of one rate, and of one row per patient."""
+        """Whether the distribution is hypergeometric: one rate, and one row per patient."""
         return self.single and len(self.sign) == 1
 
     def known(self, group: int) -> bool:
-        """Whether nothing needs to be drawn for a group: the distribution is exact, or normal."""
+        """Whether the distribution for a group is exact or normal, so that no draws are needed."""
         return self.exact or all(self._many(slice(self.start[k], self.start[k + 1])) for k in (group, 0))
 
     def p_value(self, group: int, lowest: float, first: int, draws: int, most: int, seed: int, name: str) -> float:
-        """The p-value of one group against the reference; or `lowest`, where that is no finding and saves drawing."""
+        """The p-value of one group against the reference; `lowest`, a lower bound, if it is no finding, which saves the draws."""
         sides = [slice(self.start[k], self.start[k + 1]) for k in (group, 0)]
         n, s = (np.array([values[side].sum(0) for side in sides]) for values in (self.n, self.s))
         if not (n > 0).all():
@@ -158,11 +157,11 @@ class _Table:
         if self.known(group):
             n, s = (np.concatenate([values[side] for side in sides]) for values in (self.n, self.s))
             columns = _columns(n, s)
-            mine = columns[: self.start[group + 1] - self.start[group]].sum(0)
-            return math.erfc(float(_statistic(mine, columns.sum(0), self.sign, True)) / math.sqrt(2))
+            group_sums = columns[: self.start[group + 1] - self.start[group]].sum(0)
+            return math.erfc(float(_statistic(group_sums, columns.sum(0), self.sign, True)) / math.sqrt(2))
         if lowest > NO_SIGN:
             return lowest
-        return _drawn(self, sides, first, draws, most, generator(seed, name))
+        return _random_p_value(self, sides, first, draws, most, generator(seed, name))
 
     def _many(self, side: slice) -> bool:
         n, s = self.n[side], self.s[side]
@@ -170,32 +169,32 @@ class _Table:
 
 
 def hypergeometric_p(hits: int, rows: int, other_hits: int, other_rows: int) -> float:
-    """The exact two-sided p-value of a difference of two proportions: its size against all ways to choose `rows` of all rows.
+    """The exact two-sided p-value of a difference of two proportions, over all ways to choose `rows` of all rows.
 
     >>> round(hypergeometric_p(3, 3, 0, 3), 9), hypergeometric_p(1, 2, 1, 2)
     (0.1, 1.0)
     """
-    total, everyone = hits + other_hits, rows + other_rows
-    mean = total * rows / everyone
-    spread = math.sqrt(max(mean * (everyone - total) * other_rows / everyone / max(everyone - 1, 1), 0.0))
-    away = abs(hits - mean) - 1e-9 * max(mean, 1.0)
-    if spread == 0 or away <= 0:
+    total, all_rows = hits + other_hits, rows + other_rows
+    mean = total * rows / all_rows
+    sd = math.sqrt(max(mean * (all_rows - total) * other_rows / all_rows / max(all_rows - 1, 1), 0.0))
+    distance = abs(hits - mean) - 1e-9 * max(mean, 1.0)
+    if sd == 0 or distance <= 0:
         return 1.0
-    if away > FAR * spread:
-        return max(math.erfc(away / spread / math.sqrt(2)), math.ulp(0.0))
-    reach = away + 12 * spread + 2
+    if distance > FAR * sd:
+        return max(math.erfc(distance / sd / math.sqrt(2)), math.ulp(0.0))
+    reach = distance + 12 * sd + 2
     low, high = max(0, total - other_rows, math.floor(mean - reach)), min(total, rows, math.ceil(mean + reach))
     x = np.arange(low, high + 1, dtype=np.float64)
     before = x[:-1]
     steps = np.log((total - before) * (rows - before)) - np.log((before + 1) * (other_rows - total + before + 1))
     log = np.concatenate([[0.0], np.cumsum(steps)])
-    chance = np.exp(log - log.max())
-    return min(1.0, float(chance[np.abs(x - mean) >= away].sum() / chance.sum()))
+    probability = np.exp(log - log.max())
+    return min(1.0, float(probability[np.abs(x - mean) >= distance].sum() / probability.sum()))
 
 
-def _units(patient: IntArray, code: IntArray, rows: bool) -> tuple[IntArray, IntArray]:
-    """The unit of each row, 0 .. U-1, a (patient, group); and the group of each unit. Units are sorted by group."""
-    if rows:
+def _units(patient: IntArray, code: IntArray, by_row: bool) -> tuple[IntArray, IntArray]:
+    """The unit of each row, 0 .. U-1, a (patient, group) pair, and the group of each unit. Units are sorted by group."""
+    if by_row:
         order = np.argsort(code, kind="stable")
         unit = np.empty(len(code), dtype=np.int64)
         unit[order] = np.arange(len(code))
@@ -207,10 +206,10 @@ def _units(patient: IntArray, code: IntArray, rows: bool) -> tuple[IntArray, Int
 
 def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, unit: IntArray, group: IntArray, groups: int) -> _Table:
     signed = {MEASURES[measure].rate: 1.0} if is_quotient(measure) else terms(measure)
-    counted = {"selection": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
+    denominator = {"selection": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
     event = {"selection": f, "tpr": f, "fpr": f, "ppv": y, "npv": 1 - y}
-    n: FloatArray = np.stack([np.bincount(unit, w * counted[rate], len(group)) for rate in signed], axis=1)
-    s: FloatArray = np.stack([np.bincount(unit, w * counted[rate] * event[rate], len(group)) for rate in signed], axis=1)
+    n: FloatArray = np.stack([np.bincount(unit, w * denominator[rate], len(group)) for rate in signed], axis=1)
+    s: FloatArray = np.stack([np.bincount(unit, w * denominator[rate] * event[rate], len(group)) for rate in signed], axis=1)
     used = (n > 0).any(1)
     n, s, group = n[used], s[used], group[used]
     pattern = np.zeros(len(n), np.int64) if "selection" in signed else (n > 0) @ (1 << np.arange(len(signed)))
@@ -220,17 +219,17 @@ def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, unit: IntA
 
 
 def _columns(n: FloatArray, s: FloatArray) -> FloatArray:
-    """What the statistic is computed from, additive over units: n, residuals e from the rates of both groups, and products e e'."""
+    """The columns whose sums over units determine the statistic: n, residuals e from the rates of both groups, and products e e'."""
     e = s - n * ratio(s.sum(0), n.sum(0))
     squares = [e[:, [r]] * e[:, [q]] for r in range(n.shape[1]) for q in range(n.shape[1])]
     return np.concatenate([n, e, *squares], axis=1)
 
 
-def _statistic(mine: FloatArray, total: FloatArray, sign: FloatArray, studentised: bool) -> FloatArray:
-    """|gap| (...) of the sums of one group (..., columns), the reference having the rest of the total; over its standard error if asked."""
+def _statistic(group_sums: FloatArray, total: FloatArray, sign: FloatArray, studentised: bool) -> FloatArray:
+    """|gap| (...) from the sums of one group (..., columns) and of both groups; divided by its standard error if `studentised`."""
     rates = len(sign)
-    gap, variance = np.zeros(mine.shape[:-1]), np.zeros(mine.shape[:-1])
-    for sums, side in ((mine, 1.0), (total - mine, -1.0)):
+    gap, variance = np.zeros(group_sums.shape[:-1]), np.zeros(group_sums.shape[:-1])
+    for sums, side in ((group_sums, 1.0), (total - group_sums, -1.0)):
         share = sign / np.where(sums[..., :rates] > 1e-12, sums[..., :rates], np.nan)
         gap += side * (share * sums[..., rates : 2 * rates]).sum(-1)
         products = sums[..., 2 * rates :].reshape(*sums.shape[:-1], rates, rates)
@@ -242,76 +241,102 @@ def _statistic(mine: FloatArray, total: FloatArray, sign: FloatArray, studentise
     return np.where(size <= 1e-12, size, np.divide(size, scale, out=np.full_like(size, np.inf), where=~(scale <= 1e-15)))
 
 
-def _drawn(table: _Table, sides: list[slice], first: int, draws: int, most: int, rng: np.random.Generator) -> float:
-    """The p-value from random permutations of the two groups, within strata; from the `first` ones where they show no sign of a gap."""
+def _random_p_value(table: _Table, sides: list[slice], first: int, draws: int, most: int, rng: np.random.Generator) -> float:
+    """The p-value from random permutations of the two groups within strata; only from the `first` ones if these show no sign of a gap."""
     n, s, stratum = (np.concatenate([values[side] for side in sides]) for values in (table.n, table.s, table.stratum))
-    mine = np.zeros(len(n), bool)
-    mine[: sides[0].stop - sides[0].start] = True
+    in_group = np.zeros(len(n), bool)
+    in_group[: sides[0].stop - sides[0].start] = True
     columns = _columns(n, s)
     total, studentised = columns.sum(0), not table.single
-    seen = _statistic(columns[mine].sum(0), total, table.sign, studentised)
-    lines = np.concatenate([n, s], axis=1)
-    parts = [_Stratum.of(columns[here], lines[here], mine[here]) for here in (stratum == k for k in np.unique(stratum))]
+    observed = _statistic(columns[in_group].sum(0), total, table.sign, studentised)
+    units = np.concatenate([n, s], axis=1)
+    strata = [_Stratum.of(columns[rows], units[rows], in_group[rows]) for rows in (stratum == k for k in np.unique(stratum))]
+    width = max(len(each.columns) for each in strata)
 
-    def extreme(number: int) -> int:
-        block, count = max(1, BLOCK // max(part.width for part in parts)), 0
+    def count_extreme(number: int) -> int:
+        block, count = max(1, BLOCK // width), 0
         for begin in range(0, number, block):
-            sums = np.sum([part.draw(min(block, number - begin), rng) for part in parts], axis=0)
-            found = _statistic(sums, total, table.sign, studentised)
-            count += int((~(found < seen * (1 - 1e-9) - 1e-12)).sum())  # one without a value, for lack of a cell, counts as extreme
+            sums = np.sum([each.draw(min(block, number - begin), rng) for each in strata], axis=0)
+            permuted = _statistic(sums, total, table.sign, studentised)
+            count += int((~(permuted < observed * (1 - 1e-9) - 1e-12)).sum())  # NaN, for lack of a cell, counts as extreme
         return count
 
     if first < draws:
-        count = extreme(first)
-        if count >= FEW_EXCEED * 2:  # the p-value is above 0.2: no finding, whatever the others show
+        count = count_extreme(first)
+        if count >= FEW_EXCEED * 2:  # the p-value is above 0.2: no finding, whatever further draws show
             return (1 + count) / (1 + first)
-        count += extreme(draws - first)
+        count += count_extreme(draws - first)
     else:
-        count = extreme(draws)
+        count = count_extreme(draws)
     if count < FEW_EXCEED:
-        further = min(most, max(draws, MOST_WORK // max(part.width for part in parts))) - draws
-        count, draws = count + (extreme(further) if further > 0 else 0), draws + max(further, 0)
+        further = max(min(most, max(draws, MOST_WORK // width)) - draws, 0)
+        count, draws = count + count_extreme(further), draws + further
     return (1 + count) / (1 + draws)
 
 
 @dataclass(frozen=True, eq=False)
 class _Stratum:
-    """Units among which two groups are permuted, by kind where that is faster: which patient of a kind is chosen does not matter."""
+    """Units among which two groups are permuted; units of the same kind are interchangeable and counted, if that is faster."""
 
     columns: FloatArray  # (kinds, columns)
-    counts: IntArray | None  # (kinds,) None: one of each
+    counts: IntArray | None  # (kinds,) None: one unit of each kind
     chosen: int  # units of the group
     total: FloatArray  # of the columns
 
-    @property
-    def width(self) -> int:
-        return len(self.columns)
-
     @classmethod
-    def of(cls, columns: FloatArray, lines: FloatArray, mine: npt.NDArray[np.bool_]) -> "_Stratum":
-        chosen, total = int(mine.sum()), columns.sum(0)
-        first, counts = _kinds(lines)
-        kind, begin, each = NANOSECONDS
-        by_kind = kind * len(first) <= begin + each * min(chosen, len(mine) - chosen)
+    def of(cls, columns: FloatArray, units: FloatArray, in_group: npt.NDArray[np.bool_]) -> "_Stratum":
+        chosen, total = int(in_group.sum()), columns.sum(0)
+        first, counts = _kinds(units)
+        per_kind, per_draw, per_unit = NANOSECONDS
+        by_kind = per_kind * len(first) <= per_draw + per_unit * min(chosen, len(in_group) - chosen)
         return cls(columns[first], counts, chosen, total) if by_kind else cls(columns, None, chosen, total)
 
     def draw(self, draws: int, rng: np.random.Generator) -> FloatArray:
         """Sums of the columns over the units that a random permutation assigns to the group, (draws, columns)."""
         if self.counts is not None:
-            taken = rng.multivariate_hypergeometric(self.counts, self.chosen, size=draws, method="marginals")
-            return np.asarray(taken @ self.columns, dtype=np.float64)
+            sampled = rng.multivariate_hypergeometric(self.counts, self.chosen, size=draws, method="marginals")
+            return np.asarray(sampled @ self.columns, dtype=np.float64)
         units = len(self.columns)
         fewer = min(self.chosen, units - self.chosen)
         sums = np.array([self.columns[rng.choice(units, fewer, replace=False, shuffle=False)].sum(0) for _ in range(draws)])
         return sums if fewer == self.chosen else self.total - sums
 
 
-def _kinds(lines: FloatArray) -> tuple[IntArray, IntArray]:
-    """Where each different line of a table (units, columns) is first, and how often it is there."""
-    key = np.zeros(len(lines), np.int64)
-    for column in lines.T:
+def _kinds(units: FloatArray) -> tuple[IntArray, IntArray]:
+    """The position of the first of each distinct row of a table (units, columns), and how often it occurs."""
+    key = np.zeros(len(units), np.int64)
+    for column in units.T:
         values, place = np.unique(column, return_inverse=True)
         if len(values) > 1:
-            key = np.unique(key * len(values) + place, return_inverse=True)[1]  # again from 0, so that products of many columns stay small
+            key = np.unique(key * len(values) + place, return_inverse=True)[1]  # renumbered, so that keys of many columns do not overflow
     _, first, counts = np.unique(key, return_index=True, return_counts=True)
     return np.asarray(first, dtype=np.int64), np.asarray(counts, dtype=np.int64)
+
+
+def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> FloatArray:
+    """The p-values that `p_values` computes without draws in large cells, from sums alone (groups - 1,); NaN if a cell is not large."""
+    signed = coefficients(measure)
+    names = tuple(signed)
+    top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
+    signs = np.array(list(signed.values()))
+    value, patients, rows = (
+        np.stack([getter(name) for name in names], axis=-1) for getter in (moments.value, moments.patients, moments.rows_of)
+    )
+    with np.errstate(invalid="ignore"):
+        large = np.logical_and.reduce((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)
+    exact = not weighted and len(names) == 1 and bool((rows == patients).all())
+    found = np.full(len(moments.total) - 1, np.nan)
+    for k in range(1, len(moments.total)):
+        if not (large[k] and large[0]):
+            continue
+        sides = moments.total[[k, 0]]  # (2, columns): the group and the reference
+        n, s = sides @ bottom.T, sides @ top.T  # (2, rates)
+        if exact:
+            found[k - 1] = hypergeometric_p(*(round(float(x)) for x in (s[0, 0], n[0, 0], s[1, 0], n[1, 0])))
+            continue
+        residual = top - (s.sum(0) / n.sum(0))[:, None] * bottom  # from the rates of both groups together
+        share = signs / n
+        gap = float(share[0] @ (residual @ sides[0]) - share[1] @ (residual @ sides[1]))
+        variance = sum(float(share[j] @ (residual @ moments.second[side] @ residual.T) @ share[j]) for j, side in ((0, k), (1, 0)))
+        found[k - 1] = math.erfc(abs(gap) / math.sqrt(variance) / math.sqrt(2))
+    return found

@@ -1,8 +1,8 @@
-"""Recalibration of scores by a strictly increasing map: Platt's, logit P(y = 1) = intercept + slope * logit(score), and what it is worth.
+"""Recalibration of scores by Platt scaling, logit P(y = 1) = intercept + slope * logit(score), and a summary of calibration.
 
-Platt, "Probabilistic outputs for support vector machines", 1999, with his targets for labels, which are a little short of 0 and 1, so that
-the slope stays finite where the scores separate the labels. The target may be a probability as well. Two numbers: more rows than a repair
-has would be needed to fit a bent curve without its dents, and an affine map of the logit can be part of a network's last layer.
+Platt, "Probabilistic outputs for support vector machines", 1999, with his smoothed targets for labels, slightly inside 0 and 1, so that the
+slope stays finite if the scores separate the labels. The target may also be a probability. The map has only two parameters because a repair
+set has too few rows for a flexible curve, and because an affine map of the logit can be part of a network's last layer.
 """
 
 from dataclasses import asdict, dataclass
@@ -36,20 +36,21 @@ class LogitMap:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far scores are from labels, or from probabilities: mean difference, slope of the logits, mean distance over ten bins."""
+    """The calibration of scores against labels or probabilities."""
 
-    in_the_large: float
-    slope: float  # NaN where it cannot be estimated
-    error: float
+    in_the_large: float  # mean score minus mean target
+    slope: float  # of the logits; NaN if it cannot be estimated
+    error: float  # mean distance over ten bins
 
     @classmethod
     def of(cls, score: FloatArray, target: FloatArray | IntArray, weight: FloatArray | None = None) -> "Calibration":
         """The calibration of all rows together, against labels or probabilities."""
         w = np.ones(len(score)) if weight is None else weight
         place = np.minimum((score * BINS).astype(np.int64), BINS - 1)
-        off = sums_at(place, w * (score - target), BINS)
-        fitted = _regression(score, np.asarray(target, dtype=np.float64), w)
-        return cls(float(off.sum() / w.sum()), np.nan if fitted is None else fitted[0], float(np.abs(off).sum() / w.sum()))
+        difference = sums_at(place, w * (score - target), BINS)
+        fitted = _logistic_regression(score, np.asarray(target, dtype=np.float64), w)
+        slope = np.nan if fitted is None else fitted[0]
+        return cls(float(difference.sum() / w.sum()), slope, float(np.abs(difference).sum() / w.sum()))
 
     def to_dict(self) -> dict[str, float]:
         """Plain values for JSON."""
@@ -57,47 +58,47 @@ class Calibration:
 
 
 def clipped_logit(score: FloatArray) -> FloatArray:
-    """The logits of scores, finite at 0 and 1 too."""
+    """The logits of scores, finite even at 0 and 1."""
     return logit(np.clip(score, EDGE, 1 - EDGE))
 
 
 def logit_map(score: FloatArray, target: FloatArray | IntArray, weight: FloatArray | None = None) -> LogitMap | None:
-    """The map that makes these scores fit these labels, or probabilities, best; None where none that increases does.
+    """The map that fits the scores best to these labels or probabilities; None if it is not increasing or cannot be estimated.
 
     >>> rng = np.random.default_rng(0)
     >>> z, u = rng.normal(size=20_000), rng.random(20_000)
-    >>> found = logit_map(expit(2 * z + 1), (u < expit(z)).astype(int))  # scores that are too extreme, and too high
-    >>> round(found.slope, 1), round(found.intercept, 1)
+    >>> fitted = logit_map(expit(2 * z + 1), (u < expit(z)).astype(int))  # the scores are too extreme, and too high
+    >>> round(fitted.slope, 1), round(fitted.intercept, 1)
     (0.5, -0.5)
     """
-    w, wanted = np.ones(len(score)) if weight is None else weight, np.asarray(target, dtype=np.float64)
-    if np.isin(wanted, (0.0, 1.0)).all():
-        positives, negatives = float(w @ wanted), float(w @ (1 - wanted))
+    w, smoothed = np.ones(len(score)) if weight is None else weight, np.asarray(target, dtype=np.float64)
+    if np.isin(smoothed, (0.0, 1.0)).all():
+        positives, negatives = float(w @ smoothed), float(w @ (1 - smoothed))
         if min(positives, negatives) <= 0:
             return None
-        wanted = np.where(wanted == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    fitted = _regression(score, wanted, w)
+        smoothed = np.where(smoothed == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    fitted = _logistic_regression(score, smoothed, w)
     return None if fitted is None or not fitted[0] > 0 else LogitMap(*fitted)
 
 
-def _regression(score: FloatArray, target: FloatArray, w: FloatArray) -> tuple[float, float] | None:
-    """Slope and intercept of the logistic regression of targets in [0, 1] on the logits of scores; None where there is none."""
+def _logistic_regression(score: FloatArray, target: FloatArray, w: FloatArray) -> tuple[float, float] | None:
+    """Slope and intercept of the logistic regression of targets in [0, 1] on the logits of scores; None if it cannot be estimated."""
     x = clipped_logit(score)
     if np.ptp(x) == 0 or np.ptp(target) == 0:
         return None
-    mean, spread = np.average(x, weights=w), x.std()
-    z = np.column_stack([(x - mean) / spread, np.ones(len(x))])
-    theta = np.array([spread, mean])  # the scores as they are
+    mean, sd = np.average(x, weights=w), x.std()
+    z = np.column_stack([(x - mean) / sd, np.ones(len(x))])
+    theta = np.array([sd, mean])  # slope 1 and intercept 0 on the original scale
 
-    def loss(at: FloatArray) -> float:
-        raw = z @ at
-        return float(w @ (np.logaddexp(0, raw) - target * raw))
+    def loss(theta: FloatArray) -> float:
+        eta = z @ theta
+        return float(w @ (np.logaddexp(0, eta) - target * eta))
 
     reached = loss(theta)
     for _ in range(NEWTON):
         mu = expit(z @ theta)
-        slope = z.T @ (w * (mu - target))
-        step = np.linalg.lstsq((z * (w * mu * (1 - mu))[:, None]).T @ z, slope, rcond=None)[0]
+        gradient = z.T @ (w * (mu - target))
+        step = np.linalg.lstsq((z * (w * mu * (1 - mu))[:, None]).T @ z, gradient, rcond=None)[0]
         for _ in range(HALVINGS):
             if loss(theta - step) <= reached + CONVERGED:
                 break
@@ -105,5 +106,5 @@ def _regression(score: FloatArray, target: FloatArray, w: FloatArray) -> tuple[f
         theta, reached = theta - step, loss(theta - step)
         if np.abs(step).max() < CONVERGED:
             break
-    found = float(theta[0] / spread), float(theta[1] - theta[0] * mean / spread)
-    return found if np.isfinite(found).all() else None
+    fitted = float(theta[0] / sd), float(theta[1] - theta[0] * mean / sd)
+    return fitted if np.isfinite(fitted).all() else None

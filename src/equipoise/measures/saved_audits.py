@@ -1,7 +1,8 @@
-"""Audits read back from their JSON, with the numbers that were written, so that a page or a comparison can be made from the file."""
+"""Audits read from the JSON file that `audit --out` wrote, for a report or a comparison without the data."""
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,18 +17,18 @@ from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.moments import Moments
+from equipoise.measures.paired_changes import Baseline, Versus
+from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
-from equipoise.measures.target_gaps import Baseline, Versus
-from equipoise.measures.thresholds import Rule, Threshold
 
-ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas
-TEXT = ("group", "attribute", "measure", "note")
+ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
+TEXT = ("group", "attribute", "measure", "note")  # columns that are text even if they look like numbers
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
 
 
 @dataclass(frozen=True)
 class Described:
-    """The rule of a saved audit that is not a threshold: its words are known, its decisions are not."""
+    """The decision rule of a saved audit, if it is not a threshold: only its description is known."""
 
     words: str
     needs_group: bool = False
@@ -35,7 +36,7 @@ class Described:
     KIND: ClassVar[str] = "described"
 
     def decide(self, scores: Scores) -> FloatArray:
-        """An error: the file has the words of the rule only."""
+        """Raises an error: the file has only the description of the rule."""
         raise BadInput(f"{scores.name!r} cannot be decided by a rule that was read from an audit: {self.words}. Load the rule's own file.")
 
     def describe(self) -> str:
@@ -50,52 +51,51 @@ class Described:
 
 
 def read_audit(path: str | Path) -> Audit | Audits:
-    """The audit, or the audits of several labels, in a JSON file that `audit --out` wrote.
-
-    Raises an error that says what the file is instead, or by which version it was written.
-    """
-    place = Path(path)
+    """The audit, or the audits of several labels, in a JSON file that `audit --out` wrote; raises an error for any other file."""
+    file = Path(path)
     try:
-        plain = json.loads(place.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput(f"{place} does not exist. {MADE_BY}") from None
+        raise BadInput(f"{file} does not exist. {MADE_BY}") from None
     except (ValueError, OSError, RecursionError) as error:
-        raise BadInput(f"{place} is not a JSON file of an audit: {error}. {MADE_BY}") from None
-    return audit_from(plain, str(place))
+        raise BadInput(f"{file} is not a JSON file of an audit: {error}. {MADE_BY}") from None
+    return audit_from(document, str(file))
 
 
 def audit_from(plain: object, where: str = "the audit") -> Audit | Audits:
-    """The audit in the plain values of `Audit.to_dict` or `Audits.to_dict`."""
-    known: Mapping[str, Any] = plain if isinstance(plain, Mapping) else {}
-    schema, version = known.get("schema"), known.get("schema_version")
+    """The audit from the plain values of `Audit.to_dict` or `Audits.to_dict`."""
+    document: Mapping[str, Any] = plain if isinstance(plain, Mapping) else {}
+    schema, version = document.get("schema"), document.get("schema_version")
     if schema not in (ONE, SEVERAL):
         found = f"the schema {schema!r}" if schema else "no schema"
         raise BadInput(f"{where}: expected the JSON of an audit (schema {ONE!r} or {SEVERAL!r}); it has {found}. {MADE_BY}")
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. Run the audit again.")
     try:
-        return _audits(known) if schema == SEVERAL else _audit(known)
+        return _audits(document) if schema == SEVERAL else _audit(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise BadInput(f"{where} is not a complete audit ({problem}). Run the audit again, and do not edit its file.") from None
 
 
 def _audits(plain: Mapping[str, Any]) -> Audits:
-    audits = {str(label): _audit(own) for label, own in plain["labels"].items()}
-    told = plain.get("no_finding")
-    clear = None if told is None else audits[told["label"]] if told.get("label") else _audit(told["audit"])
-    return Audits(audits, str(plain["kind"]), str(plain["name"]), clear)
+    audits = {str(label): _audit(each) for label, each in plain["labels"].items()}
+    document = plain.get("no_finding")
+    no_finding = None if document is None else audits[document["label"]] if document.get("label") else _audit(document["audit"])
+    return Audits(audits, str(plain["kind"]), str(plain["name"]), no_finding)
 
 
 def _audit(plain: Mapping[str, Any]) -> Audit:
-    estimates = {name: _estimate(own) for name, own in plain.items() if isinstance(own, Mapping) and {"value", "low", "high"} <= set(own)}
     curves = _frame(plain["curves"], CURVES)
-    numbers = {field.name for field in fields(Settings)} & set(plain["settings"])
+    names = {field.name for field in fields(Settings)} & set(plain["settings"])
     cuts = tuple(sorted(curves["threshold"].unique())) if len(curves) else ()
-    settings = Settings(**{name: plain["settings"][name] for name in numbers}, thresholds=cuts)
+    settings = Settings(**{name: plain["settings"][name] for name in names}, thresholds=cuts)
     varying = tuple(Varying(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
+    groups_by_attribute = Counter(row["attribute"] for row in plain["groups"])
     return Audit(
-        estimates=estimates,
+        estimates={
+            name: _estimate(each) for name, each in plain.items() if isinstance(each, Mapping) and {"value", "low", "high"} <= set(each)
+        },
         groups=_frame(plain["groups"]).set_index("group"),
         gaps=_frame(plain["gaps"]),
         rule=_rule(plain),
@@ -114,28 +114,24 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         shrink="shrunken_gaps" in plain,
         baseline=_baseline(plain.get("baseline")),
         label=str(plain["label"]),
-        sums={name: _sums(own, name, plain["groups"]) for name, own in plain["sums"].items()},
+        sums={name: Moments.from_dict(each, groups_by_attribute[name]) for name, each in plain["sums"].items()},
         digest=plain["digest"],
     )
 
 
-def _sums(plain: Mapping[str, Any], attribute: str, groups: Sequence[Mapping[str, Any]]) -> Moments:
-    return Moments.from_dict(plain, sum(row["attribute"] == attribute for row in groups))
-
-
 def _estimate(plain: Mapping[str, Any]) -> Estimate:
     names = {field.name for field in fields(Estimate)}
-    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in plain.items() if name in names}
-    return Estimate(**known)
+    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in plain.items() if name in names}
+    return Estimate(**values)
 
 
 def _frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """A frame of records, in which None stands for NaN in columns of numbers."""
+    """The frame of records; None becomes NaN in columns of numbers."""
     frame = pd.DataFrame(records, columns=columns if not records else None)
     for name in frame.columns:
-        texts = name in TEXT or frame[name].map(lambda value: isinstance(value, str)).any()
-        whole = frame[name].map(lambda value: isinstance(value, (bool, int))).all()
-        if not texts and not whole:
+        is_text = name in TEXT or frame[name].map(lambda value: isinstance(value, str)).any()
+        is_whole = frame[name].map(lambda value: isinstance(value, (bool, int))).all()
+        if not is_text and not is_whole:
             frame[name] = frame[name].astype(float)
     return frame
 
@@ -150,8 +146,9 @@ def _rule(plain: Mapping[str, Any]) -> Rule:
 def _baseline(plain: Mapping[str, Any] | None) -> Baseline | None:
     if plain is None:
         return None
-    about = {field.name: plain[field.name] for field in fields(Baseline) if field.name not in ("original", "repaired")}
-    return Baseline(**about, original=_versus(plain["original"]), repaired=None if not plain["repaired"] else _versus(plain["repaired"]))
+    values = {field.name: plain[field.name] for field in fields(Baseline)}
+    values |= {"original": _versus(plain["original"]), "repaired": None if not plain["repaired"] else _versus(plain["repaired"])}
+    return Baseline(**values)
 
 
 def _versus(plain: Mapping[str, Any]) -> Versus:

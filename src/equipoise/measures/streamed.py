@@ -1,11 +1,11 @@
-"""The audit of tables on disk, of any number of rows, in memory that does not grow with them.
+"""Audits of tables on disk, in memory that does not grow with the number of rows.
 
-Several labels of one table are read together and measured one after another, in the memory of one; they are one family of comparisons.
-A table of up to `HELD` rows is audited as it is in memory, exactly. A larger one is kept in files that each hold all rows of their
-patients, and is audited by sums over those files:
+Several labels of one table are read together and estimated one after another, in the memory of one; they are one family of comparisons.
+A table of up to `HELD` rows is audited in memory, exactly. A larger one is written to files that each hold all rows of their patients, and
+is audited by sums over these files:
 
 - rates, gaps, their intervals and tests, accuracy, balanced accuracy and F1 follow from sums by patient and their second moments, which
-  add up: the same numbers as in memory
+  can be added: the numbers are the same as in memory
 - Brier score and calibration in the large are means over rows, so they follow from such sums too
 - AUROC and average precision come from counts of scores in narrow bins
 - calibration intercept, slope and error, operating points and decision curves, and the test of a group with few patients, use a random
@@ -16,330 +16,159 @@ patients, and is audited by sums over those files:
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Unpack
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
-import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, patients_varying, read_labels
 from equipoise.errors import BadInput
-from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, none_of_rows
-from equipoise.measures.auditing import Asked, AuditOptions, Measured, Progress, audits_of, measured, no_finding_asked, overall_measures
+from equipoise.measures.audit import Audits
+from equipoise.measures.auditing import (
+    Asked,
+    AttributeEstimates,
+    AuditOptions,
+    Progress,
+    UntestedAudit,
+    assemble,
+    audits_of,
+    options_of_no_finding,
+    untested_audit,
+)
 from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, aurocs, coefficients, frames_of, performance_of
+from equipoise.measures.estimates import Estimate, Settings, performance_limits
 from equipoise.measures.intervals import Limits, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.many_rows import BINS, SAMPLED, Binned, Losses, losses_of, of_all_rows, score_bins
+from equipoise.measures.large_samples import BINS, SAMPLED, Binned, Losses, losses_of, score_bins, with_losses
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.permutation import MANY, MANY_EVENTS, hypergeometric_p, p_values
-from equipoise.measures.score_measures import CURVES, EVERYONE, ScoreMeasures, estimate_scores, with_score_measures
-from equipoise.measures.thresholds import Rule
+from equipoise.measures.no_finding import DERIVED, NO_FINDING, none_of_rows, require_several_labels
+from equipoise.measures.performance import aurocs
+from equipoise.measures.permutation import large_cell_p_values, p_values
+from equipoise.measures.rules import Rule
+from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, everyone, rows_by_group
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
-class Source(Protocol):
-    """Rows in parts, each with all rows of its patients."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def attributes(self) -> tuple[Attribute, ...]: ...
-    @property
-    def whole(self) -> bool: ...
-    @property
-    def count(self) -> int: ...
-    def parts(self) -> Iterator[Scores]: ...
-
-
 @dataclass(eq=False)
 class _Tally:
-    """The sums of one attribute, part by part."""
+    """Running sums for the groups of one attribute, with a sample of the rows."""
 
     groups: int
-    sums: Moments | None = None
-    losses: Losses | None = None
-    counts: FloatArray = field(init=False)  # (groups, 2, bins): weight of the rows by label and bin of the score
-    rows: FloatArray | None = None  # the same without weights, where there are weights
-    width: int = 1  # neighbouring bins that are joined
+    moments: Moments = field(init=False)
+    losses: Losses = field(init=False)
+    bin_width: int = 1  # number of neighbouring bins that are joined
+    bin_weights: FloatArray = field(init=False)  # (groups, 2, bins): weight of the rows by label and bin of the score
+    bin_counts: FloatArray | None = None  # (groups, 2, bins): number of rows, if there are weights
+    binned: Binned = field(init=False)  # from the second pass on
 
     def __post_init__(self) -> None:
-        while 2 * self.groups * (BINS // self.width + 1) > MOST_BINS:
-            self.width *= 2
-        self.counts = np.zeros((self.groups, 2, BINS // self.width + 1))
-        self.sampled: list[tuple[Any, ...]] = []
-        self.kept = np.zeros(self.groups, np.int64)  # rows of each group in the sample
-        self.patients = 0
+        none = np.zeros(0, np.int64)
+        self.moments, self.losses = moments_of(none, none, none, self.groups, none), Losses.zeros(self.groups)
+        while 2 * self.groups * (BINS // self.bin_width + 1) > MOST_BINS:
+            self.bin_width *= 2
+        self.bin_weights = np.zeros((self.groups, 2, BINS // self.bin_width + 1))
+        self._sampled: list[tuple[Any, ...]] = []
+        self._sampled_rows = np.zeros(self.groups, np.int64)
+        self._patients = 0
 
-    def add(
-        self, f: FloatArray, y: IntArray, score: FloatArray, bins: IntArray, codes: IntArray, units: IntArray, w: FloatArray | None
-    ) -> None:
-        """Adds the rows of one part."""
-        own = moments_of(f, y, codes, self.groups, units, w)
-        self.sums = own if self.sums is None else self.sums + own
-        lost = losses_of(Scored.of(score, y, codes, self.groups, units, w))
-        self.losses = lost if self.losses is None else self.losses + lost
-        known = codes >= 0
-        cell = ((codes * 2 + y) * self.counts.shape[-1] + bins // self.width)[known]
-        self.counts += np.bincount(cell, None if w is None else w[known], self.counts.size).reshape(self.counts.shape)
+    def add(self, part: Scores, f: FloatArray, bins: IntArray, codes: IntArray, units: IntArray) -> None:
+        """Adds the rows of one part, in the first pass."""
+        y, score, w = part.y, part.score, part.weight
+        self.moments += moments_of(f, y, codes, self.groups, units, w)
+        self.losses += losses_of(Scored.of(score, y, codes, self.groups, units, w))
+        known, shape = codes >= 0, self.bin_weights.shape
+        cell = ((codes * 2 + y) * shape[-1] + bins // self.bin_width)[known]
+        self.bin_weights += np.bincount(cell, None if w is None else w[known], self.bin_weights.size).reshape(shape)
         if w is not None:
-            plain = np.bincount(cell, minlength=self.counts.size).reshape(self.counts.shape)
-            self.rows = plain.astype(np.float64) if self.rows is None else self.rows + plain
-        open_ = np.append(self.kept < SAMPLED, False)
-        rows = np.flatnonzero(open_[codes])
-        self.sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self.patients, None if w is None else w[rows]))
-        self.kept += np.bincount(codes[rows], minlength=self.groups)
-        self.patients += int(units.max(initial=-1)) + 1
+            counts = np.bincount(cell, minlength=self.bin_weights.size).reshape(shape).astype(np.float64)
+            self.bin_counts = counts if self.bin_counts is None else self.bin_counts + counts
+        needs_more = np.append(self._sampled_rows < SAMPLED, False)  # the last is of rows without a group
+        rows = np.flatnonzero(needs_more[codes])
+        self._sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self._patients, None if w is None else w[rows]))
+        self._sampled_rows += np.bincount(codes[rows], minlength=self.groups)
+        self._patients += int(units.max(initial=-1)) + 1
 
-    def sample(self, keep: IntArray) -> tuple[IntArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray | None]:
-        """The sampled rows of the groups in `keep` (their new codes by old ones): y, scores, decisions, codes, patients and weights."""
-        joined: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*self.sampled, strict=True)]
-        y, score, f, codes, units, w = joined
-        return y, score, f, np.append(keep, -1)[codes], grouped(units, self.patients)[1], w
+    def rank(self) -> None:
+        """Computes AUROC and average precision, whose variances between patients need a second pass."""
+        self.binned = Binned.of(self.bin_weights, self.bin_counts)
 
-
-def measured_in_parts(stored: Source, asked: Asked, progress: Progress | None, *, scored: bool = True) -> Measured:
-    """Every estimate of an audit, from sums over the parts; `scored` as in `measured`."""
-    shape = tuple(len(a.levels) for a in stored.attributes)
-    sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
-    if math.prod(shape) * 2 > MOST_BINS // 16:
-        raise BadInput(
-            f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
-        )
-    tallies = [_Tally(size) for size in sizes]
-    steps, done, patients, rows = 2 * stored.count, 0, 0, 0
-    varied = np.zeros(len(stored.attributes), np.int64)
-    weighted = named = False
-    for part in stored.parts():
-        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
-        for tally, codes in zip(tallies, _codes(part, shape), strict=True):
-            tally.add(f, part.y, part.score, bins, codes, units, part.weight)
-        patients, rows = patients + int(units.max(initial=-1)) + 1, rows + len(part)
-        varied += [patients_varying(a, part.patients) for a in part.attributes]
-        weighted, named = part.weight is not None, part.patients is not None
-        done = _told(progress, done, steps)
-    ranked = [Binned.of(tally.counts, tally.rows) for tally in tallies]
-    for part in stored.parts():
-        units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
-        for tally, own, codes in zip(tallies, ranked, _codes(part, shape), strict=True):
-            own.add(part.y, bins // tally.width, codes, units, part.weight)
-        done = _told(progress, done, steps)
-    attributes, kept = _attributes(stored, tallies, shape)
-    return _Whole(stored, asked, tallies, ranked, attributes, kept, patients if named else None, rows, varied, weighted, scored).measured()
+    def sums(self, groups: IntArray, attribute: Attribute, name: str, *, has_patients: bool) -> "_AttributeSums":
+        """The sums of the groups that have rows; `groups` are their codes here, in the order of the attribute."""
+        code = np.full(self.groups + 1, -1)
+        code[groups] = np.arange(len(groups))
+        columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
+        y, score, f, codes, units, weight = columns
+        units = grouped(units, self._patients)[1]
+        sampled = replace(attribute, codes=code[codes])
+        patients: Any = units if has_patients else None  # numbers instead of ids
+        sample = Scores(y, score, (sampled,), patients, np.arange(len(y)).astype(object), name, weight)
+        return _AttributeSums(self.moments.taken(groups), self.losses.taken(groups), self.binned, groups, sample, units, f)
 
 
-def _told(progress: Progress | None, done: int, steps: int) -> int:
-    if progress:
-        progress(done + 1, steps)
-    return done + 1
+@dataclass(frozen=True, eq=False)
+class _AttributeSums:
+    """Sums over all rows for the groups of one attribute, and a sample of the rows."""
 
+    moments: Moments
+    losses: Losses
+    binned: Binned
+    groups: IntArray  # the code in `binned` of each group
+    sample: Scores
+    units: IntArray  # patients of the sample
+    decisions: FloatArray  # on the sample
 
-def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
-    """The groups of the rows: of each attribute, of their intersection (over all combinations), and one for all."""
-    codes = [a.codes for a in part.attributes]
-    crossed = []
-    if len(codes) > 1:
-        missing = np.any([each < 0 for each in codes], axis=0)
-        flat = np.ravel_multi_index(tuple(np.where(missing, 0, each) for each in codes), shape)
-        crossed = [np.where(missing, -1, flat)]
-    return [*codes, *crossed, np.zeros(len(part), np.int64)]
+    def score_measures(self, settings: Settings) -> ScoreMeasures:
+        """The measures of the scores of each group, from the sample, or from sums where these suffice."""
+        measures = estimate_scores(self.sample, self.sample.attribute, self.units, settings)
+        return with_losses(measures, self.losses, self.moments.rows_of("selection_rate"), settings)
 
+    def aurocs(self, level: float) -> Limits:
+        """The AUROC of each group: exact if all its rows are in the sample, else from binned scores."""
+        moments, binned = self.moments, self.binned
+        exact = aurocs(self.sample, self.sample.attribute, self.units, level)
+        complete = rows_by_group(self.sample.attribute) == moments.rows_of("selection_rate")
+        value, clustered, unclustered = (each["auroc"][self.groups] for each in (binned.value, binned.variance, binned.unclustered))
+        patients = moments.patients("selection_rate")
+        effect = np.maximum(np.nan_to_num(ratio(clustered * ratio(patients, patients - 1), unclustered), nan=1.0), 1.0)
+        positives, negatives = (fewer_clusters(moments.rows_of(name) / effect, moments.degrees(name), level) for name in ("tpr", "fpr"))
+        approximate = Limits(value, *auroc_interval(value, positives, negatives, level), patients)
+        return replace(exact.where(complete, approximate), patients=np.minimum(moments.patients("tpr"), moments.patients("fpr")))
 
-def _attributes(stored: Source, tallies: Sequence[_Tally], shape: tuple[int, ...]) -> tuple[list[Attribute], list[IntArray]]:
-    """Each attribute and their intersection without rows, and the codes in the tallies of the groups that there are."""
-    kept = [np.arange(size) for size in shape]
-    attributes = list(stored.attributes)
-    if len(shape) > 1:
-        sums = tallies[len(shape)].sums
-        assert sums is not None
-        present = np.flatnonzero((sums.total[:, :2].sum(1) > 0) | (np.arange(len(sums.total)) == 0))
-        places = np.unravel_index(present, shape)
-        attributes.append(Attribute.crossed([replace(a, codes=at) for a, at in zip(stored.attributes, places, strict=True)]))
-        kept.append(present)
-    return attributes, kept
-
-
-@dataclass(eq=False)
-class _Whole:
-    """All sums of a table, from which its audit follows."""
-
-    stored: Source
-    asked: Asked
-    tallies: Sequence[_Tally]
-    ranked: Sequence[Binned]
-    attributes: Sequence[Attribute]
-    kept: Sequence[IntArray]
-    patients: int | None
-    rows: int
-    varied: IntArray
-    weighted: bool
-    scored: bool
-
-    def measured(self) -> Measured:
-        """Every estimate of the audit."""
-        asked, settings = self.asked, self.asked.settings
-        sums = [_subset(tally, kept) for tally, kept in zip(self.tallies, self.kept, strict=False)]
-        cells = [
-            Cells(a.levels, *(np.vstack([m.total[:, at], np.zeros((1, 2))]) for at in (slice(0, 2), slice(2, 4))))
-            for a, m in zip(self.attributes, sums, strict=True)
-        ]
-        if self.scored:
-            asked.require(cells[: len(self.stored.attributes)], self.stored.name)
-        unit = "rows" if self.patients is None else "patients"
-        group_frames, gap_frames, samples, curves = [], [], [], []
-        everyone = self._sampled(len(self.tallies) - 1, np.zeros(1, np.int64), Attribute(EVERYONE, (EVERYONE,), np.zeros(0, np.int64)))
-        of_all, used = self._of_scores(len(self.tallies) - 1, np.zeros(1, np.int64), everyone)
-        curves.append(of_all.curves)
-        for k, (attribute, moments) in enumerate(zip(self.attributes, sums, strict=True)):
-            sample = self._sampled(k, self.kept[k], attribute)
-            samples.append(sample)
-            groups, gaps = frames_of(attribute, moments, self._aurocs(k, moments, sample), asked.gaps, settings, unit)
-            if self.scored:
-                own, own_used = self._of_scores(k, self.kept[k], sample)
-                curves.append(own.curves)
-                groups = with_score_measures(groups, own, settings.min_patients, unit, own_used)
-            group_frames.append(groups)
-            gap_frames.append(gaps)
-
-        def tested(comparisons: int) -> list[FloatArray]:
-            return [p for moments, sample in zip(sums, samples, strict=True) for p in self._p_values(moments, sample, comparisons)]
-
-        estimates = self._performance()
-        if self.scored:
-            estimates |= overall_measures(of_all, used, self.rows, asked)
-        rows = self.rows
-        known = [float(m.rows_of("selection_rate").sum()) for m in sums]
-        audit = Audit(
-            estimates=estimates,
-            groups=pd.concat(group_frames),
-            gaps=pd.concat(gap_frames, ignore_index=True),
-            rule=asked.decision,
-            missing={a.name: 1 - n / rows for a, n in zip(self.attributes, known, strict=True)},
-            references={a.name: a.reference for a in self.attributes},
-            assumed=tuple(a.name for a in self.stored.attributes if not a.named),
-            rows=rows,
-            patients=self.patients,
-            name=self.stored.name,
-            settings=settings,
-            varying=self._varying(),
-            curves=pd.concat(curves, ignore_index=True) if self.scored else pd.DataFrame(columns=CURVES),
-            weighted=self.weighted,
-            shrink=asked.shrink,
-            sums={a.name: own for a, own in zip(self.attributes, sums, strict=True)},
-        )
-        return Measured(audit, sums, asked.gaps, tested)
-
-    def _sampled(self, k: int, kept: IntArray, attribute: Attribute) -> tuple[Scores, Attribute, IntArray, FloatArray]:
-        """The sample of one attribute: its scores, groups, patients and decisions."""
-        tally = self.tallies[k]
-        place = np.full(tally.groups, -1)
-        place[kept] = np.arange(len(kept))
-        y, score, f, codes, units, w = tally.sample(place)
-        own = replace(attribute, codes=codes)
-        patients: Any = None if self.patients is None else units
-        return Scores(y, score, (own,), patients, np.arange(len(y)).astype(object), self.stored.name, w), own, units, f
-
-    def _of_scores(self, k: int, kept: IntArray, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> tuple[ScoreMeasures, IntArray]:
-        """The measures of the scores of each group of one attribute, and how many of its rows they come from."""
-        settings, tally = self.asked.settings, self.tallies[k]
-        assert tally.sums is not None
-        assert tally.losses is not None
-        found, used = estimate_scores(*sample[:3], settings), tally.kept[kept]
-        rows = tally.sums.rows_of("selection_rate")[kept]
-        return of_all_rows(found, tally.losses.taken(kept), settings.level, used < rows, settings.min_patients), used
-
-    def _aurocs(self, k: int, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> Limits:
-        """The AUROC of each group: exact where all its rows are in the sample, from binned scores elsewhere."""
-        level, kept = self.asked.settings.level, self.kept[k]
-        scores, attribute, units, _ = sample
-        exact = aurocs(scores, attribute, units, level)
-        rows = {name: moments.rows_of(name) for name in ("tpr", "fpr", "selection_rate")}
-        whole = self.tallies[k].kept[kept] == rows["selection_rate"]
-        ranked = self.ranked[k]
-        value, clustered, alone = (each["auroc"][kept] for each in (ranked.value, ranked.variance, ranked.unclustered))
-        everyone = moments.patients("selection_rate")
-        effect = np.maximum(np.nan_to_num(ratio(clustered * ratio(everyone, everyone - 1), alone), nan=1.0), 1.0)
-        positives, negatives = (fewer_clusters(rows[name] / effect, moments.degrees(name), level) for name in ("tpr", "fpr"))
-        low, high = auroc_interval(value, positives, negatives, level)
-        patients = np.minimum(moments.patients("tpr"), moments.patients("fpr"))
-        ends = [np.where(whole, one, other) for one, other in zip((exact.value, exact.low, exact.high), (value, low, high), strict=True)]
-        return Limits(ends[0], ends[1], ends[2], patients)
-
-    def _performance(self) -> dict[str, Estimate]:
-        """The performance of all rows together."""
-        level, sums, ranked = self.asked.settings.level, self.tallies[-1].sums, self.ranked[-1]
-        assert sums is not None
-        found = {}
-        for name in self.asked.performance:
-            if name not in ranked.value:
-                found[name] = Estimate(*performance_of(name, sums, level))
+    def performance(self, names: Sequence[str], level: float) -> dict[str, Estimate]:
+        """The performance of all rows together, if these are the sums of all rows."""
+        moments, binned = self.moments, self.binned
+        estimates = {}
+        for name in names:
+            if name not in binned.value:
+                estimates[name] = Estimate(*performance_limits(name, moments, level))
                 continue
-            value, variance = (float(each[name][0]) for each in (ranked.value, ranked.variance))
+            value, variance, unclustered = (float(each[name][0]) for each in (binned.value, binned.variance, binned.unclustered))
+            positives, negatives = (float(moments.rows_of(rate)[0]) for rate in ("tpr", "fpr"))
             if name == "auroc":
-                effect = max(variance / float(ranked.unclustered[name][0]), 1.0)
-                positives, negatives = (float(sums.rows_of(rate)[0]) for rate in ("tpr", "fpr"))
+                effect = max(variance / unclustered, 1.0)
                 low, high = auroc_interval(value, positives / effect, negatives / effect, level)
-                note = f"from binned scores: off by at most {float(ranked.bound[0]):.0e}"
+                note = f"from binned scores: off by at most {float(binned.bound[0]):.0e}"
             else:
-                positives = float(sums.rows_of("tpr")[0])
                 low, high = wilson(value, min(positives, value * (1 - value) / variance), level)
                 note = "from binned scores"
-            found[name] = Estimate(value, float(low), float(high), note)
-        return found
+            estimates[name] = Estimate(value, float(low), float(high), note)
+        return estimates
 
-    def _p_values(self, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray], comparisons: int) -> list[FloatArray]:
-        """The p-value of each gap (groups - 1,), for each measure: from all rows, or from the sample where a cell is small."""
-        scores, attribute, _, f = sample
-        found = [_large_p(moments, measure, self.weighted) for measure in self.asked.gaps]
+    def p_values(self, measures: Sequence[str], seed: int, comparisons: int) -> list[FloatArray]:
+        """The p-value of each gap (groups - 1,), for each measure: from all rows, or from the sample if a cell is small."""
+        scores, attribute = self.sample, self.sample.attribute
+        found = [large_cell_p_values(self.moments, measure, weighted=scores.weight is not None) for measure in measures]
         if any(np.isnan(p).any() for p in found):
-            drawn = p_values(
-                *(f, scores.y, attribute.codes, attribute.levels, scores.patients, self.asked.gaps),
+            sampled = p_values(
+                *(self.decisions, scores.y, attribute.codes, attribute.levels, scores.patients, measures),
                 weight=scores.weight,
                 comparisons=comparisons,
-                seed=self.asked.settings.seed,
+                seed=seed,
             )
-            found = [np.where(np.isnan(p), drawn[measure], p) for measure, p in zip(self.asked.gaps, found, strict=True)]
+            found = [np.where(np.isnan(p), sampled[measure], p) for measure, p in zip(measures, found, strict=True)]
         return found
-
-    def _varying(self) -> tuple[Varying, ...]:
-        pairs = [(a, int(n) if a.conflicts == "row" else a.varied) for a, n in zip(self.stored.attributes, self.varied, strict=True)]
-        return tuple(Varying(a.name, n, a.conflicts) for a, n in pairs if n)
-
-
-def _subset(tally: _Tally, kept: IntArray) -> Moments:
-    sums = tally.sums
-    assert sums is not None
-    return Moments(sums.ratios, sums.total[kept], sums.second[kept], sums.rows[kept], sums.units[kept])
-
-
-def _large_p(moments: Moments, measure: str, weighted: bool) -> FloatArray:
-    """The p-value of the gap of every group but the reference, as `p_values` finds it in large cells; NaN where a cell is not large."""
-    signed = coefficients(measure)
-    names = tuple(signed)
-    top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
-    signs = np.array(list(signed.values()))
-    value, patients, held = (np.stack([of(name) for name in names], axis=-1) for of in (moments.value, moments.patients, moments.rows_of))
-    with np.errstate(invalid="ignore"):
-        large = (patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS)
-    many = np.logical_and.reduce(large, axis=-1)
-    single = not weighted and len(names) == 1 and bool((held == patients).all())
-    found = np.full(len(moments.total) - 1, np.nan)
-    for k in range(1, len(moments.total)):
-        if not (many[k] and many[0]):
-            continue
-        sides = moments.total[[k, 0]]  # (2, columns)
-        rows, hits = sides @ bottom.T, sides @ top.T  # (2, rates)
-        if single:
-            counts = [round(float(x)) for x in (hits[0, 0], rows[0, 0], hits[1, 0], rows[1, 0])]
-            found[k - 1] = hypergeometric_p(*counts)
-            continue
-        residual = top - (hits.sum(0) / rows.sum(0))[:, None] * bottom  # from the rates of both groups together
-        share = signs / rows
-        gap = float(share[0] @ (residual @ sides[0]) - share[1] @ (residual @ sides[1]))
-        variance = sum(float(share[j] @ (residual @ moments.second[side] @ residual.T) @ share[j]) for j, side in ((0, k), (1, 0)))
-        found[k - 1] = math.erfc(abs(gap) / math.sqrt(variance) / math.sqrt(2))
-    return found
 
 
 def audit_scans(
@@ -351,44 +180,123 @@ def audit_scans(
 ) -> Audits:
     """The audits of the labels of one table on disk, which is read once; the keywords are those of `audit_scores`."""
     asked = {label: Asked.of(options).decided((valid or {}).get(label)) for label in scans}
-    wanted, labels = next(iter(asked.values())).no_finding, list(scans)
+    no_finding, derived = next(iter(asked.values())).no_finding, None
     with read_labels(scans) as stored:
-        each = {label: _measured(own, asked[label], progress and progress(label)) for label, own in stored.items()}
-        if wanted == DERIVED:
-            if len(labels) < 2:
-                raise BadInput(f"no finding is derived from several labels; got {labels[0]}. Name the label that means it instead.")
-            rules = {label: own.decision for label, own in asked.items()}
-            each[NO_FINDING] = _measured(_NoFinding(stored[labels[0]], rules), no_finding_asked(asked), None, scored=False)
-        return audits_of(each, "labels", stored[labels[0]].name, wanted)
+        untested = {label: _untested_audit(rows, rows.parts, asked[label], progress and progress(label)) for label, rows in stored.items()}
+        first = next(iter(stored.values()))
+        if no_finding == DERIVED:
+            require_several_labels(scans)
+            rules = {label: each.decision for label, each in asked.items()}
+            parts = partial(_no_finding_parts, first, rules)
+            derived = _untested_audit(replace(first, name=NO_FINDING), parts, options_of_no_finding(asked), None, has_scores=False)
+        return audits_of(untested, "labels", first.name, no_finding, derived)
 
 
-@dataclass(frozen=True, eq=False)
-class _NoFinding:
+Parts = Callable[[], Iterator[Scores]]  # reads the rows part by part, each with all rows of its patients
+
+
+def _no_finding_parts(stored: Stored, rules: Mapping[str, Rule]) -> Iterator[Scores]:
     """Derived decisions on "no finding", part by part, on the rows in which every label is known."""
-
-    stored: Stored
-    rules: Mapping[str, Rule]
-    name: str = NO_FINDING
-
-    @property
-    def attributes(self) -> tuple[Attribute, ...]:
-        return self.stored.attributes
-
-    @property
-    def whole(self) -> bool:
-        return self.stored.whole
-
-    @property
-    def count(self) -> int:
-        return self.stored.count
-
-    def parts(self) -> Iterator[Scores]:
-        for each in self.stored.parts_of_all():
-            yield none_of_rows(dict(zip(self.rules, each, strict=True)), self.rules)
+    for by_label in stored.parts_of_all():
+        yield none_of_rows(dict(zip(rules, by_label, strict=True)), rules)
 
 
-def _measured(source: Source, asked: Asked, progress: Progress | None, *, scored: bool = True) -> Measured:
-    """Every estimate of the audit of one label: from its rows where they are in memory, otherwise from sums over the parts."""
-    if source.whole:
-        return measured(next(source.parts()), asked, progress, scored=scored)
-    return measured_in_parts(source, asked, progress, scored=scored)
+def _untested_audit(stored: Stored, parts: Parts, asked: Asked, progress: Progress | None, *, has_scores: bool = True) -> UntestedAudit:
+    """All estimates of the audit of one label: from its rows if they are in memory, otherwise from sums over the parts."""
+    if stored.whole:
+        return untested_audit(next(parts()), asked, progress, has_scores=has_scores)
+    return _untested_audit_in_parts(stored, parts, asked, progress, has_scores)
+
+
+def _untested_audit_in_parts(stored: Stored, parts: Parts, asked: Asked, progress: Progress | None, has_scores: bool) -> UntestedAudit:
+    """All estimates of the audit of one label, from two passes over the parts."""
+    shape = tuple(len(a.levels) for a in stored.attributes)
+    sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
+    if math.prod(shape) * 2 > MOST_BINS // 16:
+        raise BadInput(
+            f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
+        )
+    tallies = [_Tally(size) for size in sizes]
+    steps, done, patients, rows = 2 * stored.count, 0, 0, 0
+    varied = np.zeros(len(stored.attributes), np.int64)
+    weighted = has_patients = False
+    for part in parts():
+        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
+        for tally, codes in zip(tallies, _codes(part, shape), strict=True):
+            tally.add(part, f, bins, codes, units)
+        patients, rows = patients + int(units.max(initial=-1)) + 1, rows + len(part)
+        varied += [patients_varying(a, part.patients) for a in part.attributes]
+        weighted, has_patients = part.weight is not None, part.patients is not None
+        done += 1
+        if progress:
+            progress(done, steps)
+    for tally in tallies:
+        tally.rank()
+    for part in parts():
+        units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
+        for tally, codes in zip(tallies, _codes(part, shape), strict=True):
+            tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+        done += 1
+        if progress:
+            progress(done, steps)
+
+    groups = [*_groups_with_rows(stored.attributes, tallies), (np.zeros(1, np.int64), everyone(0))]
+    *attributes, overall = (
+        tally.sums(codes, attribute, stored.name, has_patients=has_patients)
+        for tally, (codes, attribute) in zip(tallies, groups, strict=True)
+    )
+    if has_scores:
+        asked.require([_cells(each) for each in attributes[: len(shape)]], stored.name)
+    settings = asked.settings
+    estimates = [
+        AttributeEstimates(
+            each.sample.attribute,
+            1 - float(each.moments.rows_of("selection_rate").sum()) / rows,
+            each.moments,
+            each.aurocs(settings.level),
+            each.score_measures(settings) if has_scores else None,
+            partial(each.p_values, asked.gaps, settings.seed),
+        )
+        for each in attributes
+    ]
+    counts = [int(n) if a.conflicts == "row" else a.varied for a, n in zip(stored.attributes, varied, strict=True)]
+    return assemble(
+        asked,
+        estimates,
+        overall.performance(asked.performance, settings.level),
+        overall.score_measures(settings) if has_scores else None,
+        name=stored.name,
+        assumed=tuple(a.name for a in stored.attributes if not a.named),
+        rows=rows,
+        patients=patients if has_patients else None,
+        varying=tuple(Varying(a.name, n, a.conflicts) for a, n in zip(stored.attributes, counts, strict=True) if n),
+        weighted=weighted,
+    )
+
+
+def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
+    """The groups of the rows: of each attribute, of their intersection (over all combinations), and one group of all rows."""
+    codes = [a.codes for a in part.attributes]
+    crossed = []
+    if len(codes) > 1:
+        missing = np.any([each < 0 for each in codes], axis=0)
+        flat = np.ravel_multi_index(tuple(np.where(missing, 0, each) for each in codes), shape)
+        crossed = [np.where(missing, -1, flat)]
+    return [*codes, *crossed, np.zeros(len(part), np.int64)]
+
+
+def _groups_with_rows(attributes: Sequence[Attribute], tallies: Sequence[_Tally]) -> list[tuple[IntArray, Attribute]]:
+    """The codes in the tallies of the groups of each attribute, and of their intersection, without intersections that have no rows."""
+    groups = [(np.arange(len(a.levels)), a) for a in attributes]
+    if len(attributes) > 1:
+        totals = tallies[len(attributes)].moments.total
+        present = np.flatnonzero((totals[:, :2].sum(1) > 0) | (np.arange(len(totals)) == 0))
+        levels = np.unravel_index(present, [len(a.levels) for a in attributes])
+        groups.append((present, Attribute.crossed([replace(a, codes=codes) for a, codes in zip(attributes, levels, strict=True)])))
+    return groups
+
+
+def _cells(sums: _AttributeSums) -> Cells:
+    """The cell table in the moments; no rows are counted without a group."""
+    n, s = (np.vstack([sums.moments.total[:, columns], np.zeros((1, 2))]) for columns in (slice(0, 2), slice(2, 4)))
+    return Cells(sums.sample.attribute.levels, n, s)

@@ -1,7 +1,7 @@
-"""An audit that is repeated: the sums of every period in one Parquet file, which holds nothing about a patient.
+"""The history of repeated audits: the sums of every period in one Parquet file, which holds nothing about a single patient.
 
 The file has one row per period, label, attribute and group, with the sums from which rates, gaps and intervals of any measure follow. It is
-written whole or not at all.
+written atomically.
 """
 
 import json
@@ -19,10 +19,10 @@ import pandas as pd
 from equipoise.data import replacing, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, Audits, AuditSums, sums_of
+from equipoise.measures.confidence_sequences import EXPECTED_CHANGE
 from equipoise.measures.gaps import Gap
 from equipoise.measures.moments import DECISIONS, Moments
 from equipoise.measures.monitoring import Monitoring, monitor
-from equipoise.measures.sequences import EXPECTED_CHANGE
 
 SCHEMA, SCHEMA_VERSION = "equipoise.history", 1
 PERIOD = re.compile(r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?")
@@ -43,7 +43,7 @@ COLUMNS = [
 class History:
     """The audits of successive periods: `append` adds one and writes the file, `monitor` follows every gap over all of them."""
 
-    periods: Mapping[str, Mapping[str, AuditSums]]  # by period, then by label, in the order of time
+    periods: Mapping[str, Mapping[str, AuditSums]]  # by period, in chronological order, then by label
     path: Path | None = None
 
     def __repr__(self) -> str:
@@ -51,30 +51,29 @@ class History:
         return f"History({len(self.periods)} periods{ends})"
 
     def append(self, audit: Audit | Audits, period: str, *, replace: bool = False, new_groups: Collection[str] = ()) -> "History":
-        """The history with one more period, written to its file at once.
+        """The history with one more period, which is also written to its file.
 
-        `period` is a year, quarter, month, week or day, such as "2026-11", later than those before. Raises an error where the period is
-        there already, unless `replace` is set; and where labels, groups, references, decision or level are not those of the history. A
-        group that is new is named in `new_groups`.
+        `period` is a year, quarter, month, week or day, such as "2026-11", later than the others. Raises an error if the period exists
+        already, unless `replace` is set, and if labels, groups, references, decision or level differ from those of the history. New groups
+        must be listed in `new_groups`.
         """
         if not isinstance(audit, (Audit, Audits)):
             raise Misuse("History.append", "an audit: eq.history(path).append(eq.audit(scores), '2026-11')", audit)
         if self.path is None:
             return self._with(audit, period, replace, set(new_groups))
         with _locked(self.path):  # another process may have added a period since this history was read
-            now = History(_read(self.path), self.path) if self.path.exists() else History({}, self.path)
-            found = now._with(audit, period, replace, set(new_groups))
-            found.write(self.path)
-        return found
+            extended = history(self.path)._with(audit, period, replace, set(new_groups))
+            extended.write(self.path)
+        return extended
 
     def check_period(self, period: str, *, replace: bool = False) -> None:
-        """Raises an error where a period cannot be added, before its audit is made."""
+        """Raises an error if a period cannot be added; for a check before its audit is computed."""
         raise_all(_period_problems(period, self.periods, replace))
 
     def _with(self, audit: Audit | Audits, period: str, replace: bool, new_groups: set[str]) -> "History":
-        each = sums_of(audit)
-        raise_all([*_period_problems(period, self.periods, replace), *self._problems(period, each, new_groups)])
-        merged = dict(self.periods) | {period: each}
+        by_label = sums_of(audit)
+        raise_all([*_period_problems(period, self.periods, replace), *self._problems(period, by_label, new_groups)])
+        merged = dict(self.periods) | {period: by_label}
         return History({name: merged[name] for name in sorted(merged)}, self.path)
 
     def monitor(
@@ -86,11 +85,11 @@ class History:
         since: str | None = None,
         intersections: bool = False,
     ) -> Monitoring:
-        """Every gap over time, with limits and alarms that account for repeated audits: over all periods, to come as well, and all gaps,
-        the chance of any false alarm is at most 1 - `level`.
+        """Every gap over time, with limits and alarms that account for repeated audits.
 
-        `expected_change` is the size of change for which they are sharpest; `since` leaves out the periods before one, as after a change of
-        the model. Intersections of attributes are followed on request.
+        The probability of any false alarm, over all past and future periods and all gaps, is at most 1 - `level`. `expected_change` is the
+        size of change for which limits and alarms are most powerful. `since` leaves out the periods before one, for example after a change
+        of the model. With `intersections`, the intersections of attributes are followed too.
         """
         if not self.periods:
             raise BadInput(
@@ -100,73 +99,74 @@ class History:
         if since is not None:
             if since not in chosen:
                 raise BadInput(f"no period {since!r} in the history.{did_you_mean(since, chosen)} It has {', '.join(chosen)}.")
-            chosen = {name: each for name, each in chosen.items() if name >= since}
+            chosen = {name: by_label for name, by_label in chosen.items() if name >= since}
         return monitor(chosen, measures, level=level, expected_change=expected_change, intersections=intersections)
 
     def write(self, path: str | Path) -> Path:
-        """The path of the file, which is written whole or not at all."""
+        """Writes the file atomically and returns its path."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        frame = pd.DataFrame([row for period, each in self.periods.items() for own in each.values() for row in _rows(period, own)])
-        table = pa.Table.from_pandas(frame[COLUMNS], preserve_index=False)
+        rows = [row for period, by_label in self.periods.items() for sums in by_label.values() for row in _rows(period, sums)]
+        table = pa.Table.from_pandas(pd.DataFrame(rows)[COLUMNS], preserve_index=False)
         about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION})
         with replacing(path) as temporary:
             pq.write_table(table.replace_schema_metadata({SCHEMA: about}), temporary)
         return Path(path)
 
-    def _problems(self, period: str, each: Mapping[str, AuditSums], new_groups: set[str]) -> list[str]:
-        """Why an audit does not continue this history."""
-        others = {name: known for name, known in self.periods.items() if name != period}
+    def _problems(self, period: str, by_label: Mapping[str, AuditSums], new_groups: set[str]) -> list[str]:
+        """The reasons why an audit cannot be added to this history."""
+        others = {name: past for name, past in self.periods.items() if name != period}
         if not others:
             return []
-        last, known = next(reversed(others.items()))
-        found = []
-        if set(each) != set(known):
-            return [f"this audit is of {_listed(each)}, the history of {_listed(known)}. Audit the same --label, or use another file."]
-        for label, own in each.items():
-            before, where = known[label], f"{label}: " if label else ""
-            for what, mine, theirs in (
-                ("decided by", own.decision, before.decision),
-                ("at the level", own.level, before.level),
-                ("with sample weights:", own.weighted, before.weighted),
-                ("by", ", ".join(own.groups), ", ".join(before.groups)),
-                ("with the references", _listed(own.references.values()), _listed(before.references.values())),
+        last, last_by_label = next(reversed(others.items()))
+        if set(by_label) != set(last_by_label):
+            labels, known = _listed(by_label), _listed(last_by_label)
+            return [f"this audit is of {labels}, the history of {known}. Audit the same --label, or use another file."]
+        problems = []
+        for label, new in by_label.items():
+            old, where = last_by_label[label], f"{label}: " if label else ""
+            for what, value, before in (
+                ("decided by", new.decision, old.decision),
+                ("at the level", new.level, old.level),
+                ("with sample weights:", new.weighted, old.weighted),
+                ("by", ", ".join(new.groups), ", ".join(old.groups)),
+                ("with the references", _listed(new.references.values()), _listed(old.references.values())),
             ):
-                if mine != theirs:
-                    found.append(
-                        f"{where}this audit is {what} {mine}; the period {last} is {what} {theirs}. Use the same, or another file."
+                if value != before:
+                    problems.append(
+                        f"{where}this audit is {what} {value}; the period {last} is {what} {before}. Use the same, or another file."
                     )
-            for attribute in own.groups.keys() & before.groups.keys():
+            for attribute in new.groups.keys() & old.groups.keys():
                 seen = {group for past in others.values() for group in past[label].groups.get(attribute, ())}
-                new = [group for group in own.groups[attribute] if group not in seen | new_groups and not _crossed(group, own)]
-                found += [
+                problems += [
                     f"{where}group {group!r} of {attribute} is new to the history.{did_you_mean(group, seen)} If it is right, add it with "
                     f"--new-group {group!r} (new_groups=[...])."
-                    for group in new
+                    for group in new.groups[attribute]
+                    if group not in seen | new_groups and not _is_intersection(group, new)
                 ]
-            same = [name for name, past in others.items() if own.digest is not None and past[label].digest == own.digest]
+            same = [name for name, past in others.items() if new.digest is not None and past[label].digest == new.digest]
             if same:
-                found.append(f"{where}these are the same {own.rows:,} rows as those of {same[0]}. Audit the rows of {period}.")
-        return found
+                problems.append(f"{where}these are the same {new.rows:,} rows as those of {same[0]}. Audit the rows of {period}.")
+        return problems
 
 
 def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> History:
-    """The history in a Parquet file from `equipoise audit --append` (empty if there is no such file), or of audits by period.
+    """The history in a Parquet file from `equipoise audit --append` (empty if the file does not exist), or that of audits by period.
 
     >>> import equipoise as eq
     >>> rng = np.random.default_rng(0)
     >>> def scores(n): return eq.Scores.from_arrays(rng.integers(0, 2, n), rng.random(n), rng.choice(["F", "M"], n), reference="M")
     >>> months = {f"2026-{month:02}": eq.audit(scores(200), measures=["eod"]) for month in (1, 2, 3)}
-    >>> found = eq.history(months).monitor(["eod"])
-    >>> len(found.periods), found.alarms
+    >>> monitoring = eq.history(months).monitor(["eod"])
+    >>> len(monitoring.periods), monitoring.alarms
     (3, 0)
     """
     if isinstance(source, Mapping):
-        found = History({})
+        extended = History({})
         for period, audit in source.items():
-            found = found.append(audit, period)
-        return found
+            extended = extended.append(audit, period)
+        return extended
     if not isinstance(source, (str, Path)):
         raise Misuse("eq.history", "the path of a history, or audits by period: {'2026-10': audit, ...}", source)
     path = Path(source)
@@ -175,7 +175,7 @@ def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds other processes that write a history in the same folder, where the system has locks."""
+    """Makes other processes that write a history in the same folder wait, if the system supports file locks."""
     folder = path.resolve().parent
     folder.mkdir(parents=True, exist_ok=True)
     handle = take_lock(folder, wait=True)
@@ -187,7 +187,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def is_history(path: Path) -> bool:
-    """Whether a file is a Parquet file that `History.write` wrote."""
+    """Whether a file was written by `History.write`."""
     import pyarrow.parquet as pq
 
     with path.open("rb") as file:
@@ -203,84 +203,86 @@ def is_history(path: Path) -> bool:
 def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
     import pyarrow.parquet as pq
 
-    todo = "Name a file that `equipoise audit ... --append` wrote, or a new one."
+    advice = "Name a file that `equipoise audit ... --append` wrote, or a new one."
     if not path.is_file():
-        raise BadInput(f"{path} is not a file. {todo}")
+        raise BadInput(f"{path} is not a file. {advice}")
     try:
         with pq.ParquetFile(path) as opened:
             about = json.loads((opened.schema_arrow.metadata or {}).get(SCHEMA.encode(), b"{}"))
             frame = opened.read().to_pandas()
-    except Exception as error:  # a damaged file makes the library raise almost anything
-        raise BadInput(f"{path} is not a readable history: {first_line(error)}. {todo}") from error
+    except Exception as error:  # pyarrow raises many kinds of errors for a damaged file
+        raise BadInput(f"{path} is not a readable history: {first_line(error)}. {advice}") from error
     if about.get("schema") != SCHEMA:
-        raise BadInput(f"{path} is a Parquet file, but no history. {todo}")
+        raise BadInput(f"{path} is a Parquet file, but no history. {advice}")
     if about.get("schema_version") != SCHEMA_VERSION or list(frame.columns) != COLUMNS:
         raise BadInput(
             f"{path} has version {about.get('schema_version')!r} of a history; this version of Equipoise reads {SCHEMA_VERSION}."
         )
-    found: dict[str, dict[str, AuditSums]] = {}
+    periods: dict[str, dict[str, AuditSums]] = {}
     for (period, label), rows in frame.groupby(["period", "label"], sort=True):
-        found.setdefault(str(period), {})[str(label)] = _sums(str(label), rows)
-    return found
+        periods.setdefault(str(period), {})[str(label)] = _sums_from_rows(str(label), rows)
+    return periods
 
 
-def _rows(period: str, own: AuditSums) -> list[dict[str, Any]]:
-    about = {f"audit_{name}": getattr(own, name) for name in ABOUT} | {"audit_patients": -1 if own.patients is None else own.patients}
-    about["audit_digest"] = own.digest or ""
-    found = []
-    for attribute, groups in own.groups.items():
-        sums = own.sums[attribute]
+def _rows(period: str, audit: AuditSums) -> list[dict[str, Any]]:
+    """The rows of the file for one label of one period, one per attribute and group."""
+    about = {f"audit_{name}": getattr(audit, name) for name in ABOUT}
+    about |= {"audit_patients": -1 if audit.patients is None else audit.patients, "audit_digest": audit.digest or ""}
+    rows = []
+    for attribute, groups in audit.groups.items():
+        sums = audit.sums[attribute]
         for k, group in enumerate(groups):
-            row: dict[str, Any] = {"period": period, "label": own.label, "attribute": attribute, "group": group, "position": k}
+            row: dict[str, Any] = {"period": period, "label": audit.label, "attribute": attribute, "group": group, "position": k}
             row |= dict(zip(SUMS, map(float, sums.total[k]), strict=True))
             row |= {f"{SUMS[b]}_{SUMS[a]}": float(sums.second[k, a, b]) for a, b in PAIRS}
             row |= {f"rows_{name}": float(sums.rows[k, at]) for at, name in enumerate(DECISIONS)}
             row |= {f"patients_{name}": float(sums.units[k, at]) for at, name in enumerate(DECISIONS)}
-            found.append(row | about)
-    return found
+            rows.append(row | about)
+    return rows
 
 
-def _sums(label: str, rows: pd.DataFrame) -> AuditSums:
+def _sums_from_rows(label: str, rows: pd.DataFrame) -> AuditSums:
+    """The sums of one label of one period, from its rows in the file."""
     groups: dict[str, tuple[str, ...]] = {}
     sums: dict[str, Moments] = {}
-    for attribute, own in rows.groupby("attribute", sort=False):
-        own = own.sort_values("position")
-        second = np.zeros((len(own), 4, 4))
+    for attribute, unsorted in rows.groupby("attribute", sort=False):
+        frame = unsorted.sort_values("position")
+        second = np.zeros((len(frame), 4, 4))
         for a, b in PAIRS:
-            second[:, a, b] = second[:, b, a] = own[f"{SUMS[b]}_{SUMS[a]}"]
-        held, units = (own[[f"{what}_{name}" for name in DECISIONS]].to_numpy(np.float64) for what in ("rows", "patients"))
-        groups[str(attribute)] = tuple(map(str, own["group"]))
-        sums[str(attribute)] = Moments(DECISIONS, own[list(SUMS)].to_numpy(np.float64), second, held, units)
+            second[:, a, b] = second[:, b, a] = frame[f"{SUMS[b]}_{SUMS[a]}"]
+        counts, units = (frame[[f"{prefix}_{name}" for name in DECISIONS]].to_numpy(np.float64) for prefix in ("rows", "patients"))
+        groups[str(attribute)] = tuple(map(str, frame["group"]))
+        sums[str(attribute)] = Moments(DECISIONS, frame[list(SUMS)].to_numpy(np.float64), second, counts, units)
     first = rows.iloc[0]
     patients = int(first["audit_patients"])
     return AuditSums(
-        str(first["audit_name"]),
-        label,
-        str(first["audit_decision"]),
-        float(first["audit_level"]),
-        int(first["audit_min_patients"]),
-        bool(first["audit_weighted"]),
-        int(first["audit_rows"]),
-        None if patients < 0 else patients,
-        str(first["audit_digest"]) or None,
-        (),
-        groups,
-        sums,
-        {},
+        name=str(first["audit_name"]),
+        label=label,
+        decision=str(first["audit_decision"]),
+        level=float(first["audit_level"]),
+        min_patients=int(first["audit_min_patients"]),
+        weighted=bool(first["audit_weighted"]),
+        rows=int(first["audit_rows"]),
+        patients=None if patients < 0 else patients,
+        digest=str(first["audit_digest"]) or None,
+        measures=(),
+        groups=groups,
+        sums=sums,
+        performance={},
     )
 
 
 def _period_problems(period: str, known: Collection[str], replace: bool) -> list[str]:
-    """What is wrong with the name of a period."""
+    """The reasons why a period of this name cannot be added."""
     match = PERIOD.fullmatch(period)
     if match is None:
         return [f"--date must be a year, quarter, month, week or day: 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16; got {period!r}"]
     others = [name for name in known if name != period]
     if period in known:
         return [] if replace else [f"the period {period} is in the history already. Replace it with --replace (replace=True)."]
-    unlike = [name for name in others if _unit(name) != _unit(period)]
-    if unlike:
-        return [f"the history has periods such as {unlike[-1]}, and {period} is of another length. Use the same unit of time."]
+    of_other_length = [name for name in others if _unit(name) != _unit(period)]
+    if of_other_length:
+        return [f"the history has periods such as {of_other_length[-1]}, and {period} is of another length. Use the same unit of time."]
     later = [name for name in others if name > period]
     if later:
         return [
@@ -290,13 +292,14 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
 
 
 def _unit(period: str) -> tuple[bool, ...]:
+    """The unit of time of a period, as the parts of its name that are present."""
     match = PERIOD.fullmatch(period)
-    return tuple(bool(each) for each in match.groupdict().values()) if match else ()
+    return tuple(bool(part) for part in match.groupdict().values()) if match else ()
 
 
-def _crossed(group: str, own: AuditSums) -> bool:
-    """Whether a group is an intersection of others."""
-    single = {level for levels in own.groups.values() for level in levels if " & " not in level}
+def _is_intersection(group: str, audit: AuditSums) -> bool:
+    """Whether a group is an intersection of other groups."""
+    single = {level for levels in audit.groups.values() for level in levels if " & " not in level}
     return " & " in group and all(part in single for part in group.split(" & "))
 
 

@@ -1,0 +1,256 @@
+"""Paired changes: the decisions of two classifiers on the same rows, before and after a repair, or of a simple model and a network."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from equipoise.data import Attribute, Scores
+from equipoise.measures.cells import Cells, FloatArray, ratio, tabulate
+from equipoise.measures.clusters import units_of
+from equipoise.measures.estimates import Estimate, Settings, coefficients
+from equipoise.measures.functional import gap_values, largest, performance_values, predictive
+from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
+from equipoise.measures.moments import Moments, Signed, moments_of_change, moments_of_scores
+from equipoise.measures.signed_sums import SignedSum
+
+ALMOST = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
+HARMFUL = {"tpr": -1.0, "fpr": 1.0}  # the direction in which a change of a rate is harmful; a change of the selection rate is neither
+SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One rate of one group before and after a repair, and the paired change with its interval."""
+
+    group: str
+    reference: bool
+    rate: str  # tpr or fpr
+    before: float
+    after: float
+    change: Estimate
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the change excludes zero."""
+        return self.change.low > 0 or self.change.high < 0
+
+    @property
+    def worse(self) -> bool:
+        """Whether the change is harmful."""
+        return self.change.value * HARMFUL.get(self.rate, 0.0) > ALMOST
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The contribution of one group's rate to the change of a gap."""
+
+    group: str
+    rate: str
+    change: float  # of the rate
+    towards: float  # by how much it reduced the gap; negative if it increased it
+    harm: bool
+    clear: bool  # whether the interval of the change excludes zero
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """Cell tables before and after on the same rows, and the moments of the positive decisions gained and lost between them."""
+
+    scores: Scores
+    before: Cells
+    after: Cells
+    change: Moments  # of each group
+    overall: Moments  # of all patients
+    settings: Settings
+
+    @property
+    def attribute(self) -> Attribute:
+        """The attribute that defines the groups."""
+        return self.scores.attribute
+
+    def shifts(self) -> list[Shift]:
+        """The changes of sensitivity and false positive rate of every group with enough patients."""
+        shifts = []
+        for rate in ("tpr", "fpr"):
+            before, after = (cells.rate(RATES[rate]) for cells in (self.before, self.after))
+            changes = self.rate_changes(rate)
+            for k, level in enumerate(self.attribute.levels):
+                if self.change.patients(rate)[k] >= self.settings.min_patients:
+                    shifts.append(Shift(level, k == 0, rate, float(before[k]), float(after[k]), changes[k]))
+        return shifts
+
+    def usable(self, measure: str) -> list[int]:
+        """The codes of the groups, except the reference, with enough patients for a gap."""
+        enough = self.patients(measure) >= self.settings.min_patients
+        return [k for k in range(1, len(enough)) if enough[k] and enough[0]]
+
+    def gap_change(self, measure: str, group: str) -> Estimate:
+        """The signed change of one group's gap, after minus before, on the same patients; NaN if there are too few of them.
+
+        The change is signed because |gap| has a kink at zero, near which no interval of its change has the nominal coverage.
+        """
+        k = self.attribute.levels.index(group) if group in self.attribute.levels else 0
+        if k not in self.usable(measure):
+            return Estimate(np.nan, np.nan, np.nan)
+        value, low, high = self.change.gaps(self._coefficients(measure), self.settings.level)
+        return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
+
+    def signed(self, measure: str) -> SignedSum:
+        """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
+        return self.change.signed(self._coefficients(measure))
+
+    def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
+        """The rate, or sum of rates, that a measure compares, for each group (groups,), before and after."""
+        if is_quotient(measure):
+            return predictive(QUOTIENTS[measure], self.before), predictive(QUOTIENTS[measure], self.after)
+        before, after = (
+            np.sum([sign * cells.rate(RATES[rate]) for rate, sign in terms(measure).items()], axis=0) for cells in (self.before, self.after)
+        )
+        return before, after
+
+    def performance(self, name: str) -> tuple[float, float]:
+        """The performance over all patients before and after."""
+        return float(performance_values(name, self.before)), float(performance_values(name, self.after))
+
+    def patients(self, measure: str) -> FloatArray:
+        """The number of patients in each group that a measure rests on (groups,)."""
+        counts: FloatArray = np.min([self.change.patients(rate) for rate in terms(measure) or ("selection",)], axis=0)
+        return counts
+
+    def _coefficients(self, measure: str) -> Signed:
+        return _quotient_change(QUOTIENTS[measure], self.before, self.after) if is_quotient(measure) else terms(measure)
+
+    def performance_change(self, name: str) -> Estimate:
+        """The change of the performance over all patients."""
+        if name == "f1":
+            signed: Signed = _f1_change(self.before, self.after)
+        else:
+            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
+        value, low, high = self.overall.sums(signed, self.settings.level)
+        return Estimate(float(value[0]), float(low[0]), float(high[0]))
+
+    def contributions(self, measure: str, group: str) -> list[Contribution]:
+        """The contributions to the change of a gap, one for each rate in the measure, of the group and of the reference."""
+        k = self.attribute.levels.index(group)
+        direction = np.sign(gap_values(measure, self.before)[k - 1])
+        contributions = []
+        for rate, weight in terms(measure).items():
+            changes = self.rate_changes(rate)
+            for code, side in ((k, 1.0), (0, -1.0)):
+                change = changes[code]
+                towards = float(-direction * weight * side * change.value)
+                harm = change.value * HARMFUL.get(rate, 0.0) > ALMOST
+                clear = change.low > 0 or change.high < 0
+                contributions.append(Contribution(self.attribute.levels[code], rate, change.value, towards, harm, clear))
+        return contributions
+
+    def rate_changes(self, rate: str) -> list[Estimate]:
+        """The change of one rate of every group, the reference first."""
+        ends = self.change.sums({rate: 1.0}, self.settings.level)
+        return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
+
+
+def _quotient_change(label: int, before: Cells, after: Cells) -> dict[str, FloatArray]:
+    """Coefficients for the change of each group's PPV (label 1) or NPV (label 0), from changes of true and false positives per row.
+
+    With T true positives among S positive decisions, PPV' - PPV = (T' - T - PPV (S' - S)) / S'. NPV and F1 are analogous.
+    """
+    rows = after.n[:-1].sum(-1)
+    old, selected = predictive(label, before), after.s[:-1].sum(-1)
+    decided = selected if label else rows - selected
+    true, false = ((1 - old) * rows, -old * rows) if label else (old * rows, -(1 - old) * rows)
+    return {"true": ratio(true, decided), "false": ratio(false, decided)}
+
+
+def _f1_change(before: Cells, after: Cells) -> dict[str, FloatArray]:
+    """Coefficients for the change of F1 over all patients, from changes of true and false positives per row."""
+    rows, old = after.n.sum(), float(performance_values("f1", before))
+    decided = after.s.sum() + after.n[:, 1].sum()
+    return {"true": ratio(np.array([(2 - old) * rows]), decided), "false": ratio(np.array([-old * rows]), decided)}
+
+
+def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
+    """The comparison of decisions before (`old`) and after (`new`) on the same rows."""
+    attribute, units = scores.attribute, units_of(scores.patients, len(scores))
+    before, after = (tabulate(decisions, scores.y, attribute, scores.weight) for decisions in (old, new))
+    change, overall = (
+        moments_of_change(old, new, scores.y, codes, groups, units, scores.weight)
+        for codes, groups in ((attribute.codes, len(attribute.levels)), (np.zeros(len(scores), np.int64), 1))
+    )
+    return Paired(scores, before, after, change, overall, settings)
+
+
+def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: str, level: float) -> tuple[FloatArray, FloatArray]:
+    """The limits of the mean of the gaps before and after, which is the gap of the pooled decisions, for every group but the reference.
+
+    |after| < |before| if the gap moved towards zero and this mean still lies on the original side of zero.
+    """
+    _, low, high = moments_of_scores(scores, (before + after) / 2).gaps(coefficients(measure), level)
+    return low, high
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A simple model compared with a classifier on the same rows."""
+
+    value: float  # performance of the simple model
+    other: float  # performance of the classifier
+    difference: Estimate  # the first minus the second, paired
+    gap: float  # of the simple model, the largest over the groups; NaN if no group has one
+    other_gap: float  # of the classifier
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the difference shows that the simple model is better."""
+        return self.difference.low > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        gaps = {name: None if np.isnan(value) else value for name, value in (("gap", self.gap), ("other_gap", self.other_gap))}
+        return {"value": self.value, "other": self.other, "difference": self.difference.to_dict(), **gaps, "clear": self.clear}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A logistic regression on the inputs of a network, at its best threshold, judged on the same held-out rows as the network.
+
+    If it performs clearly better than the network, the network itself limits what a repair can reach.
+    """
+
+    inputs: str  # "table", or "pixels": images reduced to 16 x 16 pixels and a few statistics
+    fitted_on: str  # "training set" or "repair set"
+    fitted_rows: int
+    rows: int  # held-out rows that both were judged on
+    performance: str
+    measure: str
+    original: Versus  # compared with the original network
+    repaired: Versus | None  # with its gap constrained too, compared with the repaired classifier; None if there is none
+
+    @property
+    def beats_original(self) -> bool:
+        """Whether it performs clearly better than the original network."""
+        return self.original.clear
+
+    @property
+    def beats_repaired(self) -> bool:
+        """Whether it performs clearly better than the repaired classifier, with a gap that is no larger."""
+        other = self.repaired
+        return other is not None and other.clear and abs(other.gap) <= abs(other.other_gap) + SAME_GAP
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            **vars(self),
+            "original": self.original.to_dict(),
+            "repaired": None if self.repaired is None else self.repaired.to_dict(),
+            "beats_original": self.beats_original,
+            "beats_repaired": self.beats_repaired,
+        }
+
+
+def versus(scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: Settings) -> Versus:
+    """The decisions of a simple model (`decided`) compared with those of another classifier (`other`) on the same rows."""
+    comparison = paired(scores, other, decided, settings)
+    other_value, value = comparison.performance(performance)
+    other_gap, gap = (float(largest(gap_values(measure, cells))) for cells in (comparison.before, comparison.after))
+    return Versus(value, other_value, comparison.performance_change(performance), gap, other_gap)

@@ -1,0 +1,164 @@
+"""Decision rules: how a score becomes a decision f in [0, 1]."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from equipoise.data import MISSING, Scores
+from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.cells import FloatArray, IntArray
+from equipoise.measures.thresholds import at_threshold, sweep_scores
+
+NEVER = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
+THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
+ARGMAX = "argmax: the margin of this class over the next"  # the `origin` of the threshold of a class
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """Turns scores into decisions."""
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether the group of each patient must be known."""
+        ...
+
+    @property
+    def randomised(self) -> bool:
+        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions."""
+        ...
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """The decision on each row: 0, 1, or the probability of a randomised 1."""
+        ...
+
+    def describe(self) -> str:
+        """The rule and its origin in one line."""
+        ...
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        """The scores at which the decision on a row of this group changes; empty for a group that the rule was not fitted on."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON, with the kind of the rule under `kind`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Positive if score >= value, in every group."""
+
+    value: Annotated[float, Ge(0.0), Le(NEVER)]
+    origin: str = "given"
+    KIND: ClassVar[str] = THRESHOLD
+    needs_group: ClassVar[bool] = False
+    randomised: ClassVar[bool] = False
+
+    def decide(self, scores: Scores) -> FloatArray:
+        return at_threshold(scores.score, self.value)
+
+    def describe(self) -> str:
+        return f"score >= {self.value:.4g} ({self.origin})"
+
+    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (the same for every group)
+        return (self.value,)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": THRESHOLD, **asdict(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelRules(Mapping[str, Rule]):
+    """A decision rule for each label of a multi-label model, or for each class of a model that decides by argmax."""
+
+    rules: Mapping[str, Rule]
+    kind: str = "labels"
+
+    def __getitem__(self, label: str) -> Rule:
+        if label not in self.rules:
+            raise UnknownName("label of this rule", label, self.rules)
+        return self.rules[label]
+
+    def __contains__(self, label: object) -> bool:
+        return label in self.rules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether the rule of any label needs the group of each patient."""
+        return any(rule.needs_group for rule in self.rules.values())
+
+    @property
+    def randomised(self) -> bool:
+        """Whether the rule of any label returns probabilities."""
+        return any(rule.randomised for rule in self.rules.values())
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """Raises an error: scores belong to one label, so the rule of that label must be used."""
+        raise BadInput(
+            f"these are rules of {', '.join(self.rules)}, and {scores.name!r} holds scores of one label; use rule[label].decide(scores)"
+        )
+
+    def describe(self) -> str:
+        """The rules of all labels in one line."""
+        if self.kind == "classes":
+            return f"argmax of {', '.join(self.rules)}"
+        return "; ".join(f"{label}: {rule.describe()}" for label, rule in self.rules.items())
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        """The thresholds of all labels for a group."""
+        return tuple(cut for rule in self.rules.values() for cut in rule.cuts(group))
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON, with the rule of each label under `labels`."""
+        return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
+
+
+def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:
+    """The threshold with the best performance on these scores, which should be validation scores."""
+    if len(np.unique(scores.y)) < 2:
+        raise BadInput(
+            f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
+        )
+    choice = sweep_scores(scores, (performance,)).best(performance)
+    return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
+
+
+def choose_rule(threshold: float | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy") -> Threshold:
+    """The given threshold; else the best one by `optimise` on the validation scores; else 0.5. Its `origin` says which."""
+    if threshold is not None and valid is not None:
+        raise BadInput("give a threshold or validation data to choose one, not both")
+    if threshold is not None:
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
+            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}")
+        return Threshold(float(threshold), "given")
+    if valid is not None:
+        if not isinstance(valid, Scores):
+            raise BadInput(f"with scores, valid is scores too: valid=eq.Scores.from_frame(...); got {type(valid).__name__}")
+        return best_threshold(valid, optimise)
+    return Threshold(0.5, "the default; none was given or chosen on validation data")
+
+
+def codes_among(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
+    """The position of each row's group among the groups of a rule, -1 if missing; raises an error if a group is not among them."""
+    attribute = scores.attribute
+    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]
+    if unseen:
+        raise BadInput(
+            f"{who} was fitted on the groups {', '.join(groups)}; {scores.name!r} holds rows of {', '.join(unseen)}, which it never saw. "
+            "Fit it again on validation data with rows of every group."
+        )
+    positions = [groups.index(level) if level in groups else MISSING for level in attribute.levels]
+    codes: IntArray = np.array([*positions, MISSING], dtype=np.int64)[attribute.codes]
+    return codes
