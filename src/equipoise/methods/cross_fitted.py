@@ -21,7 +21,6 @@ How a step is chosen by them is in `cross_fitted_choice`.
 import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,15 +29,16 @@ from torch import nn
 from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
-from equipoise.methods.candidate import Candidate, Half, HeldOut, Job, Run, Verdict
+from equipoise.methods.candidate import Candidate, HeldOut
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
-from equipoise.methods.cross_fitted_choice import NOISE, choose
+from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
-from equipoise.methods.goal import Goal, Note
+from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.job import Half, Job, Run, Verdict
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, ReadOnce, check, predict
 
@@ -50,7 +50,7 @@ def run_cross_fitted(job: Job, selection: str) -> list[Candidate]:
     goals = [replace(goal, selection=selection) for goal in job.goals]
     try:
         if job.method.kind in (Kind.RULE, Kind.PROBES) and job.cohorts[0].targets is None:
-            return [_fitted(job.some(slice(k, k + 1)), goals[0]) for k in range(len(job.models))]
+            return [_fitted(job.take([k]), goals[0]) for k in range(len(job.models))]
         return _stepped(job, goals)
     except PartTooSmall as error:
         advice = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
@@ -195,11 +195,11 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
         Data.of([cohort], job.goals)  # raises where the set lacks what the measure needs
     pairs, count = _halves(whole, job.seeds, repeat=not adaptive(job.settings)), range(len(job.models))
     try:
-        halves = run(_some(job.within(HALVES), [k for k in count for _ in (0, 1)], [half for pair in pairs for half in pair]))
+        halves = run(_on_halves(job.within(HALVES), [k for k in count for _ in (0, 1)], [half for pair in pairs for half in pair]))
     except EmptyCell as error:
         raise PartTooSmall(*error.problems) from error
     everything = [Half(cohort, np.arange(len(cohort)), np.empty(0, np.int64)) for cohort in whole]
-    found = run(_some(job.within(ALL_ROWS), count, everything))
+    found = run(_on_halves(job.within(ALL_ROWS), count, everything))
     seen = [_seen(models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals, adaptive(job.settings)) for k in count]
     numbers = [[0, *found[k].record.steps] for k in count]  # of the rows of the trace
     choices = [
@@ -218,7 +218,7 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
     if again:
         kept = run(
             replace(
-                _some(job, again, [everything[k] for k in again]),
+                _on_halves(job, again, [everything[k] for k in again]),
                 halves=None,
                 verdicts=[choices[k][0] for k in again],
                 deadline=None,  # it takes no longer than the run before it
@@ -228,11 +228,9 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
     return [_finished(chosen[k], models[k], job.inputs[k], seen[k], *choices[k]) for k in count]
 
 
-def _some(job: Job, which: Sequence[int], halves: Sequence[Half]) -> Job:
+def _on_halves(job: Job, networks: Sequence[int], halves: Sequence[Half]) -> Job:
     """The job of some networks, each on the rows of a half."""
-    some: dict[str, Any] = {name: [getattr(job, name)[k] for k in which] for name in ("models", "seeds")}
-    trains = None if job.trains is None else [job.trains[k] for k in which]
-    return replace(job, **some, trains=trains, cohorts=[half.cohort for half in halves], halves=halves)
+    return replace(job.take(networks), cohorts=[half.cohort for half in halves], halves=halves)
 
 
 def _halves(cohorts: Sequence[Cohort], seeds: Sequence[int], repeat: bool = True) -> list[tuple[Half, Half]]:

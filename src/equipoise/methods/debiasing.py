@@ -18,11 +18,12 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
-from equipoise.methods.candidate import Candidate, Job, Progress
+from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import joined, run
 from equipoise.methods.goal import Goal, JointGoal, Note
+from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked

@@ -8,7 +8,7 @@ import pandas as pd
 
 from equipoise.data import Rows
 from equipoise.measures import Threshold
-from equipoise.methods.evaluation import Found
+from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import NOISE, Goal, Note, Why
 
 IN_USE = "in use today, as given"  # where a threshold comes from that was not chosen
@@ -50,7 +50,7 @@ class Merit:
     value: float
 
 
-def merit(each: Sequence[Found], goals: Sequence[Goal], network: int = 0) -> Merit:
+def merit(each: Sequence[LabelResult], goals: Sequence[Goal], network: int = 0) -> Merit:
     """How good a step of one network is by the settled goals of its labels.
 
     The smallest of the labels' largest |gap| where every label has its minimum performance (and, where that is all it has, its maximum
@@ -72,7 +72,7 @@ def merit(each: Sequence[Found], goals: Sequence[Goal], network: int = 0) -> Mer
     return Merit(int(kept) + int(feasible), best if feasible else min(left))
 
 
-def lacking(found: Found, settled: Goal, given: Goal, network: int = 0) -> Why:
+def lacking(found: LabelResult, settled: Goal, given: Goal, network: int = 0) -> Why:
     """What the chosen step of one label misses of its goal; empty where it meets it.
 
     `settled` is the goal that steps were chosen by, `given` the one whose minimum performance counts.

@@ -17,7 +17,7 @@ from equipoise.methods.bias_score.programs import parity_path, path
 from equipoise.methods.bias_score.rule import BiasScoreRule, rule_of
 from equipoise.methods.constant import WORST, refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
-from equipoise.methods.evaluation import Found, Label, frame, trace_row
+from equipoise.methods.evaluation import Label, LabelResult, frame, trace_row
 from equipoise.methods.goal import Goal, Note, limits_of, spare
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import (
@@ -135,7 +135,7 @@ def bias_score(
     settled = goal.settled(min(float(start.performance[0]), plain))
     narrowest = finest(problem)
 
-    def evaluate(scores: FloatArray, max_gap: float) -> Found:
+    def evaluate(scores: FloatArray, max_gap: float) -> LabelResult:
         return label.evaluate(scores[None], max(max_gap, narrowest), least)
 
     steps = _steps(problem, settings.steps, evaluate)
@@ -177,7 +177,7 @@ class _Step(NamedTuple):
     about: Mapping[str, Any]
 
 
-def _steps(problem: Problem, count: int, evaluate: Callable[[FloatArray, float], Found]) -> list[_Step]:
+def _steps(problem: Problem, count: int, evaluate: Callable[[FloatArray, float], LabelResult]) -> list[_Step]:
     """The steps for bounds on |gap| from the original gap down to zero."""
     measure = problem.goal.measure
     if is_quotient(measure):

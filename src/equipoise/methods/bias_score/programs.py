@@ -24,7 +24,7 @@ import numpy as np
 
 from equipoise.measures import QUOTIENTS, FloatArray, furthest, predictive
 from equipoise.methods.bias_score.problem import Problem
-from equipoise.methods.evaluation import Found
+from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import NOISE
 
 DOUBTFUL = 60  # rows in the first program, plus as many for each gap
@@ -159,7 +159,7 @@ class Priced:
     level: float
 
 
-def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, float], Found]) -> list[Priced]:
+def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, float], LabelResult]) -> list[Priced]:
     """Costs for bounds from the original gap down to zero. `evaluate` takes held-out scores (n,) and a bound on |gap|."""
     u = problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = problem.cells((u > 0).astype(np.float64))
@@ -220,7 +220,7 @@ def _parity_stakes(label: int, level: float, half: float, groups: int) -> FloatA
     return stakes
 
 
-def _merit(result: Found, max_gap: float) -> tuple[bool, bool, float]:
+def _merit(result: LabelResult, max_gap: float) -> tuple[bool, bool, float]:
     """A key that sorts the best last: rates kept, |gap| within the bound, then performance, or the smallest |gap| outside the bound."""
     size, kept = abs(float(result.gap[0])), result.spare is None or bool(result.spare[0] >= -NOISE)
     inside = size <= max_gap + NOISE
