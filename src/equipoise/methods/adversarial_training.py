@@ -22,8 +22,14 @@ from equipoise.measures import labels_needed
 from equipoise.methods.contract import Rng, Step, Steps, Task, Work, method, unknown_work, within_gap
 from equipoise.methods.evaluation import Data, Label
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import ZHANG
 from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp
+
+PAPER = """@inproceedings{zhang2018mitigating,
+  title     = {Mitigating Unwanted Biases with Adversarial Learning},
+  author    = {Zhang, Brian Hu and Lemoine, Blake and Mitchell, Margaret},
+  booktitle = {AAAI/ACM Conference on AI, Ethics, and Society},
+  year      = {2018}
+}"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def cost(task: Task, settings: Settings) -> Work:
     "adversarial-training",
     settings=Settings,
     title="training from scratch against an adversary (Zhang et al.)",
-    paper=ZHANG,
+    paper=PAPER,
     objective=within_gap,
     start=fresh,
     needs_train=True,

@@ -1,8 +1,8 @@
 """The best method for a goal: cheap methods first, then costly ones, within the budget.
 
 Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, candidates are compared by
-decisions on rows that they were not fitted to (`best_of`): among those whose performance holds, the smallest upper limit of |gap|, which has
-two estimates. Candidates within half a standard error of the best count as equally good; the cheapest of them is taken, and with fewer
+decisions on rows that they were not fitted to (`best_of`): among those whose performance holds, the smallest upper limit of |gap| by two
+estimates. Candidates within half a standard error of the best count as equally good; the cheapest of them is taken, and with fewer
 than 2,000 rows fine-tuning is preferred to probes, which have more parameters. A randomised rule, or one that needs each patient's group,
 must be better by two standard errors. With selection="paper", in-sample values decide.
 

@@ -30,15 +30,20 @@ from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linea
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import COTTER
 from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
 from equipoise.models import Replicas
 
-TINY = 1e-6  # how near to 0 or 1 a score still has a logit
+PAPER = """@inproceedings{cotter2019two,
+  title     = {Two-Player Games for Efficient Non-Convex Constrained Optimization},
+  author    = {Cotter, Andrew and Jiang, Heinrich and Sridharan, Karthik},
+  booktitle = {International Conference on Algorithmic Learning Theory},
+  year      = {2019}
+}"""
+TINY = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
 EPOCHS = 15  # of the paper's schedule
-STRIDE = 20  # what an accepted trial of the adaptive schedule counts for, in steps
-PACE = 20  # steps in which a gap that stays adds itself, times the penalty, to its multiplier: the networks need time to answer
-FAR = 30.0  # a shift of logits beyond which nothing changes
+STRIDE = 20  # number of steps that an accepted trial of the adaptive schedule counts as
+PACE = 20  # steps in which a constant gap adds itself, times the penalty, to its multiplier: networks need time to respond
+FAR = 30.0  # largest shift of logits
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Settings:
     "constrained",
     settings=Settings,
     title="fine-tuning on the task with one multiplier per gap, all groups at once",
-    paper=COTTER,
+    paper=PAPER,
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,

@@ -19,7 +19,7 @@ NPV is then fixed by the prevalences, so that it cannot be a goal of this method
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from equipoise.measures import (
     AFFINE_PERFORMANCE,
     FloatArray,
     IntArray,
+    Rule,
     cells_at,
     codes_among,
     gap_values,
@@ -47,11 +48,16 @@ from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.papers import HARDT
-from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
+from equipoise.methods.rules import Cut, Groups, MoveCut, Share, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, too_large, too_low
 
 KIND = "equalised-odds"
+PAPER = """@inproceedings{hardt2016equality,
+  title     = {Equality of Opportunity in Supervised Learning},
+  author    = {Hardt, Moritz and Price, Eric and Srebro, Nathan},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2016}
+}"""
 BASES = ("score", "threshold")
 TOLERANCE = 1e-10  # the tightest that HiGHS takes
 DUST = 1e-9  # what its solution may leave of a gap that it closes
@@ -138,6 +144,11 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     def cuts(self, group: str) -> tuple[float, ...]:
         return self.steps[self.groups.index(group)].thresholds if group in self.groups else ()
 
+    def moved(self, move: MoveCut) -> Rule:  # a row without a group is decided by the steps of all groups
+        groups = zip(self.groups, self.steps, strict=True)
+        steps = tuple(Steps(tuple(move(cut, [group, ""]) for cut in own.thresholds), own.probabilities) for group, own in groups)
+        return replace(self, steps=steps)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return plain_values(self)
@@ -172,7 +183,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     settings=Settings,
     title="randomised thresholds with equal TPR and FPR (Hardt)",
     kind=Kind.RULE,
-    paper=HARDT,
+    paper=PAPER,
     needs_group=True,
     without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
     quotients=False,

@@ -26,6 +26,7 @@ from equipoise.measures import (
     RATES,
     FloatArray,
     IntArray,
+    Rule,
     at_threshold,
     codes_among,
     furthest,
@@ -44,7 +45,7 @@ from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.methods.goal import Goal, Note, Why, kept_rates, limits_of, spare
-from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
+from equipoise.methods.rules import Cut, Groups, MoveCut, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, selected
 
 KIND = "group-thresholds"
@@ -82,6 +83,10 @@ class GroupThresholds:
 
     def cuts(self, group: str) -> tuple[float, ...]:
         return (self.thresholds[self.groups.index(group)],) if group in self.groups else ()
+
+    def moved(self, move: MoveCut) -> Rule:
+        cuts = tuple(move(cut, [group]) for cut, group in zip(self.thresholds, self.groups, strict=True))
+        return replace(self, thresholds=cuts, missing=move(self.missing, [""]))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

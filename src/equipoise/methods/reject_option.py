@@ -30,6 +30,7 @@ from equipoise.measures import (
     Cells,
     FloatArray,
     IntArray,
+    Rule,
     cell_index,
     cells_at,
     codes_among,
@@ -44,11 +45,17 @@ from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import along, gap_windows
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.papers import KAMIRAN
-from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
+from equipoise.methods.group_thresholds import GroupThresholds
+from equipoise.methods.rules import Cut, Groups, MoveCut, Share, plain_values, repeated, unknown
 from equipoise.methods.selection import selected
 
 KIND = "reject-option"
+PAPER = """@inproceedings{kamiran2012decision,
+  title     = {Decision Theory for Discrimination-Aware Classification},
+  author    = {Kamiran, Faisal and Karim, Asim and Zhang, Xiangliang},
+  booktitle = {IEEE International Conference on Data Mining},
+  year      = {2012}
+}"""
 POINT = "point (threshold, margin)"
 DIRECTIONS = ("auto", "kamiran")
 LOW, HIGH = 0.01, 0.99  # of the thresholds, as in AIF360
@@ -116,6 +123,10 @@ class RejectOption:
     def cuts(self, group: str) -> tuple[float, ...]:
         return (self.threshold - self.margin if group in self.favoured else self.threshold + self.margin,) if group in self.groups else ()
 
+    def moved(self, move: MoveCut) -> Rule:  # the band need not be symmetric on the new scores
+        cuts = tuple(move(self.cuts(group)[0], [group]) for group in self.groups)
+        return GroupThresholds(self.groups, cuts, move(self.threshold, [""]), self.origin)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return plain_values(self)
@@ -144,7 +155,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     settings=Settings,
     title="a band around the threshold decided by group (Kamiran)",
     kind=Kind.RULE,
-    paper=KAMIRAN,
+    paper=PAPER,
     needs_group=True,
     without_group="its threshold without the band",
     labels=ONE_BY_ONE,
