@@ -239,7 +239,7 @@ def _performance_holds(candidate: Candidate) -> bool:
     return least is None or bool(row["performance_honest"] >= least - NOISE)
 
 
-def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
+def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
     """The index of the best of several candidates by their cross-fitted values. Each has one entry per label, like `parts`.
 
     Among those whose performance holds, the smallest upper limit of the largest |gap| (`_size_and_error`). Candidates within half a
@@ -247,16 +247,16 @@ def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
     one that needs each patient's group, is taken only if it is better than the best of the others by two standard errors. The original is
     taken only if no other candidate changes anything.
     """
-    sizes = [[_size_and_error(own, part) for own, part in zip(each, parts, strict=True)] for each in found]
+    sizes = [[_size_and_error(own, part) for own, part in zip(each, parts, strict=True)] for each in candidates]
     upper = np.array([max(size + SURE * error for size, error in each) for each in sizes])
     error = np.array([max(each, key=lambda label: label[0] + SURE * label[1])[1] for each in sizes])
-    performance = np.array([min(float(own.trace["performance_honest"].iloc[own.chosen]) for own in each) for each in found])
-    holds = np.array([all(_performance_holds(own) for own in each) for each in found])
-    changed = np.array([any(own.chosen for own in each) for each in found])
+    performance = np.array([min(float(own.trace["performance_honest"].iloc[own.chosen]) for own in each) for each in candidates])
+    holds = np.array([all(_performance_holds(own) for own in each) for each in candidates])
+    changed = np.array([any(own.chosen for own in each) for each in candidates])
     if not holds.any():
         return int(performance.argmax())
     pool = holds & changed if (holds & changed).any() else holds
-    tiers = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in found]
+    tiers = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in candidates]
     taken: int | None = None
     for tier in sorted(set(tiers)):
         eligible = [k for k in np.flatnonzero(pool).tolist() if tiers[k] == tier]
@@ -264,7 +264,7 @@ def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
             continue
         best = min(eligible, key=lambda k: upper[k])
         equal = [k for k in eligible if upper[k] - upper[best] <= SAME * error[best] + NOISE]
-        first = min(equal, key=lambda k: (any(_few_rows_for_probes(own, part) for own, part in zip(found[k], parts, strict=True)), k))
+        first = min(equal, key=lambda k: (any(_few_rows_for_probes(own, part) for own, part in zip(candidates[k], parts, strict=True)), k))
         if taken is None or upper[taken] - upper[first] > CLEARLY * error[first] + NOISE:
             taken = first
     assert taken is not None  # the pool is not empty

@@ -234,10 +234,10 @@ def run_many(
     chosen = settings_of(name, settings or {})
     _check_given(method, models, cohorts, goal, trains)
     deadline = None if budget is None else time.monotonic() + budget
-    found: list[Candidate]
+    candidates: list[Candidate]
     if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        found = method.run(models, cohorts, goal, seeds=seeds, trains=trains, settings=chosen, progress=progress, deadline=deadline)
-        return found
+        candidates = method.run(models, cohorts, goal, seeds=seeds, trains=trains, settings=chosen, progress=progress, deadline=deadline)
+        return candidates
     if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
         return [
             _one_by_one(
@@ -250,11 +250,11 @@ def run_many(
     used_trains = trains if method.takes_train else None
     job = Job(method, models, cohorts, goals, seeds, chosen, used_trains, progress, deadline=deadline, refuse_constant=refuse_constant)
     try:
-        found = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
+        candidates = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
     except EmptyCell as error:
         hints = [text for cohort in cohorts for part, own in _parts(cohort, goal) for text in advice([part], own)]
         raise EmptyCell(*error.problems, *hints[: len(goal.each)]) from error
-    return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+    return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(candidates, models, cohorts, strict=True)]
 
 
 def _check_given(

@@ -199,12 +199,12 @@ class _Search:
 
     def _constant(self, evaluation: Evaluation) -> BoolArray:
         """The networks (R,) whose decisions on any label are constant, unlike the original's. Classes may be empty and are not checked."""
-        found = np.zeros(len(self.active), bool)
+        constant_now = np.zeros(len(self.active), bool)
         if self.job.refuse_constant and not self.data.classes:
             for (rows, label), result in zip(self.data.parts, evaluation.each, strict=True):
                 decisions = decided_at(evaluation.scores[:, rows], result.threshold)
-                found |= [bool(constant(f, codes)) for f, codes in zip(decisions, label.codes, strict=True)]
-        return found & ~self.constant_before
+                constant_now |= [bool(constant(f, codes)) for f, codes in zip(decisions, label.codes, strict=True)]
+        return constant_now & ~self.constant_before
 
     def _joint_row(self, step: Step, evaluation: Evaluation, r: int) -> dict[str, Any]:
         """One step of all labels: the largest gap with its label, and the mean performance; for classes, the mean recall."""

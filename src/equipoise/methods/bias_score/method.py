@@ -156,8 +156,8 @@ def bias_score(
     fit_steps = [FitStep(plain_rule(NAME, trace, 0, cohort, settled), None, (Note("original_kept"),))]
     for row, step in enumerate(steps, start=1):
         values = held_out.iloc[row]
-        numbers = {"folds": settings.folds, "gap": float(values["gap"]), "performance": float(values["performance"])}
-        numbers |= {"of": goal.performance, "before": plain}
+        held_out_values = {"gap": float(values["gap"]), "performance": float(values["performance"])}
+        numbers = {"folds": settings.folds, **held_out_values, "of": goal.performance, "before": plain}
         notes = Note("probes", str(reading), step.about), Note("chosen_on_held_out_rows", goal.measure, numbers)
         rule = delivery.rules[row - 1] if delivery.rules else plain_rule(NAME, trace, row, cohort, settled)
         fit_steps.append(FitStep(rule, delivery.networks[row - 1] if delivery.networks else None, notes))
