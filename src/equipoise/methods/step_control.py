@@ -272,7 +272,7 @@ def adaptive(
 
     `follow` gets the evaluation of every trial, the networks for which it was accepted, and those whose gap hardly decreased.
     """
-    nobody = np.zeros(model.size, bool)
+    no_networks = np.zeros(model.size, bool)
     least = lowest(data, stop_below)
     start, signed = smooth_gaps(data, data.start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
     coarse = np.abs(data.functional(data.start)[1]).max(-1) / np.maximum(np.abs(start), CLOSE)
@@ -280,22 +280,22 @@ def adaptive(
         Control(settings.learning_rate, float(gap), signed, not data.moving, float(share), done=not abs(gap) > 0)
         for gap, share in zip(start, coarse, strict=True)
     ]
-    model.mark(~nobody)
+    model.mark(~no_networks)
     for trial in range(1, settings.max_steps + 1):
         optimiser.set_rates(np.array([0.0 if control.done else control.rate for control in controls]))
         more = advance()
         progress = (trial, settings.max_steps)
-        evaluation = yield Step(0, progress, of=nobody)
+        evaluation = yield Step(0, progress, of=no_networks)
         gaps = smooth_gaps(data, evaluation)
         holds: BoolArray = np.logical_and.reduce(np.stack([result.performance for result in evaluation.each]) >= least, axis=0)
-        accepted, slow, numbers = nobody.copy(), nobody.copy(), dict[int, BoolArray]()
+        accepted, slow, numbers = no_networks.copy(), no_networks.copy(), dict[int, BoolArray]()
         for r, control in enumerate(controls):
             if control.done:
                 continue
             slow[r] = control.removed(float(gaps[r])) - control.share < LEAST
             accepted[r], number = control.judge(float(gaps[r]), bool(holds[r]))
             if number is not None:
-                numbers[number] = numbers.get(number, nobody) | (np.arange(model.size) == r)
+                numbers[number] = numbers.get(number, no_networks) | (np.arange(model.size) == r)
         for number, networks in numbers.items():
             yield Step(number, progress, 100 * SHARE, of=networks, seen=evaluation)
         model.mark(accepted)
