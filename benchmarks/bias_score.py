@@ -22,8 +22,10 @@ import torch
 from libraries import measured
 
 import equipoise as eq
-from equipoise.methods import bias_problem, bias_score, run_many
-from equipoise.methods.bias_programs import solve
+from equipoise.methods import run_many
+from equipoise.methods.bias_score import method as bias_score
+from equipoise.methods.bias_score import problem as bias_problem
+from equipoise.methods.bias_score.programs import solve
 from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of, train_stack
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {

@@ -24,7 +24,7 @@ import equipoise as eq
 from equipoise.data.sets.synthetic import zafar_chance, zafar_plane
 from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
 from equipoise.methods import Label, run_many
-from equipoise.methods.evaluation import Found
+from equipoise.methods.evaluation import LabelResult
 from equipoise.models import predict, train_stack
 from equipoise.study import read_plan
 
@@ -67,7 +67,7 @@ def evals_per_epoch() -> None:
             report(f"COMPAS, bias-gda, evals_per_epoch={count}", found, parts, measure)
 
 
-def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least: np.ndarray | None = None) -> Found:
+def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least: np.ndarray | None = None) -> LabelResult:
     """The evaluation of the published code: 101 thresholds, the first of the best; none within the maximum gap is a performance of 0."""
     if max_gap is None or least is not None:
         return EXACT(self, scores, max_gap, least)
@@ -76,7 +76,7 @@ def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least
     gaps = np.array([gap_values(self.measure, c)[..., 0] for c in tables])  # (thresholds, R)
     performances = np.array([performance_functional(self.performance, c.n)(c) for c in tables])
     best, r = np.where(np.abs(gaps) < max_gap, performances, 0).argmax(0), np.arange(len(scores))
-    return Found(gaps[best, r], performances[best, r], np.nextafter(thresholds[best], 2))  # theirs decides by >, ours by >=
+    return LabelResult(gaps[best, r], performances[best, r], np.nextafter(thresholds[best], 2))  # theirs decides by >, ours by >=
 
 
 EXACT = Label.evaluate

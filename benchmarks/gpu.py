@@ -88,7 +88,7 @@ def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) ->
     networks.units(layers)
     label = Label.of([cohort], Goal("eod", min_performance=0.0))
     scores = networks.evaluate()
-    weights = label.weights(scores, label.evaluate(scores).threshold)
+    weights = label.functional(scores, label.evaluate(scores).threshold)[1]
     state = {"influence": networks.influence(weights)[1]}
     pruned = torch.zeros_like(state["influence"], dtype=torch.bool)
 

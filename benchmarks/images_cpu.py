@@ -40,7 +40,7 @@ def main() -> None:
     networks.units("conv1")
     label = Label.of([cohort], Goal("eod", min_performance=0.0))
     scores = networks.evaluate()
-    weights = label.weights(scores, label.evaluate(scores).threshold)
+    weights = label.functional(scores, label.evaluate(scores).threshold)[1]
     state = {"influence": networks.influence(weights)[1]}
 
     def forward() -> None:

@@ -50,7 +50,9 @@ from sklearn.linear_model import LogisticRegression
 import equipoise as eq
 from equipoise.data import Attribute
 from equipoise.measures import RATES, FloatArray, terms
-from equipoise.methods import Label, bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
+from equipoise.methods import Label, equalised_odds, group_thresholds, reject_option
+from equipoise.methods.bias_score import problem as bias_problem
+from equipoise.methods.bias_score.programs import path
 from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
 
 DATA = ("adult", "bank", "compas")
@@ -241,8 +243,8 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     heads = Heads(nobody, (nobody,), tuple(RATES[rate] for rate in terms(goal.measure)), centre)
     problem = bias_problem.Problem(given.cohort, goal, heads, posteriors, posteriors, slope)
     best, decisions = -np.inf, np.zeros(ROWS)
-    for multipliers in bias_score.path(problem, bounds)[1]:
-        score = problem.score(posteriors, multipliers)
+    for multipliers in path(problem, bounds)[1]:
+        score = problem.priced(posteriors, problem.cost(multipliers))
         look = labels.evaluate(score[None], BOUND)
         if abs(float(look.gap[0])) <= BOUND and look.performance[0] > best:
             best, decisions = float(look.performance[0]), (score >= look.threshold[0]).astype(np.float64)

@@ -131,7 +131,7 @@ def test_what_meets_the_goal_is_compared_by_the_goal_whatever_else_it_has(proble
     near, far = (
         replace(standard, trace=standard.trace.assign(gap=gap, performance=performance)) for gap, performance in ((0.01, 0.52), (0.4, 0.47))
     )
-    assert auto._merit(near, model, parts.valid) < auto._merit(far, model, parts.valid)
+    assert auto._in_sample_key(near, model, parts.valid) < auto._in_sample_key(far, model, parts.valid)
 
 
 def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):

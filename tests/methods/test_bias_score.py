@@ -13,9 +13,12 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
-from equipoise.methods import METHODS, Goal, Rng, bias_problem, bias_programs, bias_score, settings_of
-from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
-from equipoise.methods.bias_score import path
+from equipoise.methods import METHODS, Goal, Rng, settings_of
+from equipoise.methods.bias_score import method as bias_score
+from equipoise.methods.bias_score import problem as bias_problem
+from equipoise.methods.bias_score import programs
+from equipoise.methods.bias_score.problem import Posteriors, Problem, _group_probe, probed
+from equipoise.methods.bias_score.programs import path
 from equipoise.models import BiasScore, Heads, Probe, ReadOnce, fit_probe, folds_of, predict, probes, reading_of, to_onnx
 from equipoise.repair import audit
 from support.facts import facts
@@ -273,7 +276,7 @@ def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
 def test_probes_that_miss_a_gap_at_the_start_still_give_steps(monkeypatch: pytest.MonkeyPatch):
     """Where the first program has no solution, since probes cannot make up for what they miss, the gaps are taken as they believe them."""
     asked: list[float] = []
-    real = bias_programs.solve
+    real = programs.solve
 
     def refuses_first(u, g, low, high, start=None):
         asked.append(float(high[0]))
@@ -281,10 +284,10 @@ def test_probes_that_miss_a_gap_at_the_start_still_give_steps(monkeypatch: pytes
 
     model, parts = trained("mlp")
     cohort = parts.valid
-    monkeypatch.setattr(bias_programs, "solve", refuses_first)
+    monkeypatch.setattr(programs, "solve", refuses_first)
     found = debias(model, cohort, method="bias-score", measure="spd", min_performance=0.0, steps=3)
     assert len(found.trace) == 4
-    monkeypatch.setattr(bias_programs, "solve", lambda *_: None)
+    monkeypatch.setattr(programs, "solve", lambda *_: None)
     assert len(debias(model, cohort, method="bias-score", measure="spd", min_performance=0.0, steps=3).trace) == 1
 
 

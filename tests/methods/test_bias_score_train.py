@@ -10,8 +10,9 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.methods import Goal, Note, bias_problem
-from equipoise.methods.bias_problem import probed
+from equipoise.methods import Goal, Note
+from equipoise.methods.bias_score import problem as bias_problem
+from equipoise.methods.bias_score.problem import probed
 from equipoise.models import ReadOnce, fit_probe, folds_of, reading_of
 from support.facts import facts
 from support.published import debias

@@ -7,7 +7,7 @@ import pytest
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
-from equipoise.methods.evaluation import Found
+from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import highest_thresholds
 from equipoise.methods.selection import merit
 from equipoise.models import predict
@@ -83,7 +83,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
         gaps, performances = rng.normal(0, 0.2, 20), rng.uniform(0.5, 0.9, 20)
         best, kept = None, -1
         for k in range(20):
-            now = merit([Found(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]))], [goal])
+            now = merit([LabelResult(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]))], [goal])
             if best is None or now > best:
                 best, kept = now, k
         assert kept == select(_trace(list(gaps), list(performances)), goal).row
@@ -99,7 +99,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
         spare = rng.normal(-0.1, 0.1, 20)
         best, kept = None, -1
         for k in range(20):
-            now = merit([Found(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]), spare[k : k + 1])], [goal])
+            now = merit([LabelResult(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]), spare[k : k + 1])], [goal])
             if best is None or now > best:
                 best, kept = now, k
         trace = _trace(list(gaps), list(performances)).assign(spare=spare)
@@ -126,7 +126,7 @@ def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
     for goal in (Goal("spd", max_gap=0.3), Goal("spd", max_gap=0.3, min_performance=0.5), Goal("spd", min_performance=0.8 + 1e-12)):
         chosen = select(trace, goal)
         assert chosen.met
-        first, second = (Found(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1))
+        first, second = (LabelResult(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1))
         assert (merit([second], [goal]) > merit([first], [goal])) == (chosen.row == 1)
     (why,) = select(trace, Goal("spd", max_gap=0.3)).why
     assert (why.numbers["by"], why.numbers["qualified"], why.numbers["max_gap"]) == ("performance", 1, 0.3)

@@ -12,8 +12,8 @@ from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, furthest, gap_values, linearised, tabulate
 from equipoise.methods import METHODS, Goal, Label
-from equipoise.methods.bias_problem import Posteriors, Problem
-from equipoise.methods.bias_programs import parity_path
+from equipoise.methods.bias_score.problem import Posteriors, Problem
+from equipoise.methods.bias_score.programs import parity_path
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
 from equipoise.methods.cross_fitted_choice import choose

@@ -28,7 +28,7 @@ def test_influence_equals_finite_differences_of_the_proxy(measure: str):
         assert networks.units("linears.*") == 24
         scores = networks.evaluate()
         look = labels.evaluate(scores)
-        w = labels.weights(scores, look.threshold)
+        w = labels.functional(scores, look.threshold)[1]
         seen, influence = networks.influence(w)
         np.testing.assert_allclose(seen, scores, atol=1e-6)
         for unit in (0, 9, 17, 23):
@@ -144,7 +144,7 @@ def test_the_influence_of_a_channel_is_the_sum_over_its_units():
         network = SingleReplica(model, parts.valid.inputs)
         count = network.units("0", granularity)
         scores = network.evaluate()
-        influences.append(network.influence(labels.weights(scores, labels.evaluate(scores).threshold))[1][0])
+        influences.append(network.influence(labels.functional(scores, labels.evaluate(scores).threshold)[1])[1][0])
         assert len(influences[-1]) == count
     assert len(influences[0]) == 4 * 8 * 8
     np.testing.assert_allclose(influences[0].reshape(4, -1).sum(1), influences[1], rtol=1e-4, atol=1e-9)
@@ -162,7 +162,8 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
     labels = Label.of([parts.valid], Goal("eod"))
     networks = SingleReplica(told, parts.valid.inputs) if kind == "cnn" else replicas([told], [parts.valid])
     networks.units("*")
-    w = labels.weights(model_scores := SingleReplica(model, parts.valid.inputs).evaluate(), labels.evaluate(model_scores).threshold)
+    model_scores = SingleReplica(model, parts.valid.inputs).evaluate()
+    w = labels.functional(model_scores, labels.evaluate(model_scores).threshold)[1]
     assert len(np.unique(w == 0)) == 2
     scores, _ = networks.influence(w)
     assert len(np.unique(scores)) == 1

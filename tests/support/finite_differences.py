@@ -16,7 +16,7 @@ SMALLEST_GAP = Goal("spd", min_performance=0.0)  # the smallest gap, be it of co
 def gap_weights(network: Replicas, parts: Parts, measure: str) -> FloatArray:
     labels = Label.of([parts.valid], Goal(measure))
     scores = network.evaluate()
-    return labels.weights(scores, labels.evaluate(scores).threshold)
+    return labels.functional(scores, labels.evaluate(scores).threshold)[1]
 
 
 def shrunk(model: nn.Module, layer: str, unit: int, x: Tensor, w: FloatArray, share: float) -> float:

@@ -48,7 +48,7 @@ def main(path: str) -> None:
     replica = SingleReplica(model, parts.valid.inputs)
     replica.units("first")
     scores = replica.evaluate()
-    weights = labels.weights(scores, labels.evaluate(scores).threshold)
+    weights = labels.functional(scores, labels.evaluate(scores).threshold)[1]
     seen, influence = replica.influence(weights)
     rows = torch.arange(len(parts.valid))[None]
     replica.optimiser("adam", 1e-4)

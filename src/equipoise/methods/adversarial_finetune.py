@@ -1,15 +1,14 @@
 """Adversarial fine-tuning: Savani, White and Govindarajulu (2020), as the paper uses it (appendix D.4).
 
-A critic learns to tell the gap of a mini-batch from the network's features of it; the network is then fine-tuned on the cross-entropy
-times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias raises the price of every mistake. In turns, for some epochs.
-Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval
-mode with the exact sweep, and the best epoch by the constrained objective is kept, not the last (`restore="last"` keeps that one). The
-published code evaluates in training mode. The weights of a quotient, such as the gap in PPV, are those around the decisions after the
-last epoch.
+A critic learns to predict the gap of a mini-batch from the network's features; the network is then fine-tuned on the cross-entropy times
+max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias makes every mistake more costly. Both take turns for some epochs.
+Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval mode
+with the exact sweep (the published code evaluates in training mode), and the best epoch by the constrained objective is kept, not the last
+(`restore="last"` keeps the last). The weights of a quotient, such as the gap in PPV, are linearised at the decisions after the last epoch.
 
-By default turns are short and their steps are controlled by what they do (see step_control); the goal decides among them, the critic tells
-each row's part of the gap, and its weight is raised where the gap does not fall. That keeps performance, but the critic often does not
-know the way, and a run then ends with a part of the gap left. `schedule="paper"` is the published one.
+By default, turns are short and their steps are adaptive (see step_control): steps are chosen by the goal, the critic predicts each row's
+contribution to the gap, and its weight is raised if the gap does not fall. That keeps performance, but the critic is often not accurate
+enough, and a run then ends with a part of the gap left. `schedule="paper"` is the published schedule.
 """
 
 from collections.abc import Sequence
@@ -31,8 +30,8 @@ from equipoise.models import Critics, Replicas, proxy
 
 EPOCHS = 16  # of the paper's schedule
 TURN = 8  # mini-batches of the network per trial of the adaptive schedule
-HARDER = 3.0  # by how much the critic's weight is raised after a trial that did not lower the gap
-AGAIN = 8  # the part of the critic's steps that it takes again after an accepted trial
+HARDER = 3.0  # factor of the critic's weight after a trial that did not reduce the gap
+AGAIN = 8  # after a trial, the critic is trained for 1 / AGAIN of its steps
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Settings:
     margin: float = 0.01
     width: int = 32
     restore: str = "best"  # epoch by the constrained objective; or last, as published
-    schedule: str = "adaptive"  # steps controlled by what they do to the gap, chosen by the goal; or paper, some epochs of long turns
+    schedule: str = "adaptive"  # steps of adaptive length, chosen by the goal; or paper, a number of epochs with long turns
 
     def __post_init__(self) -> None:
         check_schedule("adversarial-finetune", self)
@@ -58,7 +57,7 @@ class Settings:
 
 
 def objective(goals: Sequence[Goal], settings: Settings) -> Objective:
-    """The best epoch within the maximum |gap|, or the last one; of the adaptive schedule the goal decides."""
+    """The best epoch within the maximum |gap|, or the last one; in the adaptive schedule, the best step by the goal."""
     if settings.schedule == "adaptive":
         return by_goal(goals, settings)
     return replace(within_gap(goals, settings), last=settings.restore == "last")
@@ -102,7 +101,7 @@ def adversarial_finetune(model: Replicas, data: Data, goal: Goal, settings: Sett
 
 
 def _adaptive(turns: "_Turns", data: Data, goal: Goal, settings: Settings) -> Steps:
-    """Short turns, each of which is a trial; the critic learns again from what was accepted."""
+    """Short turns, each of which is a trial; the critic is trained further after each of them."""
     left = np.inf if settings.epochs is None else settings.epochs
     turns.train_critic(settings.critic_steps)
 
@@ -116,7 +115,7 @@ def _adaptive(turns: "_Turns", data: Data, goal: Goal, settings: Settings) -> St
         turns.weight = torch.where(torch.from_numpy(slow), turns.weight * HARDER, turns.weight)
         if is_quotient(goal.measure):
             turns.follow(data.functional(now), accepted)
-        turns.train_critic(max(1, settings.critic_steps // AGAIN))  # of all networks of a stack, so that none depends on another
+        turns.train_critic(max(1, settings.critic_steps // AGAIN))  # for all networks of a stack, so that none depends on another
 
     yield from adaptive(turns.model, data, turns.actor_optimiser, advance, follow, settings)
 
@@ -143,7 +142,7 @@ class _Turns:
         self.actor_optimiser = model.optimiser("adam", s.learning_rate)
 
     def follow(self, gap: tuple[FloatArray, FloatArray], of: BoolArray | None = None) -> None:
-        """Sets offsets (R,) and weights (R, n) of the gaps that the critic is to tell; of some networks only, where others stay."""
+        """Sets offsets (R,) and weights (R, n) of the gaps that the critic predicts; with `of`, only for these networks."""
         offset, weights = (torch.from_numpy(numbers).float() for numbers in gap)
         if of is not None:
             chosen = torch.from_numpy(of)
@@ -154,7 +153,7 @@ class _Turns:
         return self.draws.rows(self.model.rows, self.batch)
 
     def _verdict(self, features: torch.Tensor) -> torch.Tensor:
-        """The critic's gap of a mini-batch (R,): of all its features, or the mean of what it says of each row."""
+        """The predicted gap of a mini-batch (R,): from all its features, or the mean of the predictions for each row."""
         if self.by_row:
             return self.critic(features)[..., 0].mean(1)  # type: ignore[no-any-return]
         return self.critic(features.reshape(len(features), 1, -1))[:, 0, 0]  # type: ignore[no-any-return]
@@ -170,8 +169,8 @@ class _Turns:
                 gap = proxy(f, weights) * self.model.rows / self.batch + offset
             self.critic_optimiser.zero_grad()
             if self.by_row:
-                each = f * weights * self.model.rows + offset[:, None]  # their mean is the gap
-                ((self.critic(features)[..., 0] - each) ** 2).mean(1).sum().backward()
+                contributions = f * weights * self.model.rows + offset[:, None]  # their mean is the gap
+                ((self.critic(features)[..., 0] - contributions) ** 2).mean(1).sum().backward()
             else:
                 ((self._verdict(features) - gap) ** 2).sum().backward()
             self.critic_optimiser.step()

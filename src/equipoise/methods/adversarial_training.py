@@ -1,11 +1,11 @@
 """Adversarial in-processing: Zhang, Lemoine and Mitchell (2018). A baseline that trains from scratch, on the training set.
 
-An adversary reads the protected attribute from the predictor's logit; the predictor descends its own loss with the part that would help
-the adversary taken out of the gradient, and less `weight` times the adversary's gradient. For parity of selection (spd) the adversary
-sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod and other sums of both rates everybody with
-the label as well. The predictor has the network's architecture with fresh weights; a network that started from pretrained ones says so
-by an attribute `untrained`, a function of a seed that returns it as it was before training. After every epoch the constrained objective
-(best performance with |gap| within the maximum gap less a margin) is evaluated on the repair set, and the best epoch is kept.
+An adversary predicts the protected attribute from the predictor's logit. The predictor follows the gradient of its own loss, without the
+component that would help the adversary, less `weight` times the adversary's gradient. For parity of selection (spd) the adversary sees all
+rows; for eod the positives, for fpr_gap and tnr_gap the negatives, for aod and other sums of both rates all rows together with the label.
+The predictor has the network's architecture with new weights; a network that started from pretrained weights has an attribute `untrained`,
+a function of a seed that returns the network as it was before training. After every epoch the constrained objective (best performance with
+|gap| within the maximum gap less a margin) is evaluated on the repair set, and the best epoch is kept.
 """
 
 import copy
@@ -22,8 +22,14 @@ from equipoise.measures import labels_needed
 from equipoise.methods.contract import Rng, Step, Steps, Task, Work, method, unknown_work, within_gap
 from equipoise.methods.evaluation import Data, Label
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import ZHANG
 from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp
+
+PAPER = """@inproceedings{zhang2018mitigating,
+  title     = {Mitigating Unwanted Biases with Adversarial Learning},
+  author    = {Zhang, Brian Hu and Lemoine, Blake and Mitchell, Margaret},
+  booktitle = {AAAI/ACM Conference on AI, Ethics, and Society},
+  year      = {2018}
+}"""
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,12 @@ class Settings:
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:
-    """A network of the same architecture before any training: with its pretrained weights, or new ones that depend on the seed only."""
+    """An untrained network of the same architecture: with its pretrained weights, or with new ones that depend only on the seed."""
     if type(model) is MLP and (model.width, model.depth) == (32, 10):
         return initial_mlp(model.inputs, seed)
     if callable(untrained := getattr(model, "untrained", None)):
-        again: nn.Module = untrained(seed)
-        return again
+        pretrained: nn.Module = untrained(seed)
+        return pretrained
     new = copy.deepcopy(model).requires_grad_(True)
     lacking = []
     with torch.random.fork_rng():
@@ -77,7 +83,7 @@ def cost(task: Task, settings: Settings) -> Work:
     "adversarial-training",
     settings=Settings,
     title="training from scratch against an adversary (Zhang et al.)",
-    paper=ZHANG,
+    paper=PAPER,
     objective=within_gap,
     start=fresh,
     needs_train=True,
@@ -97,7 +103,7 @@ def adversarial_training(model: Replicas, data: Data, goal: Goal, settings: Sett
 
 
 class _Game:
-    """Predictor and adversary, step by step."""
+    """The training of predictor and adversary."""
 
     def __init__(self, model: Replicas, labels: Label, settings: Settings, rng: Rng) -> None:
         self.model, self.settings = model, settings
@@ -121,24 +127,24 @@ class _Game:
     def _step(self, index: Tensor) -> None:
         f, _ = self.model.scores_and_features(index, generators=self.dropout)
         y = self.y.gather(1, index).to(f.device)
-        own = F.binary_cross_entropy(f, y, reduction="none").mean(1).sum()
-        theirs = self._adversary_loss(f, y, index)
-        self.model.adversarial_gradient(own, theirs, list(self.adversary.parameters()), self.settings.weight)
+        loss = F.binary_cross_entropy(f, y, reduction="none").mean(1).sum()
+        adversary_loss = self._adversary_loss(f, y, index)
+        self.model.adversarial_gradient(loss, adversary_loss, list(self.adversary.parameters()), self.settings.weight)
         self.optimiser.step()
         self.adversary_optimiser.step()
 
     def _adversary_loss(self, f: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        """Cross-entropy of the attribute given the score, over the rows that the measure is about, a replicate's mean each."""
+        """The sum over replicates of the mean cross-entropy of the attribute, over the rows that the measure is about."""
         logit = torch.logit(f.clamp(1e-6, 1 - 1e-6))
-        read = [f, logit, f * y, logit * y] if self.conditional else [f, logit]
-        guess = self.adversary(torch.stack(read, dim=2))
+        inputs = [f, logit, f * y, logit * y] if self.conditional else [f, logit]
+        prediction = self.adversary(torch.stack(inputs, dim=2))
         seen = self.seen.gather(1, index).to(f.device)
         group = self.group.gather(1, index).clamp(min=0).to(f.device)
-        loss = F.cross_entropy(guess.transpose(1, 2), group, reduction="none")
+        loss = F.cross_entropy(prediction.transpose(1, 2), group, reduction="none")
         return ((loss * seen).sum(1) / seen.sum(1).clamp(min=1.0)).sum()
 
 
 def _audience(labels: Label) -> np.typing.NDArray[np.bool_]:
-    """Whom the adversary sees: those whose label the measure is about."""
+    """The rows that the adversary sees: those whose label the measure is about."""
     needed = labels_needed(labels.measure)
     return np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)

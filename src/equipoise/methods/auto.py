@@ -1,15 +1,15 @@
-"""The best method for a goal, without naming one: cheap methods first, then costly ones, as far as the time goes.
+"""The best method for a goal: cheap methods first, then costly ones, within the budget.
 
-Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
-compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|, by two
-estimates of it. Those within half a standard error of the best are equally good; of these the cheap one is taken, and with fewer than 2,000
-rows fine-tuning before probes, which have more to fit. A randomised rule, or one that needs each patient's group, must be better by two
-standard errors. With selection="paper" in-sample values decide.
+Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, candidates are compared by
+decisions on rows that they were not fitted to (`best_of`): among those whose performance holds, the smallest upper limit of |gap| by two
+estimates. Candidates within half a standard error of the best count as equally good; the cheapest of them is taken, and with fewer
+than 2,000 rows fine-tuning is preferred to probes, which have more parameters. A randomised rule, or one that needs each patient's group,
+must be better by two standard errors. With selection="paper", in-sample values decide.
 
-Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within half a
-standard error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method whose own cost model promises to take
-longer than what is left is not begun, and fine-tuning ends with the steps that it has made when its share of the time is up. What was
-tried, what came of it, what was not tried and why is in the candidate's notes.
+Costly methods are not tried if nothing is left to improve: the candidate's rule needs no group, and its |gap| is within half a standard
+error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method is not started if its cost model predicts more
+than the remaining time, and fine-tuning stops when its share of the time is up. The candidate's notes list the methods tried with their
+results, and those not tried with the reason.
 """
 
 import time
@@ -24,20 +24,20 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
-from equipoise.methods.cost import Speed
-from equipoise.methods.cross_fitted_choice import NOISE, SURE
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, method, settings_of
+from equipoise.methods.cost import Speed, work_of
+from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import Goal, Note
+from equipoise.methods.goal import NOISE, Goal, Note
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 
 NAME = "auto"
-SAME = 0.5  # standard errors of a gap: what two methods differ by less than that is small next to what the patients leave open
-CLEARLY = 2.0  # standard errors of a gap by which a rule must be better that is randomised, or needs each patient's group
-ZERO = 0.01  # a gap that counts as none
-ENOUGH = 0.2  # of the most that fine-tuning may take: with less time it is not begun
+SAME = 0.5  # candidates whose gaps differ by fewer standard errors than this count as equally good
+CLEARLY = 2.0  # standard errors by which a randomised rule, or one that needs each patient's group, must be better
+ZERO = 0.01  # a gap that counts as zero
+ENOUGH = 0.2  # fine-tuning is not started if less than this share of its full time is left
 
 
 @dataclass(frozen=True)
@@ -45,44 +45,47 @@ class Settings:
     """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
 
     allow_group: bool = True
-    methods: tuple[str, ...] | None = None  # in this order, in place of our own list
+    methods: tuple[str, ...] | None = None  # in this order, in place of the default list
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in (*(self.methods or ()), *self.settings):
-            pick("method for auto", name, [*_known()])
+            pick("method for auto", name, [*_usable()])
 
     def order(self, rows: Rows | None = None) -> list[str]:
-        """The methods to try on these rows, the cheap ones first: of scores alone, those that need no network."""
-        known, alone = _known(), isinstance(rows, Scores)
-        places = {name: own.in_auto_scores if alone else own.in_auto for name, own in known.items()}
-        ours = sorted((place, name) for name, place in places.items() if place is not None)
-        if isinstance(rows, Scores) and rows.features is None:
-            ours = [(place, name) for place, name in ours if known[name].kind != Kind.PROBES]  # which have nothing to read
-        wanted = self.methods if self.methods is not None else [name for _, name in ours]
-        refused = [name for name in wanted if known[name].needs_group and not self.allow_group]
+        """The methods to try on these rows, the cheap ones first; for scores, those that need no network."""
+        usable, on_scores = _usable(), isinstance(rows, Scores)
+        if self.methods is not None:
+            names = [*self.methods]
+        else:
+            places = {name: method.in_auto_scores if on_scores else method.in_auto for name, method in usable.items()}
+            names = [name for _, name in sorted((place, name) for name, place in places.items() if place is not None)]
+            if isinstance(rows, Scores) and rows.features is None:
+                names = [name for name in names if usable[name].kind != Kind.PROBES]  # probes need features
+        refused = [name for name in names if usable[name].needs_group and not self.allow_group]
         if self.methods is not None and refused:
             raise BadInput(f"{', '.join(refused)} would need each patient's group: set allow_group=True, or leave it out of the methods")
-        return list(dict.fromkeys([STANDARD, *(name for name in wanted if name not in refused)]))
+        return list(dict.fromkeys([STANDARD, *(name for name in names if name not in refused)]))
 
 
-def _known() -> Mapping[str, Method]:
+def _usable() -> Mapping[str, Method]:
+    """The methods that auto can run."""
     return {name: method for name, method in METHODS.items() if not method.runs_others and not method.needs_train}
 
 
 def cost(task: Task, settings: Settings) -> Work:
-    """The work of all methods that may be tried, without a budget; auto stops as soon as nothing is left to improve."""
+    """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
     works, names = [], []
     for name in settings.order(task.repair):
         try:
             works.append(work_of(name, task, settings_of(name, settings.settings.get(name, {}))))
         except EquipoiseError:
-            continue  # one that cannot be run on this network: auto passes over it too
+            continue  # it cannot be run on this network, and auto skips it too
         names.append(name)
     what = f"{', '.join(names)}, one after the other until nothing is left to improve"
     if any(work.rows is None for work in works):
         return Work(None, 0, what)
-    rows = sum(work.rows + len(task.repair) for work in works if work.rows is not None)  # and one pass each for its standard error
+    rows = sum(work.rows + len(task.repair) for work in works if work.rows is not None)  # plus one pass each for the standard error
     return Work(rows, sum(work.evaluations for work in works), what, sum(work.seconds for work in works))
 
 
@@ -108,28 +111,28 @@ def run(
     deadline: float | None = None,
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
-    order = [name for name in settings.order(cohorts[0]) if _able(name, cohorts[0]) and _tunable(name, models[0])]
+    order = [name for name in settings.order(cohorts[0]) if _applicable(name, models[0], cohorts[0])]
     speed: Speed | None = None
     tried: list[list[Candidate]] = [[] for _ in models]
     remarks: list[list[Note]] = [[] for _ in models]
-    going = list(range(len(models)))
+    active = list(range(len(models)))
     for at, name in enumerate(order):
-        if not going:
+        if not active:
             break
         if deadline is not None and name != STANDARD:
-            # measured once the original has been tried, which says what is wrong with the rows, and what to do
+            # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
             speed = speed or _speed(models[0], cohorts[0], goal, trains)
-            if late := _too_late(name, speed, settings, deadline, len(going)):
-                _note(remarks, going, late)
+            if late := _too_late(name, speed, settings, deadline, len(active)):
+                _note(remarks, active, late)
                 continue
         try:
-            found = run_many(
+            candidates = run_many(
                 name,
-                [models[k] for k in going],
-                [cohorts[k] for k in going],
+                [models[k] for k in active],
+                [cohorts[k] for k in active],
                 goal,
-                seeds=[seeds[k] for k in going],
-                trains=None if trains is None else [trains[k] for k in going],
+                seeds=[seeds[k] for k in active],
+                trains=None if trains is None else [trains[k] for k in active],
                 settings=settings.settings.get(name),
                 budget=None if deadline is None else max(0.001, _share(order[at:]) * (deadline - time.monotonic())),
                 refuse_constant=True,
@@ -137,30 +140,32 @@ def run(
         except EquipoiseError as error:
             if name == STANDARD:  # no method can be run on these rows or this network
                 raise
-            _note(remarks, going, Note("could_not_run", name, {"problem": _problems(error)}))
+            problem = "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
+            _note(remarks, active, Note("could_not_run", name, {"problem": problem}))
             continue
-        for k, candidate in zip(going, found, strict=True):
+        for k, candidate in zip(active, candidates, strict=True):
             tried[k].append(candidate)
         if left_out := tuple(order[at + 1 :]):
-            done = [k for k, own in zip(going, found, strict=True) if all(_with_room(*each) for each in _each(own, cohorts[k]))]
+            done = [k for k, own in zip(active, candidates, strict=True) if all(_good_enough(*each) for each in _each(own, cohorts[k]))]
             _note(remarks, done, Note("not_tried", name, {"methods": left_out}))
-            going = [k for k in going if k not in done]
+            active = [k for k in active if k not in done]
         if progress:
             progress(at + 1, len(order))
     if progress:
         progress(len(order), len(order))
-    return [_chosen(*each, settings) for each in zip(tried, remarks, models, cohorts, strict=True)]
+    return [_chosen(*network, settings) for network in zip(tried, remarks, models, cohorts, strict=True)]
 
 
 def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, trains: Sequence[Cohort] | None) -> Speed:
-    """How fast this machine is, measured on a few rows of the first label."""
+    """The speed of this machine, measured on a few rows of the first label."""
     train = None if trains is None else trains[0]
     if cohort.targets is None:
         return Speed.measured(model, cohort, goal, train)
     assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-    first = cohort.labels[0]
-    one = replace(goal.each[0], selection=goal.selection)
-    return Speed.measured(model.view(0), cohort.labelled(first), one, None if train is None else train.labelled(first), len(cohort.labels))
+    label = cohort.labels[0]
+    label_goal = replace(goal.each[0], selection=goal.selection)
+    label_train = None if train is None else train.labelled(label)
+    return Speed.measured(model.view(0), cohort.labelled(label), label_goal, label_train, len(cohort.labels))
 
 
 def _note(remarks: Sequence[list[Note]], networks: Iterable[int], note: Note) -> None:
@@ -169,15 +174,15 @@ def _note(remarks: Sequence[list[Note]], networks: Iterable[int], note: Note) ->
 
 
 def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, networks: int) -> Note | None:
-    """The note on a method that would take longer than what is left for each of so many networks; None where it can be begun.
+    """The note on a method that would take longer than the time left for each of these networks; None if it can be started.
 
-    One that makes steps ends when its time is up, so that a fifth of its work is enough to begin with.
+    A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
     """
     left = deadline - time.monotonic()
     try:
         seconds = speed.seconds(speed.work(name, settings.settings.get(name, {})))
     except EquipoiseError:
-        return None  # it will be refused, with the reason
+        return None  # running it will raise the error
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
     if left > 0 and (seconds is None or least * seconds <= left / networks):
         return None
@@ -185,170 +190,147 @@ def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, netw
 
 
 def _share(names: Sequence[str]) -> float:
-    """The share of the time that is left for the first of these methods: fine-tuning leaves as much for each that makes steps after it."""
+    """The share of the remaining time for the first of these methods: methods with steps share it equally, others may use all of it."""
     steps = sum(METHODS[name].kind == Kind.STEPS for name in names)
     return 1 / steps if METHODS[names[0]].kind == Kind.STEPS else 1.0
 
 
-def _able(name: str, cohort: Rows) -> bool:
-    """Whether a method can repair what this cohort has: one label, several, or classes; with sample weights or without."""
-    own = METHODS[name]
-    if cohort.weight is not None and not own.weights:
+def _applicable(name: str, model: nn.Module | None, cohort: Rows) -> bool:
+    """Whether a method can repair this network on this cohort: its labels or classes, its sample weights, its parameters."""
+    method = METHODS[name]
+    if cohort.weight is not None and not method.weights:
         return False
-    return cohort.targets is None or (own.classes if cohort.kind == "classes" else bool(own.labels))
-
-
-def _tunable(name: str, model: nn.Module | None) -> bool:
-    """Whether there is something for a method to tune: a network without parameters, as from an ONNX file, gets rules and probes."""
-    return METHODS[name].kind != Kind.STEPS or model is None or next(model.parameters(), None) is not None
+    if method.kind == Kind.STEPS and model is not None and next(model.parameters(), None) is None:
+        return False  # a network without parameters, as from an ONNX file, has nothing to fine-tune
+    return cohort.targets is None or (method.classes if cohort.kind == "classes" else bool(method.labels))
 
 
 def _each(candidate: Candidate, cohort: Rows) -> list[tuple[Candidate, Rows]]:
-    """The candidate of every label with the rows of that label; of one label, itself."""
+    """The candidate of every label with the rows of that label; with one label, the candidate itself."""
     parts: list[Rows] = [cohort.labelled(name) for name in candidate.labels] or [cohort]
     return list(zip(candidate.each, parts, strict=True))
 
 
-def _problems(error: EquipoiseError) -> str:
-    """All that was wrong, in one line."""
-    return "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
+def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
+    """Whether nothing is left to improve, so that costlier methods need not be tried.
 
-
-def _with_room(candidate: Candidate, cohort: Rows) -> bool:
-    """Whether nothing is left to improve: |gap| is at most half the maximum gap and, by cross-fitted values, half its standard error.
-
-    By cross-fitted values a repair must need no group, and both must hold; in-sample an original that meets the goal is enough.
+    With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
+    maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
     """
-    row = candidate.trace.iloc[candidate.chosen]
+    goal = candidate.goal
     if candidate.held_out is not None:
-        if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not _reaches(candidate):
+        if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not _performance_holds(candidate):
             return False
-        if _uncertain(candidate, cohort):
+        if _few_rows_for_probes(candidate, cohort):
             return False
-        size, error = _both(candidate, cohort)
-        return bool(size <= max(SAME * error, ZERO) and (candidate.goal.max_gap is None or size <= candidate.goal.max_gap / 2))
+        size, error = _size_and_error(candidate, cohort)
+        return bool(size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2))
     if not candidate.met_in_sample:
         return False
-    size, error = abs(row["gap"]), _error(candidate, cohort)
-    return bool(size <= (SURE * error if candidate.goal.max_gap is None else candidate.goal.max_gap / 2))
-
-
-def _error(candidate: Candidate, cohort: Rows) -> float:
-    """The standard error of the gap on the rows that the candidate was chosen on."""
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
-    return float(Evidence.of(decisions[None], cohort, candidate.goal).gap_se()[0])
+    error = float(Evidence.of(decisions[None], cohort, goal).gap_se()[0])
+    size = abs(candidate.trace["gap"].iloc[candidate.chosen])
+    return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
 
 
-def _reaches(candidate: Candidate) -> bool:
-    """Whether the cross-fitted performance of what was chosen reaches its minimum."""
+def _performance_holds(candidate: Candidate) -> bool:
+    """Whether the cross-fitted performance of the chosen step reaches its minimum."""
     row, least = candidate.trace.iloc[candidate.chosen], candidate.goal.min_performance
     return least is None or bool(row["performance_honest"] >= least - NOISE)
 
 
-def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
-    """The position of the best of several candidates by their cross-fitted values. Each has one entry per label, as have the rows.
+def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
+    """The index of the best of several candidates by their cross-fitted values. Each has one entry per label, like `parts`.
 
-    Of those whose performance holds, the smallest upper limit of the largest |gap|, of which there are two estimates (`_both`). Those
-    within half a standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A
-    randomised rule, or one that needs each patient's group, is taken only where it is better than the best of the others by two
-    standard errors. The original is taken only where no other candidate changes anything.
+    Among those whose performance holds, the smallest upper limit of the largest |gap| (`_size_and_error`). Candidates within half a
+    standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A randomised rule, or
+    one that needs each patient's group, is taken only if it is better than the best of the others by two standard errors. The original is
+    taken only if no other candidate changes anything.
     """
-    sizes = [[_both(own, part) for own, part in zip(each, parts, strict=True)] for each in found]
+    sizes = [[_size_and_error(own, part) for own, part in zip(each, parts, strict=True)] for each in candidates]
     upper = np.array([max(size + SURE * error for size, error in each) for each in sizes])
-    error = np.array([max(each, key=lambda own: own[0] + SURE * own[1])[1] for each in sizes])
-    lost = np.array([min(float(own.trace["performance_honest"].iloc[own.chosen]) for own in each) for each in found])
-    holds = np.array([all(_reaches(own) for own in each) for each in found])
-    changed = np.array([any(own.chosen for own in each) for each in found])
+    error = np.array([max(each, key=lambda label: label[0] + SURE * label[1])[1] for each in sizes])
+    performance = np.array([min(float(own.trace["performance_honest"].iloc[own.chosen]) for own in each) for each in candidates])
+    holds = np.array([all(_performance_holds(own) for own in each) for each in candidates])
+    changed = np.array([any(own.chosen for own in each) for each in candidates])
     if not holds.any():
-        return int(lost.argmax())
+        return int(performance.argmax())
     pool = holds & changed if (holds & changed).any() else holds
-    needs = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in found]
+    tiers = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in candidates]
     taken: int | None = None
-    for tier in sorted(set(needs)):
-        here = [k for k in np.flatnonzero(pool).tolist() if needs[k] == tier]
-        if not here:
+    for tier in sorted(set(tiers)):
+        eligible = [k for k in np.flatnonzero(pool).tolist() if tiers[k] == tier]
+        if not eligible:
             continue
-        best = min(here, key=lambda k: upper[k])
-        level = [k for k in here if upper[k] - upper[best] <= SAME * error[best] + NOISE]
-        first = min(level, key=lambda k: (any(_uncertain(own, part) for own, part in zip(found[k], parts, strict=True)), k))
+        best = min(eligible, key=lambda k: upper[k])
+        equal = [k for k in eligible if upper[k] - upper[best] <= SAME * error[best] + NOISE]
+        first = min(equal, key=lambda k: (any(_few_rows_for_probes(own, part) for own, part in zip(candidates[k], parts, strict=True)), k))
         if taken is None or upper[taken] - upper[first] > CLEARLY * error[first] + NOISE:
             taken = first
     assert taken is not None  # the pool is not empty
     return taken
 
 
-def _both(candidate: Candidate, rows: Rows) -> tuple[float, float]:
-    """|gap| by both of its estimates, the root of the mean of their squares, and its standard error.
+def _size_and_error(candidate: Candidate, rows: Rows) -> tuple[float, float]:
+    """|gap|, as the root mean square of its two estimates, and its standard error.
 
-    One is the corrected value of the fit to all rows, the other that of decisions not fitted to their rows. Where a method adapts to the
-    patients it was fitted to, the first is too good, and the second, of fits to fewer rows, too bad and less sure. One that has both small
-    is to be preferred to one whose estimates disagree.
+    One estimate is the corrected value of the fit to all rows, the other that of decisions not fitted to their rows. If a method overfits
+    its patients, the first is too small; the second, from fits to fewer rows, is too large and more variable. A candidate for which both
+    are small is better than one whose estimates disagree.
     """
     row, held = candidate.trace.iloc[candidate.chosen], candidate.held_out
     assert held is not None  # the caller compares cross-fitted candidates
-    apart = float(Evidence.of(held.after[None], rows, candidate.goal).gap[0])
-    size = float(np.sqrt((row["gap_honest"] ** 2 + apart**2) / 2))
-    return float("inf") if isnan(size) else size, float(row["gap_se"])  # a quotient without a value is not a small one
+    held_out_gap = float(Evidence.of(held.after[None], rows, candidate.goal).gap[0])
+    size = float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2))
+    return float("inf") if isnan(size) else size, float(row["gap_se"])  # an undefined quotient is not a small gap
 
 
-def _uncertain(candidate: Candidate, rows: Rows) -> bool:
-    """Whether a method has more to fit than these rows can tell: the probes of many features, of few rows. Fine-tuning follows one path."""
+def _few_rows_for_probes(candidate: Candidate, rows: Rows) -> bool:
+    """Whether a candidate is the result of probes, which have many coefficients, on few rows."""
     return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
 
 
-def _merit(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> tuple[float, float, float]:
-    """Sorts the best in-sample first: goals met, or rates kept and performances reached; then what the goal asks for, then the rest.
+def _in_sample_key(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> tuple[float, float, float]:
+    """A key that sorts the best in-sample candidate first: goals met, or rates and performances kept; then |gap| and performance.
 
-    With several labels the worst place, the largest |gap| and the mean performance count.
+    With several labels, the worst rank, the largest |gap| and the mean performance count.
     """
-    places, sizes, performances, first = [], [], [], []
+    ranks, sizes, performances, by_performance = [], [], [], []
     for at, (own, part) in enumerate(_each(candidate, cohort)):
         row, goal = own.trace.iloc[own.chosen], own.goal
-        size, performance = abs(row["gap"]), row["performance"]
-        keeps = (
-            own.met_in_sample
-            or not goal.keep
-            or kept_or_not(own, model.view(at) if isinstance(model, ChosenOutputs) else model, part) is own
-        )
+        size = abs(row["gap"])
+        view = model.view(at) if isinstance(model, ChosenOutputs) else model
+        keeps = own.met_in_sample or not goal.keep or kept_or_not(own, view, part) is own
         enough = own.met_in_sample or goal.min_performance is None or row["performance"] >= goal.min_performance
-        places.append(0.0 if own.met_in_sample else 1.0 + (not enough) + 2.0 * (not keeps))  # as for steps: rates that are kept come first
-        sizes.append(float("inf") if isnan(size) else float(size))  # a quotient without a value is not a small one
-        performances.append(float(performance))
-        first.append((goal.min_performance is None and own.met_in_sample) or not enough)
-    place, size, performance = max(places), max(sizes), sum(performances) / len(performances)
-    return (place, -performance, size) if all(first) else (place, size, -performance)
+        ranks.append(0.0 if own.met_in_sample else 1.0 + (not enough) + 2.0 * (not keeps))  # as for steps, kept rates come first
+        sizes.append(float("inf") if isnan(size) else float(size))  # an undefined quotient is not a small gap
+        performances.append(float(row["performance"]))
+        by_performance.append((goal.min_performance is None and own.met_in_sample) or not enough)
+    rank, size, performance = max(ranks), max(sizes), sum(performances) / len(performances)
+    return (rank, -performance, size) if all(by_performance) else (rank, size, -performance)
 
 
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module | None, cohort: Rows, settings: Settings) -> Candidate:
+    """The best of the candidates tried for one network, with notes on all of them."""
     if all(own.held_out is not None for candidate in tried for own in candidate.each):
         parts = [part for _, part in _each(tried[0], cohort)]
         best = tried[best_of([candidate.each for candidate in tried], parts)]
     else:
-        best = min(tried, key=lambda candidate: _merit(candidate, model, cohort))
-    notes = [
-        Note(
-            "tried",
-            candidate.method,
-            {
-                "taken": candidate is best,
-                "changed": _changed(candidate),
-                "met": candidate.met_in_sample,
-                "best": best.method,
-                **_numbers(candidate),
-            },
-        )
-        for candidate in tried
-    ]
-    reached = {} if best.met_in_sample else {candidate.method: _numbers(candidate) for candidate in tried}
-    changed = any(map(_changed, tried))
-    head = Note("best_of_methods", best.method, {"tried": len(tried), "changed": changed, "met": best.met_in_sample, "reached": reached})
-    told = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
-    labels = {
-        name: replace(own, method=NAME, ran_as=best.method, settings=told, notes=(*own.notes, *notes, *remarks))
-        for name, own in best.labels.items()
-    }
-    heard = (*best.notes, *notes, *remarks)
-    return replace(best, method=NAME, ran_as=best.method, settings=told, why=(head, *best.why), notes=heard, labels=labels)
+        best = min(tried, key=lambda candidate: _in_sample_key(candidate, model, cohort))
+    notes, reached = [], {}
+    for candidate in tried:
+        reached[candidate.method] = numbers = _in_sample_numbers(candidate)
+        about = {"taken": candidate is best, "changed": _changed(candidate), "met": candidate.met_in_sample, "best": best.method}
+        notes.append(Note("tried", candidate.method, {**about, **numbers}))
+    summary = {"tried": len(tried), "changed": any(map(_changed, tried)), "met": best.met_in_sample}
+    head = Note("best_of_methods", best.method, {**summary, "reached": {} if best.met_in_sample else reached})
+    used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
+
+    def as_auto(candidate: Candidate) -> Candidate:
+        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *remarks))
+
+    labels = {name: as_auto(own) for name, own in best.labels.items()}
+    return replace(as_auto(best), why=(head, *best.why), labels=labels)
 
 
 def _changed(candidate: Candidate) -> bool:
@@ -356,15 +338,14 @@ def _changed(candidate: Candidate) -> bool:
     return any(own.chosen > 0 for own in candidate.each)
 
 
-def _numbers(candidate: Candidate) -> dict[str, object]:
-    """What a method reached on the rows that its candidate was chosen on."""
-    row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
-    first = candidate.trace.iloc[0]
+def _in_sample_numbers(candidate: Candidate) -> dict[str, object]:
+    """Gap and performance before and after, on the rows that the candidate was chosen on."""
+    before, after = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
     return {
-        "measure": goal.measure,
-        "gap_before": float(first["gap"]),
-        "gap": float(row["gap"]),
-        "of": goal.performance,
-        "performance_before": float(first["performance"]),
-        "performance": float(row["performance"]),
+        "measure": candidate.goal.measure,
+        "gap_before": float(before["gap"]),
+        "gap": float(after["gap"]),
+        "of": candidate.goal.performance,
+        "performance_before": float(before["performance"]),
+        "performance": float(after["performance"]),
     }

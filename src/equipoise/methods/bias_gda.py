@@ -1,18 +1,17 @@
 """Bias gradient descent/ascent: Algorithm 2 of Marcinkevics, Ozkan and Vogt (2022).
 
-The network is fine-tuned on the differentiable proxy of the gap alone, down or up by the sign of the original's gap, with a small
-learning rate; of all the states seen, the one with the smallest |gap| and enough performance is returned. As in the published code, a
-network of a table is fine-tuned in training mode, with dropout and batch statistics: on 20 splits of Adult, Bank and COMPAS that left
-smaller gaps than eval mode at no lower balanced accuracy (results/departures). The running statistics then move with the weights, and a
-kept state includes them. A network of images is fine-tuned in eval mode, with the batch norm it was trained with, since no such comparison
-has been made there. `mode` sets either. We depart from the published
-code in three places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; every
-step is evaluated in eval mode, as the network will be used (theirs in training mode); and thresholds are swept exactly. With more
-than two groups the gap is that of the group which is furthest from the reference, chosen again at every evaluation; the weights of a
-quotient, such as the gap in PPV, are those around the decisions of the last evaluation.
+The network is fine-tuned on the differentiable proxy of the gap only, down or up by the sign of the original's gap, with a small learning
+rate; of all states, the one with the smallest |gap| and sufficient performance is returned. As in the published code, a network of a table
+is fine-tuned in training mode, with dropout and batch statistics: on 20 splits of Adult, Bank and COMPAS this left smaller gaps than eval
+mode at no lower balanced accuracy (results/departures). The running statistics then change with the weights, and a kept state includes
+them. A network of images is fine-tuned in eval mode, with the batch norm it was trained with, since no such comparison exists for images.
+`mode` sets either. We depart from the published code in three places: mini-batches are weighted by the counts of the whole split, so that a
+batch may lack a group; every step is evaluated in eval mode, as the network will be used (theirs in training mode); thresholds are swept
+exactly. With more than two groups, the gap is that of the group furthest from the reference, chosen again at every evaluation; the weights
+of a quotient, such as the gap in PPV, are linearised at the decisions of the last evaluation.
 
-By default the steps are controlled by what they do (see step_control), in eval mode, where nothing but the weights changes the network, and
-with blockwise steps, which cost less balanced accuracy than Adam's. `schedule="paper"` is the published learning rate for 200 epochs.
+By default the steps are adaptive (see step_control), in eval mode, where only the weights change the network, and with blockwise steps,
+which cost less balanced accuracy than Adam's. `schedule="paper"` is the published learning rate for 200 epochs.
 """
 
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ EPOCHS = 200  # of the paper's schedule
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of Table `tab:hyperparams`. `stop_below` ends a replicate whose performance nears chance."""
+    """The settings of Table `tab:hyperparams`. `stop_below` ends a replicate whose performance is close to chance."""
 
     learning_rate: float = 1e-5  # of the adaptive schedule: the first one tried
     batch: int = 256
@@ -45,7 +44,7 @@ class Settings:
     optimiser: str = "auto"  # adam in the paper's schedule, blockwise in the adaptive one; or adam, blockwise or sgd in both
     stop_below: float = 0.52
     mode: str = "auto"  # eval; in the paper's schedule train, with dropout and batch statistics, for tables; or eval or train for all
-    schedule: str = "adaptive"  # steps controlled by what they do to the gap; or paper, a fixed learning rate for some epochs
+    schedule: str = "adaptive"  # adaptive learning rate (see step_control); or paper, a fixed one for a number of epochs
 
     def __post_init__(self) -> None:
         check_schedule("bias-gda", self)
@@ -70,7 +69,7 @@ def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: R
     """A step every few mini-batches of gradient descent on |gap|."""
     paper = settings.schedule == "paper"
     training = settings.mode == "train" or (settings.mode == "auto" and paper and not data.images)
-    least = 2 if training else 1  # batch norm has no variance of one row
+    least = 2 if training else 1  # batch norm needs two rows for a variance
     shuffle, dropout = rng("bias-gda"), rng("bias-gda dropout") if training else None
     name = ("adam" if paper else "blockwise") if settings.optimiser == "auto" else settings.optimiser
     optimiser = model.optimiser(name, settings.learning_rate)
@@ -80,14 +79,14 @@ def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: R
         model.proxy_gradient(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
         optimiser.step()
 
-    def follow(now: Evaluation, of: BoolArray) -> None:
+    def follow(evaluation: Evaluation, networks: BoolArray) -> None:
         nonlocal pull
         if data.moving:
-            pull = torch.where(torch.from_numpy(of)[:, None], single_precision(data.pull(now)), pull)
+            pull = torch.where(torch.from_numpy(networks)[:, None], single_precision(data.pull(evaluation)), pull)
 
     if paper:
         everyone = np.ones(model.size, bool)
         yield from fixed(model, shuffle, descend, lambda now, _: follow(now, everyone), settings, EPOCHS, least, settings.stop_below)
         return
     advance = Trials(model, shuffle, settings.batch, settings.epochs, least).each(descend)
-    yield from adaptive(model, data, optimiser, advance, lambda now, of, _: follow(now, of), settings, settings.stop_below)
+    yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: follow(now, accepted), settings, settings.stop_below)

@@ -1,7 +1,7 @@
-"""Constant decisions: the same for everybody in every group. They have no gap, and nothing to tell; no repair may end in them.
+"""Constant decisions: the same for every row of a group. They have no gap but are useless, so no repair may end in them.
 
-A goal asks for a small gap, and nothing has a smaller one than a classifier that decides the same for all: such a step is not chosen, and
-the best of the others is, unless the original was one already. One that only looks at the group is refused as well.
+A classifier with the same decision for everybody has the smallest possible gap. Such a step is refused, and the best of the others is
+chosen, unless the decisions of the original are constant already. Decisions that depend only on the group are refused too.
 """
 
 from dataclasses import replace
@@ -16,11 +16,11 @@ from equipoise.methods.contract import Fit, Method
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.selection import plain_rule, select
 
-WORST = [np.nan, -1.0]  # the gap and the performance of a step that qualifies for nothing
+WORST = [np.nan, -1.0]  # gap and performance of a refused step, with which it is never chosen
 
 
 def constant(decisions: FloatArray, codes: IntArray) -> npt.NDArray[np.bool_]:
-    """Whether decisions (..., n) are the same for everybody in every group (...); rows without a group count as one.
+    """Whether decisions (..., n) are constant within every group (...); rows without a group count as a group.
 
     >>> constant(np.array([[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]), np.array([0, 0, 1, 1])).tolist()
     [True, True, False]
@@ -30,14 +30,14 @@ def constant(decisions: FloatArray, codes: IntArray) -> npt.NDArray[np.bool_]:
 
 
 def refused(decisions: FloatArray, codes: IntArray) -> npt.NDArray[np.bool_]:
-    """Which steps (steps,) are refused for their decisions (steps, n), the first of which are the original's."""
-    found = constant(decisions, codes)
-    worse: npt.NDArray[np.bool_] = found & ~found[0]
-    return worse
+    """The steps (steps,) that are refused for their constant decisions (steps, n); the first step is the original."""
+    constant_steps = constant(decisions, codes)
+    newly_constant: npt.NDArray[np.bool_] = constant_steps & ~constant_steps[0]
+    return newly_constant
 
 
 def not_constant(fit: Fit, method: Method, scores: Scores, goal: Goal, settings: Any) -> Fit:
-    """The fit; where its rule decides the same for everybody, the best of the method's other rules, or the original."""
+    """The fit; if the decisions of its rule are constant, the best of the method's other rules, or the original."""
     original, codes = plain_rule(method.name, fit.trace, 0, scores, fit.goal), scores.attribute.codes
     if not refused(np.stack([original.decide(scores), fit.rule.decide(scores)]), codes)[1]:
         return fit

@@ -1,20 +1,20 @@
-"""Constrained fine-tuning: the task loss stays as an anchor, and multipliers, one per gap, drive the gaps of all groups to zero.
+"""Constrained fine-tuning: the task loss keeps performance, and multipliers, one per gap, drive the gaps of all groups to zero.
 
 An augmented Lagrangian: class-balanced cross-entropy + sum_k (lambda_k G_k + rho / 2 G_k^2), with G_k the gap of group k against the
-reference, started from the trained weights. Bias GD/A follows the gap alone and lets performance go; here each step pays for both. The
-networks take steps on the differentiable proxy of G_k, at the threshold of the last evaluation; the multipliers see the gap of the hard
-decisions there (the proxy-Lagrangian of Cotter, Jiang and Sridharan, 2019, "Two-Player Games for Efficient Non-Convex Constrained
+reference, started from the trained weights. Bias GD/A minimises the gap only and lets performance fall; here each step accounts for both.
+The networks take steps on the differentiable proxy of G_k, at the threshold of the last evaluation; the multipliers follow the gap of the
+hard decisions (the proxy-Lagrangian of Cotter, Jiang and Sridharan, 2019, "Two-Player Games for Efficient Non-Convex Constrained
 Optimization").
 
-The danger is overfitting the repair set: its gap is then zero and that of other patients is not. Two things prevent it. The
-original network is a teacher: its score, shifted so that each group's scores add up to its positives, takes the place of the label in the
-weights of the proxy (with the label itself, the EOD moves the positives of this set and no others), and of some of the label in
-the task loss. And steps are `blockwise`: Adam's would serve an input of two rows as well as one of all. Dropout is off and batch norm is
-as it was trained. The number of steps is fixed, so that step 100 means the same on any fold of the data. With several labels (see many)
-each has a task loss, a teacher and multipliers of its own, and all of them are added up.
+The risk is overfitting the repair set, with a zero gap there but not for other patients. Two things prevent it. The original network is a
+teacher: its score, shifted so that each group's scores add up to its positives, replaces the label in the weights of the proxy (with the
+label itself, the EOD moves the positives of this set and no others) and a share of the label in the task loss. And steps are `blockwise`:
+Adam would change weights for an input of two rows as much as for one of all rows. Dropout is off, and batch norm uses its running
+statistics. The number of steps is fixed, so that step 100 is comparable between folds of the data. With several labels, each has its own
+task loss, teacher and multipliers, which are added up.
 
-By default the steps are controlled by what they do (see step_control), and a multiplier moves with every accepted trial. `schedule="paper"`
-is a fixed learning rate for 15 epochs.
+By default the steps are adaptive (see step_control), and a multiplier moves with every accepted trial. `schedule="paper"` is a fixed
+learning rate for 15 epochs.
 """
 
 from dataclasses import dataclass, field
@@ -30,20 +30,25 @@ from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linea
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import COTTER
 from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
 from equipoise.models import Replicas
 
-TINY = 1e-6  # how near to 0 or 1 a score still has a logit
+PAPER = """@inproceedings{cotter2019two,
+  title     = {Two-Player Games for Efficient Non-Convex Constrained Optimization},
+  author    = {Cotter, Andrew and Jiang, Heinrich and Sridharan, Karthik},
+  booktitle = {International Conference on Algorithmic Learning Theory},
+  year      = {2019}
+}"""
+TINY = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
 EPOCHS = 15  # of the paper's schedule
-STRIDE = 20  # what an accepted trial of the adaptive schedule counts for, in steps
-PACE = 20  # steps in which a gap that stays adds itself, times the penalty, to its multiplier: the networks need time to answer
-FAR = 30.0  # a shift of logits beyond which nothing changes
+STRIDE = 20  # number of steps that an accepted trial of the adaptive schedule counts as
+PACE = 20  # steps in which a constant gap adds itself, times the penalty, to its multiplier: networks need time to respond
+FAR = 30.0  # largest shift of logits
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Found on Adult, Bank, COMPAS and two simulations. `penalty` is rho, `teacher` the teacher's share in the labels of the task loss."""
+    """Tuned on Adult, Bank, COMPAS and two simulations. `penalty` is rho, `teacher` the teacher's share in the labels of the task loss."""
 
     learning_rate: float = 1e-3  # of the adaptive schedule: the first one tried
     batch: int = 256
@@ -53,7 +58,7 @@ class Settings:
     penalty: float = 1.0
     teacher: float = 0.8
     optimiser: str = "blockwise"  # or adam, sgd
-    schedule: str = "adaptive"  # steps controlled by what they do to the gap; or paper, a fixed learning rate for some epochs
+    schedule: str = "adaptive"  # adaptive learning rate (see step_control); or paper, a fixed one for a number of epochs
 
     def __post_init__(self) -> None:
         check_schedule("constrained", self)
@@ -66,7 +71,7 @@ class Settings:
     "constrained",
     settings=Settings,
     title="fine-tuning on the task with one multiplier per gap, all groups at once",
-    paper=COTTER,
+    paper=PAPER,
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
@@ -94,13 +99,13 @@ def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
-    """The derivative of the Lagrangian by the logits, row by row: cross-entropy around a centre, and scores around the threshold pulled."""
+    """The derivative of the Lagrangian by the logit of each row: centred cross-entropy, and the pull on scores at the threshold."""
     f = torch.sigmoid(logits - threshold)
     return weight * torch.sigmoid(logits - centre) - target + pull * f * (1 - f)
 
 
 class _Balance:
-    """The task loss on one side, the gaps with their multipliers on the other, as numbers of each row."""
+    """The task loss and the gaps with their multipliers, as numbers per row."""
 
     def __init__(self, data: Data, settings: Settings) -> None:
         self.penalty = settings.penalty
@@ -114,14 +119,14 @@ class _Balance:
             side = _Side(rows, own, taught, np.zeros((len(own.y), len(own.levels) - 1)))
             side.weigh(side.cells(decisions))
             self.sides.append(side)
-            # Both classes have half of the say, and every label as much as any other: its mean over the rows where it is known.
+            # Both classes have half of the weight, and all labels the same: the mean over the rows where the label is known.
             share, say = own.y.mean(1, keepdims=True), scores.shape[1] / own.y.shape[1]
             mixed = (1 - settings.teacher) * own.y + settings.teacher * taught
             target[:, rows] = say * (0.5 * mixed / share)
             against[:, rows] = say * (0.5 * (1 - mixed) / (1 - share))
         self.target = single_precision(target)
         self.weight = self.target + single_precision(against)
-        # The loss is centred on the first threshold, so that it has no reason to move it.
+        # The loss is centred on the original threshold, so that it does not move it.
         self.centre = single_precision(_logits(data.centre(thresholds)))
 
     @property
@@ -130,9 +135,9 @@ class _Balance:
         return np.concatenate([side.multipliers for side in self.sides], axis=1)
 
     def update(self, now: Evaluation, steps: int, of: BoolArray | None = None) -> None:
-        """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row.
+        """Updates the multipliers by the gaps of the current decisions and the steps since the last update, and the pull on each row.
 
-        Of some networks only, where others go back to where they were.
+        With `of`, only for these networks.
         """
         before = None if of is None else (self.pull, self.threshold, [(side.multipliers, side.weights) for side in self.sides])
         scores, thresholds = now.scores, now.threshold
@@ -155,7 +160,7 @@ class _Balance:
                 side.weights = np.where(of[:, None, None], side.weights, weights)
 
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """What `slope` wants to know of some rows (R, b): means over the batch, and the centre and threshold of each row's network."""
+        """The arguments of `slope` for some rows (R, b): means over the batch, and the centre and threshold of each row."""
         count = index.shape[-1]
         means = (numbers.gather(-1, index) / count for numbers in (self.weight, self.target, self.pull))
         places = (cut.gather(-1, index) if cut.shape[-1] > 1 else cut.expand(-1, count) for cut in (self.centre, self.threshold))
@@ -164,7 +169,7 @@ class _Balance:
 
 @dataclass
 class _Side:
-    """The gaps of one label: the rows that it has, what its teacher says of them, one multiplier per gap, and the weights of the gaps."""
+    """The gaps of one label: its rows, the teacher's probabilities, one multiplier per gap, and the weights of the gaps."""
 
     rows: slice | np.typing.NDArray[np.int64]
     labels: Label
@@ -177,27 +182,27 @@ class _Side:
         return tabulate_codes(decisions[:, self.rows], self.labels.y, self.labels.codes, self.labels.levels)
 
     def weigh(self, cells: Cells) -> None:
-        """Finds the weights of every gap, by the teacher's probabilities."""
+        """Sets the weights of every gap from the teacher's probabilities."""
         measure, codes, others = self.labels.measure, self.labels.codes, range(1, len(self.labels.levels))
         self.weights = np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others], axis=1)
 
 
 def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typing.NDArray[np.int64], groups: int) -> FloatArray:
-    """P(y = 1 | x) (R, n) by logits that are shifted, group by group, until the probabilities of a group add up to its positives."""
+    """P(y = 1 | x) (R, n), with logits shifted so that the probabilities of each group add up to its positives (by bisection)."""
     p: FloatArray = np.empty_like(logits)
     for code in range(-1, groups):  # -1: rows whose group is missing
-        mine = codes == code
+        inside = codes == code
         low, high = np.full((len(y), 1), -FAR), np.full((len(y), 1), FAR)
         for _ in range(50):
             middle = (low + high) / 2
-            few = (np.where(mine, expit(logits + middle) - y, 0.0).sum(1) < 0)[:, None]
-            low, high = np.where(few, middle, low), np.where(few, high, middle)
-        p = np.where(mine, expit(logits + low), p)
+            too_low = (np.where(inside, expit(logits + middle) - y, 0.0).sum(1) < 0)[:, None]
+            low, high = np.where(too_low, middle, low), np.where(too_low, high, middle)
+        p = np.where(inside, expit(logits + low), p)
     return p
 
 
 def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:
-    """The weights w (R, n) of a group's gap where a row is positive with probability p instead of 0 or 1."""
+    """The expected weights w (R, n) of a group's gap if a row is positive with probability p."""
     functional = linearised(measure, cells, group)
     positive, negative = (functional.weights(np.full_like(codes, label), codes) for label in (1, 0))
     mixed: FloatArray = p * positive + (1 - p) * negative

@@ -1,39 +1,36 @@
-"""The choice among steps by cross-fitted values, or the original where none is surely better.
+"""The choice among steps by cross-fitted values; the original is kept if no step is clearly better.
 
-A step qualifies if its performance, so estimated, reaches the minimum, which is counted from the original's where it is relative: the
-original at the threshold of a part, on rows that this threshold was not chosen on. Before smoothing it must do so as well, since that is
-what the outcome will be judged by. Rates that are kept must be kept less one standard error. Of the steps that qualify, the one with the
-smallest upper limit, |gap| plus one standard error, is chosen; with "one-se" the best performing of all steps whose |gap| does not differ
-from it by more than the standard error of the difference. The original stays where no step has a smaller |gap|, by more than half the
-standard error of its change; where it is surely within the maximum gap; and where its gap is too small next to its error to act on. `why`
-gives the reason.
+A step qualifies if its estimated performance reaches the minimum. A relative minimum is counted from the original, at thresholds and on
+rows that are cross-fitted too. The estimate must do so before smoothing as well, since the outcome is judged by it. Kept rates must reach
+their limits with one standard error to spare. Of the steps that qualify, the one with the smallest upper limit, |gap| plus one standard
+error, is chosen; with "one-se", the best performing of all steps whose |gap| differs from it by at most the standard error of the
+difference. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original is
+clearly within the maximum gap, and if its gap is too small relative to its standard error. `why` gives the reason.
 
-How small that is depends on the rule. A fit that removes an observed gap g + e, of which e is chance, leaves -e, and cross-fitting cannot
-tell: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group makes all of e a gap of
-its own, so that it asks for a gap of three standard errors. A rule that needs no group does so only as far as the inputs tell the groups
-apart: it acts from half a standard error on. Another threshold for everybody asks for one, since it may have to go far for a small gap.
-(Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: to remove only
-the share z^4 / (1 + z^4) of a gap of z standard errors left more of it on new patients, and in 12 worlds without a gap it made no
-difference. The seeds are none of those in results/anywhere.) With several labels a step must qualify for every label; the largest upper
-limit of any label counts, and the mean performance.
+How large the gap must be depends on the rule. A fit that removes an observed gap g + e, where e is chance, leaves -e, and cross-fitting
+cannot detect this: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group turns all
+of e into a new gap, so it requires a gap of three standard errors. A rule that needs no group does so only as far as the inputs separate
+the groups, so half a standard error is enough. Another threshold for all groups requires one standard error, since it may have to move far
+for a small gap. (Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: removing only the share z^4 / (1 + z^4) of a
+gap of z standard errors left more of it on new patients, and in 12 simulations without a gap it made no difference. The seeds are none of
+those in results/anywhere.) With several labels, a step must qualify for every label; the largest upper limit of any label and the mean
+performance count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from equipoise.data import BoolArray
 from equipoise.measures import FloatArray
-from equipoise.methods.candidate import Verdict
 from equipoise.methods.contract import LEAST
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import BEFORE, Goal, Note, Why
+from equipoise.methods.goal import BEFORE, NOISE, Goal, Note, Why
+from equipoise.methods.job import Verdict
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
-CHANGE = 0.5  # standard errors of a change of the gap, so that it is not mere chance
-NOISE = 1e-9
+CHANGE = 0.5  # standard errors of a change of the gap, below which it counts as chance
 
 
 def choose(
@@ -44,10 +41,10 @@ def choose(
     without: BoolArray | None = None,
     held: Sequence[FloatArray] | None = None,
 ) -> tuple[Verdict, int]:
-    """The step to keep by what is to be believed of all of them, and its place; the first is the original; not one of `without`.
+    """The step to keep and its position, from the evidence of each label; the first step is the original.
 
-    `least` is the gap, in standard errors, that the method may act on.
-    `held` are decisions (steps, n) of each label that were not fitted to their rows, by which the outcome will be judged.
+    `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `held` has the held-out
+    decisions (steps, n) of each label, by which the outcome will be judged.
     """
     settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
     errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
@@ -56,7 +53,7 @@ def choose(
     if held is not None:
         enough = [a & _holds(replace(own, f=f), goal) for a, own, f, goal in zip(enough, each, held, goals, strict=True)]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
-    fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # no value is not a small gap
+    fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # an undefined gap is not a small one
     fine = fine if without is None else fine & ~without
     if not fine.any():
         why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
@@ -66,8 +63,8 @@ def choose(
     row = int(np.where(fine, np.max(uppers, axis=0), np.inf).argmin())
     if goals[0].selection == "one-se":
         pairs = zip(each, sizes, strict=True)
-        level = fine & _all(size - size[row] <= SURE * own.gap_se(against=row) + NOISE for own, size in pairs)
-        row = int(np.where(level, performance, -np.inf).argmax())
+        equal = fine & _all(size - size[row] <= SURE * own.gap_se(against=row) + NOISE for own, size in pairs)
+        row = int(np.where(equal, performance, -np.inf).argmax())
     worst = int(np.argmax([size[0] for size in sizes]))
     within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
     z = float(sizes[worst][0]) / max(each[worst].cautious_se(), NOISE)
@@ -82,19 +79,19 @@ def choose(
 
 
 def _better(evidence: Evidence, row: int) -> bool:
-    """Whether a step has a smaller |gap| than the original, by a change of the signed gap that is not mere chance."""
+    """Whether a step has a smaller |gap| than the original, by a change of the signed gap that is more than chance."""
     before, after = evidence.gap[0], evidence.gap[row]
     return bool(abs(after) < abs(before) - NOISE and abs(after - before) > CHANGE * evidence.change_se()[row])
 
 
-def _all(each: Any) -> BoolArray:
-    """Where all of these hold."""
-    together: BoolArray = np.logical_and.reduce(list(each))
-    return together
+def _all(conditions: Iterable[BoolArray]) -> BoolArray:
+    """The steps for which all conditions hold."""
+    hold: BoolArray = np.logical_and.reduce(list(conditions))
+    return hold
 
 
 def _certain(fine: BoolArray, upper: FloatArray, goal: Goal) -> BoolArray:
-    """Which steps are surely within a label's maximum gap; where it has none, all that qualify."""
+    """The qualified steps that are clearly within a label's maximum gap; without one, all of them."""
     return fine & (upper <= goal.max_gap + NOISE) if goal.max_gap is not None else fine
 
 
@@ -109,8 +106,8 @@ def _reason(
     goal: Goal,
     declined: tuple[float, float] | None,
 ) -> tuple[Why, bool]:
-    """Why a step was chosen for a label, or the original kept, and whether that meets the label's goal."""
-    seen = {"gap": float(evidence.gap[row]), "error": float(error[row])}
+    """The reason for choosing a step for a label, or for keeping the original, and whether that meets the label's goal."""
+    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row])}
     met, rows = bool(certain[row]), len(evidence.y)
     unsure: Why = ()
     if goal.max_gap is not None and not met:
@@ -121,23 +118,23 @@ def _reason(
         }
         unsure = (Note("not_surely_within", goal.measure, limits),)
     if row:
-        return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **seen}), *unsure), met
+        return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **estimate}), *unsure), met
     if goal.max_gap is not None and met:
-        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **seen}),), True
+        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **estimate}),), True
     if declined is not None:
-        return (Note("not_surely_there", goal.measure, {"z": declined[0], "least": declined[1], **seen}), *unsure), False
+        return (Note("not_surely_there", goal.measure, {"z": declined[0], "least": declined[1], **estimate}), *unsure), False
     if size[0] <= SURE * error[0]:
-        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **seen}), *unsure), goal.max_gap is None
-    return (Note("declined", goal.measure, seen),), False
+        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **estimate}), *unsure), goal.max_gap is None
+    return (Note("declined", goal.measure, estimate),), False
 
 
 def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | None:
-    """About how many rows such a gap would need to be surely within the maximum gap; None where no number would do."""
+    """The approximate number of rows for which such a gap would be clearly within the maximum gap; None if no number suffices."""
     return None if size >= max_gap else int(np.ceil(rows * (SURE * error / (max_gap - size)) ** 2 / 100) * 100)
 
 
 def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
-    """Which steps reach the minimum performance by their held-out estimates; a relative one is counted from the original's."""
+    """The steps that reach the minimum performance by their estimates; a relative minimum is counted from the original's."""
     settled = goal.settled(float(evidence.performance[0]))
     assert settled.min_performance is not None  # cross-fitted selection always keeps performance
     reached: BoolArray = evidence.performance >= settled.min_performance - NOISE
@@ -145,7 +142,7 @@ def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
 
 
 def _holds(held: Evidence, goal: Goal) -> BoolArray:
-    """Which steps do no harm to performance on rows that they were not fitted to: they reach the limit, or what the original has."""
+    """The steps whose held-out performance reaches the limit, or that of the original."""
     least = goal.settled(float(held.performance[0])).min_performance
     assert least is not None  # cross-fitted selection always keeps performance
     reached: BoolArray = held.performance >= min(least, float(held.performance[0])) - NOISE
@@ -153,7 +150,7 @@ def _holds(held: Evidence, goal: Goal) -> BoolArray:
 
 
 def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
-    """Which steps surely keep the rates of every group."""
+    """The steps that clearly keep the rates of every group."""
     kept = np.ones(len(evidence.f), bool)
     for name, least in goal.keep.items():
         rate = evidence.rate(name)
@@ -161,13 +158,20 @@ def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
             lower = rate - rate[0] - SURE * evidence.rate_se(name, against=0)
         else:
             lower = rate - float(least) - SURE * evidence.rate_se(name)
-        kept &= ~(lower < -NOISE).any(-1)  # a group without such rows has no say
+        kept &= ~(lower < -NOISE).any(-1)  # groups whose rate is undefined do not count
     return kept
 
 
 def _lacking(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray) -> Note:
-    """What no step surely has, and whether the constraints are against each other."""
+    """The note on a choice without any qualified step: how many steps meet each constraint, and the best performance."""
     best = int(evidence.performance.argmax())
-    had = {"best": float(evidence.performance[best]), "error": float(evidence.performance_se()[best])}
-    counts = {"enough": int(enough.sum()), "kept": int(kept.sum()), "of": len(kept)}
-    return Note("none_surely", goal.performance, {**counts, **had, "min_performance": goal.min_performance, "keep": goal.keep})
+    numbers = {
+        "enough": int(enough.sum()),
+        "kept": int(kept.sum()),
+        "of": len(kept),
+        "best": float(evidence.performance[best]),
+        "error": float(evidence.performance_se()[best]),
+        "min_performance": goal.min_performance,
+        "keep": goal.keep,
+    }
+    return Note("none_surely", goal.performance, numbers)

@@ -1,8 +1,8 @@
-"""Running a method by name: `debias` repairs one network, or scores alone; `run_many` many networks, as a stack where that is possible.
+"""Running a method by name: `debias` repairs one network or scores; `run_many` repairs many networks, as a stack if possible.
 
-A network with several outputs is repaired for all of its labels, or classes, at once. Methods that change the network change it for all
-labels together; methods that leave it as it is and fit a rule or probes do so for one label after another, and the results are joined.
-Classes are decided by argmax, which leaves no room for one rule per class, so that they need a method that changes the network.
+A network with several outputs is repaired for all of its labels or classes at once. Methods that change the network change it for all
+labels together; methods that fit a rule or probes do so for one label after another, and the results are joined. Classes are decided by
+argmax, without one rule per class, so they need a method that changes the network.
 """
 
 import copy
@@ -18,17 +18,18 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
-from equipoise.methods.candidate import Candidate, Job, Progress
+from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import joined, run
 from equipoise.methods.goal import Goal, JointGoal, Note
+from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, Predictor, chosen_outputs, classifier, predict
 
-NO_NETWORK = {  # what is given in place of a network, and what to do
+NO_NETWORK = {  # advice by the type of an argument that is not a network
     "Cohort": "The network comes first, then the cohort.",
     "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
     "type": "Give a fitted instance of it, not the class.",
@@ -92,7 +93,7 @@ def debias(
     A cohort of several labels or classes is repaired at once: `result.labels` has the result of each, and `outputs` maps labels to outputs
     of the network, by number or name.
     """
-    asked = model
+    given = model
     goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
@@ -104,7 +105,7 @@ def debias(
         return _scores_alone(model, method, goal, goals, features, seed, force, limits)
     model = classifier(model)
     if model is None:
-        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", asked, NO_NETWORK)
+        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
     if cohort is None:
         raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
     if features is not None:
@@ -114,18 +115,18 @@ def debias(
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
         return replace(_scores_alone(predict(model, cohort), method, goal, None, None, seed, force, limits), model=model)
-    network, goal = _of_labels(model, cohort, method, goal, goals, outputs)
+    network, goal = _label_outputs(model, cohort, method, goal, goals, outputs)
     if not force:
         check_cells({"the repair set": cohort}, goal.each)
     trains = None if train is None else [train]
-    found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
+    candidate = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
     if not recalibrate:
-        return found
-    views = {name: network.view(at) for at, name in enumerate(found.labels)} if isinstance(network, ChosenOutputs) else network
-    return recalibrated(found, views, cohort)
+        return candidate
+    views = {name: network.view(at) for at, name in enumerate(candidate.labels)} if isinstance(network, ChosenOutputs) else network
+    return recalibrated(candidate, views, cohort)
 
 
-def _of_labels(
+def _label_outputs(
     model: nn.Module,
     cohort: Cohort,
     method: str,
@@ -133,11 +134,11 @@ def _of_labels(
     goals: Mapping[str, Goal] | None,
     outputs: Mapping[str, int | str] | None,
 ) -> tuple[nn.Module, Goal]:
-    """The outputs of the network that are the cohort's labels, with the goal of each; of one label, both as they are."""
+    """The network with the outputs of the cohort's labels, and the joint goal; with one label, both unchanged."""
     if cohort.targets is None:
-        if given := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
+        if unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
             raise BadInput(
-                f"{' and '.join(given)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
+                f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
                 "Give it label=[...] or classes=[...]"
             )
         return model, goal
@@ -158,41 +159,41 @@ def _scores_alone(
     force: bool,
     limits: Mapping[str, Any],
 ) -> Candidate:
-    """The rule for scores without a network; of several labels, one rule each, judged together."""
+    """The rule for scores without a network; with several labels, one rule per label, judged together."""
     several = isinstance(scores, Mapping)
     parts = {str(name): own for name, own in scores.items()} if isinstance(scores, Mapping) else {"": scores}
     if features is not None:
         parts = {name: own.with_features(features) for name, own in parts.items()}
     if goals is not None and not several:
         raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
-    each = goals_of(tuple(parts), "labels", goal, goals).each if several else (goal,)
+    label_goals = goals_of(tuple(parts), "labels", goal, goals).each if several else (goal,)
     if not force:
-        for name, own in zip(parts, each, strict=True):
-            check_cells({f"the repair set of {name}" if name else "the repair set": parts[name]}, [own])
-    until = None if limits["budget"] is None else time.monotonic() + limits["budget"]
-    found: dict[str, Candidate] = {}
-    for at, (name, own) in enumerate(zip(parts, each, strict=True)):
-        left = None if until is None else max(0.001, (until - time.monotonic()) / (len(parts) - at))
-        one = run_many(method, [None], [parts[name]], own, seeds=[seed], **{**limits, "budget": left})[0]
-        found[name] = judged(one, parts[name], own, len(parts))
-    return _together(found) if several else found[""]
+        for name, label_goal in zip(parts, label_goals, strict=True):
+            check_cells({f"the repair set of {name}" if name else "the repair set": parts[name]}, [label_goal])
+    deadline = None if limits["budget"] is None else time.monotonic() + limits["budget"]
+    candidates: dict[str, Candidate] = {}
+    for at, (name, label_goal) in enumerate(zip(parts, label_goals, strict=True)):
+        budget = None if deadline is None else max(0.001, (deadline - time.monotonic()) / (len(parts) - at))
+        candidate = run_many(method, [None], [parts[name]], label_goal, seeds=[seed], **{**limits, "budget": budget})[0]
+        candidates[name] = judged(candidate, parts[name], label_goal, len(parts))
+    return _together(candidates) if several else candidates[""]
 
 
 def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
-    """The goal of each label: the same for all, or those that are given by name."""
+    """The joint goal of all labels: one goal for all of them, or the goals given by name."""
     problems: list[str] = []
     if goals is not None:
-        one = "class" if kind == "classes" else "label"
+        word = "class" if kind == "classes" else "label"
         for name in goals:
             if name not in labels:
-                problems += UnknownName(f"{one} in goals", name, labels).problems
+                problems += UnknownName(f"{word} in goals", name, labels).problems
         missing = [name for name in labels if name not in goals]
         if missing:
-            problems.append(f"goals has none for {', '.join(missing)}; give every {one} a goal, or leave goals out for the same for all")
+            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
         if replace(goal, selection="paper") != Goal():
-            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {one}")
+            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
         if len({own.selection for own in (goal, *goals.values()) if own.selection != "paper"}) > 1:
-            problems.append(f"one selection serves every {one}; the goals have several")
+            problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
     chosen = next((own.selection for own in (goal, *each.values()) if own.selection != "paper"), "paper")
@@ -200,7 +201,7 @@ def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, G
 
 
 def check_method(method: str, kind: str, example: str) -> None:
-    """Raises an error that names the methods that can, where a method cannot repair several labels, or classes."""
+    """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
     able = [name for name, own in METHODS.items() if (own.classes if kind == "classes" else own.labels)]
     if pick("method", method, METHODS) in able:
         return
@@ -223,9 +224,9 @@ def run_many(
 ) -> list[Candidate]:
     """The candidates of one method for each (model, cohort, seed), within about `budget` seconds; equal MLPs go through it as one stack.
 
-    The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`. With `refuse_constant` no step that
-    decides the same for everybody is chosen; the published selection, which studies repeat, has no such rule. Cross-fitted selection
-    always has.
+    The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`. With `refuse_constant`, steps with
+    constant decisions are not chosen; the published selection, which studies reproduce, has no such rule, and cross-fitted selection always
+    has it.
     """
     if budget is not None and not budget > 0:
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
@@ -233,10 +234,10 @@ def run_many(
     chosen = settings_of(name, settings or {})
     _check_given(method, models, cohorts, goal, trains)
     deadline = None if budget is None else time.monotonic() + budget
-    if method.kind == Kind.OTHERS:  # which come through here themselves
-        limits: dict[str, Any] = {"settings": chosen, "progress": progress, "deadline": deadline}
-        found: list[Candidate] = method.run(models, cohorts, goal, seeds=seeds, trains=trains, **limits)
-        return found
+    candidates: list[Candidate]
+    if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
+        candidates = method.run(models, cohorts, goal, seeds=seeds, trains=trains, settings=chosen, progress=progress, deadline=deadline)
+        return candidates
     if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
         return [
             _one_by_one(
@@ -245,21 +246,21 @@ def run_many(
             for k, (model, rows) in enumerate(zip(models, cohorts, strict=True))
             if model is not None and isinstance(rows, Cohort)  # scores are those of one label
         ]
-    plain = [own.for_steps() for own in goal.each]  # halves are made here, not by the method
-    job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress, deadline=deadline)
-    job = replace(job, refuse_constant=refuse_constant)
+    goals = [own.for_steps() for own in goal.each]  # cross-fitting happens here, not in the method
+    used_trains = trains if method.takes_train else None
+    job = Job(method, models, cohorts, goals, seeds, chosen, used_trains, progress, deadline=deadline, refuse_constant=refuse_constant)
     try:
-        found = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
+        candidates = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
     except EmptyCell as error:
-        more = [text for cohort in cohorts for part, own in _parts(cohort, goal) for text in advice([part], own)]
-        raise EmptyCell(*error.problems, *more[: len(goal.each)]) from error
-    return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+        hints = [text for cohort in cohorts for part, own in _parts(cohort, goal) for text in advice([part], own)]
+        raise EmptyCell(*error.problems, *hints[: len(goal.each)]) from error
+    return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(candidates, models, cohorts, strict=True)]
 
 
 def _check_given(
     method: Method, models: Sequence[nn.Module | None], cohorts: Sequence[Rows], goal: Goal, trains: Sequence[Cohort] | None
 ) -> None:
-    """Raises an error that names the methods that can, where this one cannot be run on what is given."""
+    """Raises `BadInput`, which lists the suitable methods, if a method cannot be run on these inputs."""
     name = method.name
     for model, rows in zip(models, cohorts, strict=True):
         if isinstance(rows, Scores) and not method.on_scores:
@@ -270,7 +271,7 @@ def _check_given(
     for own in goal.each:
         if not takes(name, own.measure):
             able = ", ".join(other for other in METHODS if takes(other, own.measure))
-            raise BadInput(f"{name} cannot lower {own.measure}, a quotient in which decisions stand below the line too. Use one of: {able}")
+            raise BadInput(f"{name} cannot reduce {own.measure}, a quotient whose denominator depends on the decisions. Use one of: {able}")
     weighted = [cohort.name for cohort in cohorts if cohort.weight is not None]
     if weighted and not (method.weights or method.kind == Kind.OTHERS):
         able = ", ".join(other for other in METHODS if METHODS[other].weights)
@@ -286,7 +287,7 @@ def _parts(cohort: Rows, goal: Goal) -> list[tuple[Rows, Goal]]:
 
 
 def _noted(method: Method, candidate: Candidate, model: nn.Module | None, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
-    """The candidate with notes on the rows that it was chosen on, and the judgement of its cross-fitted decisions, if it has any."""
+    """The candidate with notes on its repair set, and the judgement of its cross-fitted decisions, if it has any."""
     if candidate.labels:
         assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
         parts = _parts(cohort, goal)
@@ -301,11 +302,11 @@ def _noted(method: Method, candidate: Candidate, model: nn.Module | None, cohort
 
 
 def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
-    """The candidate with the judgement of its cross-fitted decisions on these rows, by the goal as it was given."""
+    """The candidate with the judgement of its cross-fitted decisions on these rows, by the given goal."""
     held = candidate.held_out
     if held is None:
         return candidate
-    rows = cohort if isinstance(cohort, Scores) else Scores.of(cohort, held.before)  # only who they are counts
+    rows = cohort if isinstance(cohort, Scores) else Scores.of(cohort, held.before)  # the score itself is not used
     return replace(candidate, judgement=judge(rows, held.before, rows, held.after, goal, source="cross-fitted", labels=labels))
 
 
@@ -320,40 +321,38 @@ def _one_by_one(
     progress: Progress | None,
     refuse_constant: bool,
 ) -> Candidate:
-    """One label after another, joined."""
+    """The joint candidate of a method that repairs one label after another."""
     assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-    alone: dict[str, Candidate] = {}
-    for at, (name, own) in enumerate(zip(cohort.labels, goals, strict=True)):
-        trains = None if train is None else [train.labelled(name)]
+    by_label: dict[str, Candidate] = {}
+    for at, (name, goal) in enumerate(zip(cohort.labels, goals, strict=True)):
+        rows, trains = cohort.labelled(name), None if train is None else [train.labelled(name)]
         limits: dict[str, Any] = {"settings": settings, "refuse_constant": refuse_constant}
-        alone[name] = run_many(method, [model.view(at)], [cohort.labelled(name)], own, seeds=[seed], trains=trains, **limits)[0]
+        candidate = run_many(method, [model.view(at)], [rows], goal, seeds=[seed], trains=trains, **limits)[0]
+        by_label[name] = judged(candidate, rows, goal, len(goals))  # the labels share the error rate of their claims
         if progress:
             progress(at + 1, len(goals))
-    alone = {
-        name: judged(own, cohort.labelled(name), goals[at], len(goals)) for at, (name, own) in enumerate(alone.items())
-    }  # the labels share the error of their claims
-    network = _put_together(model, alone)
+    network = _with_heads(model, by_label)
     whole = model.around(network)
-    each = {name: replace(own, model=whole.view(at)) for at, (name, own) in enumerate(alone.items())}
+    each = {name: replace(own, model=whole.view(at)) for at, (name, own) in enumerate(by_label.items())}
     return _together(each, network)
 
 
 def _together(each: dict[str, Candidate], network: nn.Module | None = None) -> Candidate:
-    """The candidates of labels that were repaired one by one, with a trace of two steps: the original and what was chosen."""
+    """The joint candidate of labels that were repaired one by one, with a trace of two steps: the original and the chosen one."""
     rows = []
     for step in (0, 1):
-        here = [own.trace.iloc[own.chosen if step else 0] for own in each.values()]
-        gaps = np.array([row["gap"] for row in here])
+        values = [own.trace.iloc[own.chosen if step else 0] for own in each.values()]
+        gaps = np.array([row["gap"] for row in values])
         worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
-        rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in here])), np.nan, list(each)[worst]))
+        rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in values])), np.nan, list(each)[worst]))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "label"])
     return joined(network, each, trace, 1, (Note("each_label_alone"),), "labels")
 
 
-def _put_together(chosen: ChosenOutputs, alone: Mapping[str, Candidate]) -> nn.Module:
-    """The network with the heads that were found for its outputs; a copy of it where there are none."""
+def _with_heads(chosen: ChosenOutputs, by_label: Mapping[str, Candidate]) -> nn.Module:
+    """The network with the heads that were fitted for its outputs; without heads, a copy of the network."""
     network = copy.deepcopy(chosen.inner)
-    heads = {column: own.model for column, own in zip(chosen.columns, alone.values(), strict=True) if isinstance(own.model, BiasScore)}
+    heads = {column: own.model for column, own in zip(chosen.columns, by_label.values(), strict=True) if isinstance(own.model, BiasScore)}
     if not heads:
         return network
     if chosen.flat:

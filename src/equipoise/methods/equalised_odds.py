@@ -1,25 +1,25 @@
 """Equalised odds by post-processing: Hardt, Price and Srebro, "Equality of opportunity in supervised learning", NeurIPS 2016, section 4.
 
 Every group gets a mixture of thresholds, the corners of the convex hull of its ROC curve, so that sensitivity and false positive rate are
-the same in all groups and performance is the best that allows. That is a linear program in the mixture weights. Decisions are randomised:
-`decide` gives the probability of a positive one, `draw` draws the decisions. The rule needs each patient's group.
+equal in all groups, with the best possible performance. That is a linear program in the mixture weights. Decisions are randomised: `decide`
+returns the probability of a positive decision, `draw` draws decisions. The rule needs each patient's group.
 
-`base="threshold"` is the derived predictor of section 4.1, which the paper used by way of AIF360: it sees only whether score >= 0.5, and
-the program chooses the probabilities of a positive decision given that and the group.
+`base="threshold"` is the derived predictor of section 4.1, which the paper used through AIF360: it sees only whether score >= 0.5, and the
+program chooses the probability of a positive decision given that and the group.
 
-Where we depart from Hardt and from AIF360:
+Departures from Hardt and from AIF360:
 - Any number of groups. The goal's performance is what is maximised, over all rows, so accuracy is Hardt's expected 0/1 loss; AIF360
   maximises the sum of TPR - FPR over both groups, which for equal odds is the same as balanced accuracy. F1 is a quotient, and goes through
   the same program after Charnes and Cooper's change of variables.
 - The corners of a hull are the blocks of the isotonic regression of label on score, so ties and constant scores are no special case.
 - A row without a group gets the mixture of all groups' rules, each weighted by its share of the fitted rows.
-- AIF360 flips a fixed share of the rows it is given; `draw` decides row by row.
-The program does not look at the goal's measure: a gap in selection rate (spd) stays where the groups differ in prevalence. One in PPV or
-NPV is then fixed by the prevalences, so that it cannot be a goal of this method.
+- AIF360 flips a fixed share of the given rows; `draw` decides row by row.
+The program does not use the goal's measure: a gap in selection rate (spd) remains if the groups differ in prevalence. A gap in PPV or NPV
+is then determined by the prevalences and cannot be a goal of this method.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from equipoise.measures import (
     AFFINE_PERFORMANCE,
     FloatArray,
     IntArray,
+    Rule,
     cells_at,
     codes_among,
     gap_values,
@@ -47,19 +48,24 @@ from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.papers import HARDT
-from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
+from equipoise.methods.rules import Cut, Groups, MoveCut, Share, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, too_large, too_low
 
 KIND = "equalised-odds"
+PAPER = """@inproceedings{hardt2016equality,
+  title     = {Equality of Opportunity in Supervised Learning},
+  author    = {Hardt, Moritz and Price, Eric and Srebro, Nathan},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2016}
+}"""
 BASES = ("score", "threshold")
-TOLERANCE = 1e-10  # the tightest that HiGHS takes
-DUST = 1e-9  # what its solution may leave of a gap that it closes
+TOLERANCE = 1e-10  # the tightest that HiGHS accepts
+DUST = 1e-9  # a gap below this is rounding error of the solver
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the derived predictor sees: the score, or whether it reaches a threshold."""
+    """The input of the derived predictor: the score, or whether it reaches a threshold."""
 
     base: str = "score"
     threshold: float = 0.5  # for base="threshold"
@@ -101,8 +107,8 @@ class EqualisedOdds:
     'positive with probability: M: 0, then 1 from score 0.5; F: 0, then 0.25 from score 0.4, then 1 from score 0.6; without a group: the \
 mean of these, weighted M 0.5, F 0.5 (given)'
 
-    A row without a group gets the average of all groups' probabilities, weighted by `shares`; a group that was not there when the rule
-    was fitted is an error.
+    A row without a group gets the average of all groups' probabilities, weighted by `shares`; a group that the rule was not fitted to is an
+    error.
     """
 
     groups: Groups  # all that were seen, the reference first
@@ -138,6 +144,11 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     def cuts(self, group: str) -> tuple[float, ...]:
         return self.steps[self.groups.index(group)].thresholds if group in self.groups else ()
 
+    def moved(self, move: MoveCut) -> Rule:  # a row without a group is decided by the steps of all groups
+        groups = zip(self.groups, self.steps, strict=True)
+        steps = tuple(Steps(tuple(move(cut, [group, ""]) for cut in own.thresholds), own.probabilities) for group, own in groups)
+        return replace(self, steps=steps)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return plain_values(self)
@@ -145,7 +156,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
 
 @dataclass(frozen=True, eq=False)
 class Corners:
-    """What one group's mixture is made of: decisions by block of scores, and what each is worth."""
+    """The components of one group's mixture: decisions by block of scores, and the value of each."""
 
     cuts: FloatArray  # (blocks - 1,) thresholds between blocks of scores
     decisions: FloatArray  # (corners, blocks) 0 or 1
@@ -154,9 +165,9 @@ class Corners:
 
 
 def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
-    """The rule of equal odds, and those that remove a share of the original gaps in sensitivity and false positive rate each."""
-    own = fit(scores, goal, settings)
-    before = cells_at(scores, own.trace["threshold"].iloc[0])
+    """The rule of equal odds, and one for each removed share of the original gaps in sensitivity and false positive rate."""
+    goal_fit = fit(scores, goal, settings)
+    before = cells_at(scores, goal_fit.trace["threshold"].iloc[0])
     rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
     program = _Program.of(scores, settings)
     rules = []
@@ -164,7 +175,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
         left = (1.0 - share) * (rates - rates[0])
         origin = f"{KIND} that removes {share:.0%} of the gaps in TPR and FPR on {len(scores):,} rows of {scores.name}"
         rules.append(program.rule(goal.performance, origin, np.minimum(left, 0.0), np.maximum(left, 0.0)))
-    return along(own, KIND, scores, rules)
+    return along(goal_fit, KIND, scores, rules)
 
 
 @method(
@@ -172,7 +183,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     settings=Settings,
     title="randomised thresholds with equal TPR and FPR (Hardt)",
     kind=Kind.RULE,
-    paper=HARDT,
+    paper=PAPER,
     needs_group=True,
     without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
     quotients=False,
@@ -231,13 +242,14 @@ class _Program:
         return cls(attribute.levels, shares, corners, sums_at(scores.y, mass, 2))
 
     def rule(self, performance: str, origin: str, low: FloatArray | None = None, high: FloatArray | None = None) -> EqualisedOdds:
-        """The best rule of equal odds; or with rates that differ from the reference's by no less and no more than this (groups, 2)."""
+        """The best rule of equal odds; or with rates that differ from the common ones by between `low` and `high` (groups, 2)."""
         weights = _solve(self.corners, self.totals, performance, low, high)
         steps = tuple(_steps(part, weight) for part, weight in zip(self.corners, weights, strict=True))
         return EqualisedOdds(self.levels, steps, tuple(self.shares.tolist()), origin)
 
 
 def _require(scores: Scores) -> None:
+    """Raises `EmptyCell` unless every group has positives and negatives."""
     n = tabulate(scores.score, scores.y, scores.attribute).n
     problems = [
         f"equalised odds needs positives and negatives in every group; {level!r} has {int(n[code, 1])} and {int(n[code, 0])} "
@@ -250,11 +262,12 @@ def _require(scores: Scores) -> None:
 
 
 def _corners(scores: Scores, mass: FloatArray, code: int, share: float, settings: Settings) -> Corners:
+    """The corners of one group."""
     sides = (scores.attribute.codes == which for which in (code, MISSING))
     own, stray = ((scores.score[rows], scores.y[rows], mass[rows]) for rows in sides)
     if settings.base == "threshold":
         cuts = np.array([settings.threshold])
-        # None, those above, all, and those below: for a group whose score is worse than chance.
+        # None, those above, all, and those below, for a group whose score is worse than chance.
         decisions = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
     else:
         cuts = _hull_cuts(*own)
@@ -276,7 +289,7 @@ def _hull_cuts(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray
 
 
 def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
-    """How many negatives and positives, by weight, stand in each block of scores (blocks, 2)."""
+    """The weighted number of negatives and positives in each block of scores (blocks, 2)."""
     place = np.searchsorted(cuts, score, side="right")
     return sums_at(2 * place + y, weight, 2 * (len(cuts) + 1)).reshape(-1, 2)
 
@@ -286,9 +299,9 @@ def _solve(
 ) -> list[FloatArray]:
     """The weight of each corner of each group: z and the scale s solve the program, z / s are the weights.
 
-    With `low` and `high` (groups, 2) the rates of a group need not equal the common ones, but may differ from them by so much.
-    Variables: z of all groups, the common rates (2), s. For accuracy and balanced accuracy s = 1; for F1, 2 TP / (TP + FP + P), the
-    denominator is held at P instead, which makes the quotient linear.
+    With `low` and `high` (groups, 2), the rates of a group may differ from the common ones within these limits. Variables: z of all groups,
+    the common rates (2), s. For accuracy and balanced accuracy s = 1; for F1, 2 TP / (TP + FP + P), the denominator is fixed at P instead,
+    which makes the quotient linear.
     """
     sizes = [len(part.rates) for part in corners]
     ends = np.cumsum(sizes)
@@ -330,21 +343,21 @@ def _solve(
         method="highs",
         options=options,
     )
-    if not solved.success:  # deciding none positive is always feasible, so this is a fault of the solver
+    if not solved.success:  # no positive decisions are always feasible, so the solver failed
         raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
     parts = np.split(solved.x[: width - 3], ends[:-1])
     return [_cleaned(z) for z in parts]
 
 
 def _cleaned(z: FloatArray) -> FloatArray:
-    """Weights that add up to one, without the solver's dust."""
+    """Weights that add up to one, without the solver's rounding errors."""
     kept = np.where(z > TOLERANCE * z.sum(), z, 0.0)
     weights: FloatArray = kept / kept.sum()
     return weights
 
 
 def _steps(part: Corners, weights: FloatArray) -> Steps:
-    """The mixture as one probability per block, neighbouring blocks with the same one joined."""
+    """The mixture as one probability per block; neighbouring blocks with equal probabilities are joined."""
     chance = np.clip(weights @ part.decisions, 0.0, 1.0)
     changes = np.flatnonzero(np.abs(np.diff(chance)) > TOLERANCE)
     kept = np.append(chance[changes], chance[-1])

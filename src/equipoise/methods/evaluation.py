@@ -1,10 +1,10 @@
 """The evaluation of a step: gap, performance and threshold of every label of every network, from an exact sweep of all thresholds.
 
-A method sees its networks, and their rows, through `Data`. There is one entry in `Data.labels` per label, so that one label is the case of
-length one. A row of a method is then a row of the table or, of a multi-label network, a pair of an image and a label (see
-models.many_outputs). Each label of a multi-label network has its own threshold, swept on the rows where the label is known. Classes are
-decided by argmax, and each has the gaps and the performance of "this class or another". Arrays have a leading axis for the networks of a
-stack; the driver owns it, and methods use the last axis only.
+A method reads its rows through `Data`, with one entry in `Data.labels` per label; a single label is the case of length one. A row is a row
+of the table or, for a multi-label network, a pair of an image and a label (see models.many_outputs). Each label of a multi-label network
+has its own threshold, swept on the rows where the label is known. Classes are decided by argmax, and each class has the gaps and the
+performance of "this class or another". Arrays have a leading axis for the R networks of a stack, which only the driver indexes; methods use
+the last axis.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +39,15 @@ from equipoise.measures import (
 )
 from equipoise.methods.goal import Goal, Keep, highest_thresholds, kept_rates, limits_of, spare
 
-HALF = 0.5  # the threshold of a class on its own margin over the others
+HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
 Places = slice | IntArray
+Limits = Sequence[FloatArray | None]  # per label: the lower limits of the kept rates
+COLUMNS = ("step", "gap", "performance", "threshold", "spare")  # the first columns of a trace
 
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """One label of R repair sets of equal size: labels and groups (R, n), and what follows from their counts."""
+    """One label of R repair sets of equal size: labels and groups (R, n), and evaluations that depend on their counts."""
 
     name: str
     y: IntArray
@@ -55,11 +57,11 @@ class Label:
     performance: str
     keep: Keep = field(default_factory=dict)
     weight: FloatArray | None = None  # (R, n) sample weights
-    threshold: float | None = None  # in use today; None: that of best performance
+    threshold: float | None = None  # in use today; None: the threshold of best performance
 
     @classmethod
     def of(cls, cohorts: Sequence[Rows], goal: Goal, name: str = "") -> "Label":
-        """The label of these cohorts, or of their scores; an EmptyCell error where one lacks the rows that the measure needs."""
+        """The label of these cohorts or scores; raises `EmptyCell` if one lacks rows that the measure needs."""
         for cohort in cohorts:
             cells = tabulate(np.zeros(len(cohort)), cohort.y, cohort.attribute)
             require_cells(goal.measure, cells, cohort.name)
@@ -85,82 +87,69 @@ class Label:
         weight = None if self.weight is None else self.weight[[network]]
         return replace(self, y=self.y[[network]], codes=self.codes[[network]], weight=weight)
 
-    def evaluate(self, scores: FloatArray, max_gap: float | None = None, least: FloatArray | None = None) -> "Found":
+    def evaluate(self, scores: FloatArray, max_gap: float | None = None, least: FloatArray | None = None) -> "LabelResult":
         """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a maximum |gap| if one is given.
 
-        Where rates are kept, `least` (R, rates * groups) holds their limits, and thresholds that are too high for them are left out.
+        `least` (R, rates * groups) holds the limits of kept rates; thresholds that are too high for them are excluded.
         """
         swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight)
         if least is not None:
             highest = highest_thresholds(self.keep, scores, self.y, self.codes, len(self.levels), least)
             low = swept.thresholds <= highest[:, None]
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
-        # A threshold at which a quotient has no value is left out; at the lowest everybody is decided positive, so that one remains.
-        counts = max_gap is not None or is_quotient(self.measure)
-        choice = swept.best(self.performance, gap=self.measure if counts else None, max_gap=max_gap)
-        left = None if least is None else spare(self.rates(scores, choice.threshold), least)
-        return Found(choice.values[self.measure], choice.values[self.performance], choice.threshold, left)
+        # Thresholds at which a quotient is undefined are excluded; at the lowest one all decisions are positive, so at least one remains.
+        gap_counts = max_gap is not None or is_quotient(self.measure)
+        choice = swept.best(self.performance, gap=self.measure if gap_counts else None, max_gap=max_gap)
+        margin = None if least is None else spare(self.rates(scores, choice.threshold), least)
+        return LabelResult(choice.values[self.measure], choice.values[self.performance], choice.threshold, margin)
 
-    def original(self, scores: FloatArray) -> "Found":
-        """The same of the original networks: at the threshold in use, or without one at that of best performance."""
+    def original(self, scores: FloatArray) -> "LabelResult":
+        """The result of the original networks, at the threshold in use or, without one, at that of best performance."""
         if self.threshold is None:
             return self.evaluate(scores)
         cut = np.full(len(scores), self.threshold)
         return replace(self.decided(decided_at(scores, cut)), threshold=cut)
 
-    def decided(self, decisions: FloatArray, least: FloatArray | None = None) -> "Found":
-        """The same of decisions (R, n) that are made already, as those of a class are."""
+    def decided(self, decisions: FloatArray, least: FloatArray | None = None) -> "LabelResult":
+        """The result of given decisions (R, n), such as those of a class."""
         cells = self.cells(decisions)
+        margin = None if least is None else spare(kept_rates(self.keep, cells), least)
         half = np.full(len(decisions), HALF)
-        left = None if least is None else spare(self.rates(decisions, half), least)
-        return Found(furthest(self.measure, cells), performance_values(self.performance, cells), half, left)
+        return LabelResult(furthest(self.measure, cells), performance_values(self.performance, cells), half, margin)
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (R, n)."""
         return tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
 
     def rates(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
-        """The rates that are kept, of every group, at these thresholds (R, rates * groups)."""
+        """The kept rates of every group at these thresholds (R, rates * groups)."""
         return kept_rates(self.keep, self.cells(decided_at(scores, thresholds)))
 
     @property
     def moving(self) -> bool:
-        """Whether the weights of the gap change with the decisions: those of a quotient do, and those of many groups."""
+        """Whether the weights of the gap change with the decisions, as for a quotient and for more than two groups."""
         return len(self.levels) > 2 or is_quotient(self.measure)
 
-    def weights(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
-        """The weights w (R, n) of the gap around the decisions at these thresholds."""
-        return self.functional(scores, thresholds)[1]
-
     def functional(self, scores: FloatArray, thresholds: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The offset (R,) and the weights w (R, n) of the gap around the decisions at these thresholds; of many groups, of the largest."""
+        """The offset (R,) and the weights w (R, n) of the largest gap, linearised at the decisions by these thresholds."""
         cells = self.cells(decided_at(scores, thresholds))
         worst = np.nanargmax(np.abs(gap_values(self.measure, cells)), axis=-1) + 1
-        rows, offsets = np.empty(self.y.shape), np.empty(len(self.y))
+        weights, offsets = np.empty(self.y.shape), np.empty(len(self.y))
         for r, group in enumerate(worst):
             affine = linearised(self.measure, Cells(self.levels, cells.n[r], cells.s[r]), int(group))
-            offsets[r], rows[r] = affine.offset, affine.weights(self.y[r], self.codes[r])
-        return offsets, rows
-
-
-def in_use(scores: Scores, goal: Goal) -> Choice | None:
-    """The threshold in use with its gap and performance on these scores; None where the goal names none."""
-    if goal.threshold is None:
-        return None
-    cells = cells_at(scores, goal.threshold)
-    values = {
-        goal.measure: np.asarray(furthest(goal.measure, cells)),
-        goal.performance: np.asarray(performance_values(goal.performance, cells)),
-    }
-    return Choice(np.asarray(goal.threshold), values, np.asarray(True))
+            offsets[r], weights[r] = affine.offset, affine.weights(self.y[r], self.codes[r])
+        return offsets, weights
 
 
 def original_threshold(scores: Scores, goal: Goal) -> Choice:
     """The original threshold with its gap and performance on these scores: the one in use, or that of best performance."""
-    if (given := in_use(scores, goal)) is not None:
-        return given
-    swept = sweep_scores(scores, (goal.measure, goal.performance))
-    return swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    if goal.threshold is None:
+        swept = sweep_scores(scores, (goal.measure, goal.performance))
+        return swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    cells = cells_at(scores, goal.threshold)
+    gap, performance = furthest(goal.measure, cells), performance_values(goal.performance, cells)
+    values = {goal.measure: np.asarray(gap), goal.performance: np.asarray(performance)}
+    return Choice(np.asarray(goal.threshold), values, np.asarray(True))
 
 
 def decided_at(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
@@ -169,40 +158,40 @@ def decided_at(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """One label in one evaluation: gap, performance and threshold, each (R,)."""
+class LabelResult:
+    """Gap, performance and threshold of one label in one evaluation, each (R,)."""
 
     gap: FloatArray
     performance: FloatArray
     threshold: FloatArray
-    spare: FloatArray | None = None  # where rates are kept: by how much the scarcest one exceeds its limit
+    spare: FloatArray | None = None  # the smallest margin of the kept rates over their limits, if the goal keeps any
 
-    def at(self, network: int, count: int) -> "Found":
-        """What was found for one network, at its place among so many."""
+    def at(self, network: int, count: int) -> "LabelResult":
+        """The result of a single network, placed at its index in a stack of `count` networks."""
 
         def placed(values: FloatArray) -> FloatArray:
             return np.where(np.arange(count) == network, values[0], np.nan)
 
-        left = None if self.spare is None else placed(self.spare)
-        return Found(placed(self.gap), placed(self.performance), placed(self.threshold), left)
+        margin = None if self.spare is None else placed(self.spare)
+        return LabelResult(placed(self.gap), placed(self.performance), placed(self.threshold), margin)
 
     @property
     def size(self) -> FloatArray:
-        """|gap|; a quotient without a value is not a small one."""
+        """|gap|; infinite for an undefined quotient, which is not a small gap."""
         size: FloatArray = np.where(np.isnan(self.gap), np.inf, np.abs(self.gap))
         return size
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One step of all networks: the largest gap of any label, the mean performance, the thresholds, and what was found for each label."""
+    """One step of all networks: the largest gap of any label, the mean performance, the thresholds, and the result of each label."""
 
     scores: FloatArray  # (R, rows)
     gap: FloatArray  # (R,)
     performance: FloatArray  # (R,)
-    threshold: FloatArray  # (R,), or one per row (R, rows) where there are several labels
-    each: tuple[Found, ...]
-    recall: float | None = None  # of classes: the mean share of a class that is decided so
+    threshold: FloatArray  # (R,), or one per row (R, rows) with several labels
+    each: tuple[LabelResult, ...]
+    recall: float | None = None  # mean recall of the classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,25 +199,25 @@ class Data:
     """The rows that a method works on: every label with the places of its rows, and the evaluation of the original networks."""
 
     labels: tuple[Label, ...]
-    places: tuple[Places, ...]  # where the rows of each label stand among those of the network
+    places: tuple[Places, ...]  # of the rows of each label among the rows of the network
     classes: bool = False
     images: bool = False  # whether a row is an image
-    train: "Data | None" = None  # of the training set, for methods that need it
+    train: "Data | None" = None  # the training set, for methods that need it
     begun: "Evaluation | None" = None
-    least: FloatArray | None = None  # (labels, R) the minimum performance, NaN where a goal has none
+    least: FloatArray | None = None  # (labels, R) minimum performance, NaN if a goal has none
 
     @classmethod
     def of(cls, cohorts: Sequence[Rows], goals: Sequence[Goal]) -> "Data":
-        """The rows of these cohorts, which have one goal per label; one error that names every label with an empty cell."""
+        """The rows of these cohorts, with one goal per label; raises one error that lists every label with an empty cell."""
         first = cohorts[0]
         if first.targets is None:
             return cls((Label.of(cohorts, goals[0]),), (slice(None),))
-        found: list[Label] = []
+        labels: list[Label] = []
         problems: list[str] = []
         empty = False
         for name, goal in zip(first.labels, goals, strict=True):
             try:
-                found.append(Label.of([first.labelled(name)], goal, name))
+                labels.append(Label.of([first.labelled(name)], goal, name))
             except BadInput as error:
                 problems += error.problems
                 empty = empty or isinstance(error, EmptyCell)
@@ -236,7 +225,7 @@ class Data:
             raise (EmptyCell if empty else BadInput)(*problems)
         count = len(first.labels)
         places = tuple(np.flatnonzero(first.targets[:, at] != UNKNOWN) * count + at for at in range(count))
-        return cls(tuple(found), places, first.kind == "classes")
+        return cls(tuple(labels), places, first.kind == "classes")
 
     @property
     def start(self) -> "Evaluation":
@@ -246,7 +235,7 @@ class Data:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one label, or a class of several."""
+        """Whether the network has several labels or classes."""
         return len(self.labels) > 1 or not isinstance(self.places[0], slice)
 
     @property
@@ -256,87 +245,84 @@ class Data:
 
     @property
     def moving(self) -> bool:
-        """Whether the weights of the gap change with the decisions, as they do wherever there is more than one gap."""
+        """Whether the weights of the gap change with the decisions, as they do if there is more than one gap."""
         return len(self.labels) > 1 or self.labels[0].moving
 
-    def original(self, scores: FloatArray) -> Evaluation:
-        """The evaluation of the original networks from their scores (R, rows), by the threshold in use where there is one."""
-        return self.evaluate(scores, original=True)
-
     def evaluate(
-        self, scores: FloatArray, max_gap: float | None = None, least: "Limits | None" = None, *, original: bool = False
+        self, scores: FloatArray, max_gap: float | None = None, least: Limits | None = None, *, original: bool = False
     ) -> Evaluation:
-        """The evaluation of scores (R, rows): the best threshold of each label, within a maximum |gap| if one is given."""
+        """The evaluation of scores (R, rows): the best threshold of each label, within a maximum |gap| if one is given.
+
+        The `original` networks are evaluated at the threshold in use, if there is one.
+        """
         limits = least or [None] * len(self.labels)
         if not self.several:
-            found = self.labels[0].original(scores) if original else self.labels[0].evaluate(scores, max_gap, limits[0])
-            return Evaluation(scores, found.gap, found.performance, found.threshold, (found,))
+            result = self.labels[0].original(scores) if original else self.labels[0].evaluate(scores, max_gap, limits[0])
+            return Evaluation(scores, result.gap, result.performance, result.threshold, (result,))
+        results, recalls = [], []
         thresholds: FloatArray = np.full(scores.shape, HALF)
-        each: list[Found] = []
         if self.classes:
             thresholds = winning(scores.reshape(-1, len(self.labels))).reshape(1, -1)
         for (rows, label), limit in zip(self.parts, limits, strict=True):
             if self.classes:
-                each.append(label.decided(decided_at(scores, thresholds)[:, rows], limit))
+                decisions = decided_at(scores[:, rows], thresholds[:, rows])
+                results.append(label.decided(decisions, limit))
+                members = label.y if label.weight is None else label.y * label.weight
+                recalls.append((decisions * members).sum() / members.sum())
             else:
-                each.append(label.original(scores[:, rows]) if original else label.evaluate(scores[:, rows], max_gap, limit))
-                thresholds[:, rows] = each[-1].threshold[:, None]
-        recall = None
-        if self.classes:
-            decisions = decided_at(scores, thresholds)
-            sides = [(decisions[:, rows], label.y if label.weight is None else label.y * label.weight) for rows, label in self.parts]
-            recall = float(np.mean([(made * of).sum() / of.sum() for made, of in sides]))
-        return joint(scores, thresholds, each, recall)
+                results.append(label.original(scores[:, rows]) if original else label.evaluate(scores[:, rows], max_gap, limit))
+                thresholds[:, rows] = results[-1].threshold[:, None]
+        gap = largest(np.stack([result.gap for result in results], axis=-1))
+        performance: FloatArray = np.mean([result.performance for result in results], axis=0)
+        return Evaluation(scores, gap, performance, thresholds, tuple(results), float(np.mean(recalls)) if recalls else None)
 
-    def decide(self, scores: FloatArray, now: Evaluation) -> BoolArray:
+    def decide(self, scores: FloatArray, evaluation: Evaluation) -> BoolArray:
         """Decisions (R, n, labels) on the scores (R, n * labels) of any rows, by the thresholds of an evaluation."""
-        count = len(self.labels)
-        each = scores.reshape(len(scores), -1, count)
+        by_label = scores.reshape(len(scores), -1, len(self.labels))
         if self.classes:
-            return each >= winning(each[0])[None]
-        thresholds = np.stack([own.threshold for own in now.each], axis=-1)  # (R, labels)
-        made: BoolArray = each >= thresholds[:, None, :]
-        return made
+            return by_label >= winning(by_label[0])[None]
+        thresholds = np.stack([result.threshold for result in evaluation.each], axis=-1)  # (R, labels)
+        decisions: BoolArray = by_label >= thresholds[:, None, :]
+        return decisions
 
-    def limits(self, evaluation: Evaluation, goals: Sequence[Goal]) -> "tuple[Limits, Evaluation]":
-        """What the rates that are kept must reach, by the original's evaluation; and that evaluation with what they have to spare."""
+    def limits(self, evaluation: Evaluation, goals: Sequence[Goal]) -> tuple[Limits, Evaluation]:
+        """The limits of the kept rates, from the original's evaluation; and that evaluation with the margins over them."""
         decisions = decided_at(evaluation.scores, evaluation.threshold)
-        half = np.full(len(decisions), HALF)
-        found: list[FloatArray | None] = []
-        each = []
-        for (rows, label), goal, own in zip(self.parts, goals, evaluation.each, strict=True):
+        limits: list[FloatArray | None] = []
+        results = []
+        for (rows, label), goal, result in zip(self.parts, goals, evaluation.each, strict=True):
             if not goal.keep:
-                found.append(None)
-                each.append(own)
+                limits.append(None)
+                results.append(result)
                 continue
-            before = label.rates(decisions[:, rows], half)
+            before = kept_rates(goal.keep, label.cells(decisions[:, rows]))
             least = limits_of(goal.keep, before)
-            found.append(least)
-            each.append(replace(own, spare=spare(before, least)))
-        return found, replace(evaluation, each=tuple(each))
+            limits.append(least)
+            results.append(replace(result, spare=spare(before, least)))
+        return limits, replace(evaluation, each=tuple(results))
 
-    def functional(self, now: Evaluation) -> tuple[FloatArray, FloatArray]:
-        """The offset (R,) and the weights (R, rows) of the gap that is now the largest, of any label and group."""
+    def functional(self, evaluation: Evaluation) -> tuple[FloatArray, FloatArray]:
+        """The offset (R,) and the weights (R, rows) of the largest gap of any label and group."""
+        scores, thresholds = evaluation.scores, evaluation.threshold
         if not self.several:
-            return self.labels[0].functional(now.scores, now.threshold)
-        decisions = decided_at(now.scores, now.threshold)
+            return self.labels[0].functional(scores, thresholds)
+        decisions = decided_at(scores, thresholds)
         sizes = []
         for rows, label in self.parts:
             gaps = gap_values(label.measure, label.cells(decisions[:, rows]))
             sizes.append(np.abs(np.where(np.isnan(gaps), 0.0, gaps)).max())
         rows, label = self.parts[int(np.argmax(sizes))]
-        offset, mine = label.functional(now.scores[:, rows], now.threshold[:, rows])
-        weights = np.zeros(now.scores.shape)
-        weights[:, rows] = mine
+        weights = np.zeros(scores.shape)
+        offset, weights[:, rows] = label.functional(scores[:, rows], thresholds[:, rows])
         return offset, weights
 
-    def pull(self, now: Evaluation) -> FloatArray:
-        """The weights (R, rows) of |gap| now: moving scores against them makes the gap smaller, whichever sign it has."""
-        signed: FloatArray = self.functional(now)[1] * np.sign(now.gap)[:, None]
+    def pull(self, evaluation: Evaluation) -> FloatArray:
+        """The weights (R, rows) of |gap|: moving scores against them reduces the gap, whatever its sign."""
+        signed: FloatArray = self.functional(evaluation)[1] * np.sign(evaluation.gap)[:, None]
         return signed
 
     def centre(self, thresholds: FloatArray) -> FloatArray:
-        """The scores on which a task loss is to be centred: the thresholds; of classes, their shares, which a calibrated network keeps."""
+        """The scores at which a task loss is centred: the thresholds; for classes, their prevalences, which a calibrated network keeps."""
         if not self.classes:
             return thresholds
         shares = np.zeros((1, sum(label.y.shape[1] for label in self.labels)))
@@ -345,18 +331,8 @@ class Data:
         return shares
 
 
-Limits = Sequence[FloatArray | None]  # per label: what the rates that are kept must reach
-
-
-def joint(scores: FloatArray, thresholds: FloatArray, each: Sequence[Found], recall: float | None) -> Evaluation:
-    """The evaluation of several labels as one: the largest gap and the mean performance."""
-    gap = largest(np.stack([own.gap for own in each], axis=-1))
-    performance: FloatArray = np.mean([own.performance for own in each], axis=0)
-    return Evaluation(scores, gap, performance, thresholds, tuple(each), recall)
-
-
 def winning(scores: FloatArray) -> FloatArray:
-    """The threshold of each class (n, classes) at or above which it is the argmax of its row; of equal ones the first is.
+    """The threshold of each class (n, classes) at or above which it is the argmax of its row; the first of equal ones wins.
 
     >>> p = np.array([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2]])
     >>> (p >= winning(p)).tolist()
@@ -370,22 +346,19 @@ def winning(scores: FloatArray) -> FloatArray:
 
 
 def single_precision(numbers: FloatArray) -> Tensor:
-    """Numbers as single precision, in which networks work."""
+    """A tensor in single precision, as networks need it."""
     return torch.from_numpy(np.ascontiguousarray(numbers)).float()
 
 
-COLUMNS = ("step", "gap", "performance", "threshold", "spare")
-
-
-def trace_row(step: int, found: Found, network: int) -> dict[str, float]:
-    """One row of a trace: what was found for a label of one network of a stack."""
-    values = {"gap": found.gap, "performance": found.performance, "threshold": found.threshold}
-    if found.spare is not None:
-        values["spare"] = found.spare
+def trace_row(step: int, result: LabelResult, network: int) -> dict[str, float]:
+    """One row of a trace: the result of a label of one network of a stack."""
+    values = {"gap": result.gap, "performance": result.performance, "threshold": result.threshold}
+    if result.spare is not None:
+        values["spare"] = result.spare
     return {"step": step, **{name: float(value[network]) for name, value in values.items()}}
 
 
 def frame(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
-    """A trace of rows, with the columns that every trace begins with first."""
-    found = pd.DataFrame(list(rows))
-    return found[[*(c for c in COLUMNS if c in found), *(c for c in found if c not in COLUMNS)]]
+    """A trace of these rows, with the columns that every trace has first."""
+    trace = pd.DataFrame(list(rows))
+    return trace[[*(c for c in COLUMNS if c in trace), *(c for c in trace if c not in COLUMNS)]]

@@ -1,9 +1,9 @@
-"""What held-out decisions say of each step, and how sure that is: gap, performance and rates with standard errors, for all steps at once.
+"""Gap, performance and rates of held-out decisions with standard errors, for all steps at once.
 
-Every one of these is a smooth function of the cell table, so its error is a sum over patients: a row adds w_i (f_i - rate of its cell) to a
-gap, and the variance is the sum of the squares of the patients' sums. For single rows that is the exact binomial variance of the cell
-rates; for several rows per patient it is what the patient bootstrap tends to with ever more draws, without drawing. Of two steps that
-decide nearly alike the difference is known much better than either value: `against` gives the standard error of that difference.
+Each of these is a smooth function of the cell table, so its error is a sum over patients: a row contributes w_i (f_i - rate of its cell) to
+a gap, and the variance is the sum of the squared sums of the patients. With one row per patient this is the exact binomial variance of the
+cell rates; with several rows it is the limit of the patient bootstrap. The difference between two steps with similar decisions has a much
+smaller standard error than either value: `against` gives the standard error of that difference.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,13 @@ from equipoise.measures import (
 )
 from equipoise.methods.goal import Goal
 
-CAUTION = 2.0  # decisions of either kind that are added to those of a cell
-Parts = Callable[[slice], FloatArray]  # what each row adds to the error of a quantity at these steps, (b, n)
+CAUTION = 2.0  # decisions of either kind that are added to a cell
+Parts = Callable[[slice], FloatArray]  # the contribution of each row to the error of a quantity at these steps, (b, n)
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Decisions of all steps on the same rows, the original's first, with what they say of the goal's measure and performance."""
+    """Decisions of all steps on the same rows, the original's first, with estimates of the goal's measure and performance."""
 
     f: FloatArray  # (steps, n) in [0, 1]
     y: IntArray  # (n,)
@@ -68,7 +68,7 @@ class Evidence:
 
     @cached_property
     def gap(self) -> FloatArray:
-        """The signed gap of the largest absolute value, (steps,); NaN where too few of some group are decided so."""
+        """The signed gap of the largest absolute value, (steps,); NaN if a quotient rests on too few decisions in some group."""
         taken: FloatArray = np.take_along_axis(self._gaps, self._worst[:, None], 1)[:, 0]
         if is_quotient(self.goal.measure):
             return np.where(handful(QUOTIENTS[self.goal.measure], self.cells).all(-1), taken, np.nan)
@@ -87,23 +87,23 @@ class Evidence:
         """The standard error of |gap|, or of its difference from that of another step, (steps,)."""
         if against is not None:
             return self._spread(self._gap_parts, against)
-        spread = self._spread(self._signed_parts, None)  # the sign says nothing of it: a gap of exactly 0 is no surer than others
+        spread = self._spread(self._signed_parts, None)  # of the signed gap, since a gap of exactly 0 is not more certain than others
         unseen = np.zeros(len(spread))
         for weight, extra in self._unseen_terms():
             unseen += weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
         return np.sqrt(spread**2 + unseen)
 
     def change_se(self) -> FloatArray:
-        """The standard error of what a step changes in the signed gap of the original, (steps,).
+        """The standard error of the change from the original's signed gap, (steps,).
 
-        That of the difference in |gap| is no measure of it once a step has crossed zero: there the two errors add up.
+        The standard error of the difference in |gap| is unsuitable for steps beyond zero, where the two errors add up.
         """
         return self._spread(self._signed_parts, 0)
 
     def cautious_se(self) -> float:
-        """The standard error of the original's gap, at least that of rates with two more of either decision (Agresti and Coull).
+        """The standard error of the original's gap, at least that of rates with two more decisions of either kind (Agresti and Coull).
 
-        Of five patients who are all found the plain error is next to nothing, and a gap of chance many times that.
+        If all of five patients are positive, the plain standard error is close to zero, and a gap by chance is many times larger.
         """
         error = float(self.gap_se()[0])
         if is_quotient(self.goal.measure):
@@ -131,21 +131,16 @@ class Evidence:
     def rate_se(self, name: str, against: int | None = None) -> FloatArray:
         """The standard errors of a rate of each group, or of its differences from those of another step, (steps, groups)."""
 
-        def of(group: int) -> Parts:
+        def parts(group: int) -> Parts:
             return lambda steps: self._rate_parts(name, np.full(len(self.gap), group), steps)
 
-        spread = np.stack([self._spread(of(group), against) for group in range(len(self.levels))], axis=-1)
+        spread = np.stack([self._spread(parts(group), against) for group in range(len(self.levels))], axis=-1)
         return spread if against is not None else np.sqrt(spread**2 + self._unseen(name))
 
     def _unseen(self, name: str) -> FloatArray:
-        """The variance of rates that are exactly 0 or 1, (steps, groups): ten of ten found sick is no proof of a sensitivity of 1.
-
-        That of the Jeffreys posterior Beta(1/2, n + 1/2), as in the bootstrap of the audit.
-        """
-        label, rate = RATES[name], self.rate(name)
-        cells = self.cells.n[:, :-1]
-        n = cells.sum(-1) if label is None else cells[..., label]
-        return _jeffreys(rate, n)
+        """The variance of rates that are exactly 0 or 1, (steps, groups), as in the bootstrap of the audit; 0 for other rates."""
+        label, cells = RATES[name], self.cells.n[:, :-1]
+        return _jeffreys(self.rate(name), cells.sum(-1) if label is None else cells[..., label])
 
     @cached_property
     def _gaps(self) -> FloatArray:
@@ -158,38 +153,38 @@ class Evidence:
 
     @cached_property
     def _predictive(self) -> FloatArray:
-        """PPV or NPV of every group, (steps, groups), where the measure compares them."""
+        """PPV or NPV of every group, (steps, groups), for a measure that compares them."""
         return predictive(QUOTIENTS[self.goal.measure], self.cells)
 
     def _gap_parts(self, steps: slice) -> FloatArray:
-        """Of |gap|, whose sign is taken as known; nothing where it is exactly 0, so that a difference from it is as sure as the other."""
-        found: FloatArray = np.sign(self.gap[steps])[:, None] * self._signed_parts(steps)
-        return found
+        """Contributions to |gap|, whose sign is taken as known; 0 for a gap of exactly 0."""
+        parts: FloatArray = np.sign(self.gap[steps])[:, None] * self._signed_parts(steps)
+        return parts
 
     def _signed_parts(self, steps: slice) -> FloatArray:
-        """Of the signed gap; NaN where it has no value."""
-        everyone = np.zeros_like(self._worst)
+        """Contributions to the signed gap; NaN if it is undefined."""
+        reference = np.zeros_like(self._worst)
         if is_quotient(self.goal.measure):
-            quotients = self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(everyone, steps)
+            quotients = self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(reference, steps)
             return np.where(np.isnan(self.gap[steps])[:, None], np.nan, quotients)
-        found = np.zeros((len(self.gap[steps]), len(self.y)))
+        parts = np.zeros((len(self.gap[steps]), len(self.y)))
         for rate, weight in terms(self.goal.measure).items():
-            found += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, everyone, steps))
-        return found
+            parts += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, reference, steps))
+        return parts
 
     def _rate_parts(self, name: str, group: IntArray, steps: slice) -> FloatArray:
-        """Of the rate of one group per step: (f - rate) / n for its rows with the label."""
+        """Contributions to the rate of one group per step: (f - rate) / n for its rows with the label."""
         label = RATES[name]
         here = self.codes == group[steps, None]
         if label is not None:
             here = here & (self.y == label)
         rate = np.take_along_axis(self.rate(name)[steps], group[steps, None], 1)
         counted = here * self.mass
-        found: FloatArray = counted * (self.f[steps] - rate) / counted.sum(1, keepdims=True)
-        return found
+        parts: FloatArray = counted * (self.f[steps] - rate) / counted.sum(1, keepdims=True)
+        return parts
 
     def _quotient_parts(self, group: IntArray, steps: slice) -> FloatArray:
-        """Of PPV or NPV of one group per step: its numerator less its value times its denominator, over the denominator."""
+        """Contributions to PPV or NPV of one group per step: numerator less value times denominator, over the denominator."""
         label = QUOTIENTS[self.goal.measure]
         decided = self.f[steps] if label else 1 - self.f[steps]
         here = np.where(self.codes == group[steps, None], decided, 0.0) * self.mass
@@ -197,24 +192,25 @@ class Evidence:
         return ratio(here * ((self.y == label) - value), here.sum(1, keepdims=True))
 
     def _performance_parts(self, steps: slice) -> FloatArray:
+        """Contributions to the goal's performance."""
         f, y, mass = self.f[steps], self.y, self.mass
-        found: FloatArray
+        parts: FloatArray
         if self.goal.performance == "f1":  # a quotient: its numerator less F1 times its denominator, over the denominator
-            found = mass * (2 * f * y - self.performance[steps, None] * (f + y)) / (mass * (f + y)).sum(1, keepdims=True)
-            return found
+            parts = mass * (2 * f * y - self.performance[steps, None] * (f + y)) / (mass * (f + y)).sum(1, keepdims=True)
+            return parts
         right = np.where(y == 1, f, 1 - f)
         if self.goal.performance == "accuracy":
-            found = mass * (right - np.average(right, axis=1, weights=mass)[:, None]) / mass.sum()
-            return found
+            parts = mass * (right - np.average(right, axis=1, weights=mass)[:, None]) / mass.sum()
+            return parts
         positive = y == 1
-        found = np.zeros_like(right)
+        parts = np.zeros_like(right)
         for rows in (positive, ~positive):
             share = np.average(right[:, rows], axis=1, weights=mass[rows])[:, None]
-            found[:, rows] = mass[rows] * (right[:, rows] - share) / mass[rows].sum() / 2
-        return found
+            parts[:, rows] = mass[rows] * (right[:, rows] - share) / mass[rows].sum() / 2
+        return parts
 
     def _spread(self, parts: Parts, against: int | None) -> FloatArray:
-        """The root of the sum of the squares of patients' sums, a few steps at a time."""
+        """The root of the sum of squares of the patients' sums, computed for a few steps at a time."""
         patients = int(self.units.max()) + 1
         order, starts = np.argsort(self.units, kind="stable"), np.searchsorted(np.sort(self.units), np.arange(patients))
         other = None if against is None else parts(slice(against, against + 1))
@@ -222,15 +218,15 @@ class Evidence:
         squares = np.empty(total)
         for start in range(0, total, block):
             steps = slice(start, min(start + block, total))
-            found = parts(steps) if other is None else parts(steps) - other
+            sums = parts(steps) if other is None else parts(steps) - other
             if patients < len(self.y):
-                found = np.add.reduceat(found[:, order], starts, axis=1)
-            squares[steps] = np.einsum("ij,ij->i", found, found)
+                sums = np.add.reduceat(sums[:, order], starts, axis=1)
+            squares[steps] = np.einsum("ij,ij->i", sums, sums)
         spread: FloatArray = np.sqrt(squares * (patients / max(patients - 1, 1)))
         return spread
 
 
 def _jeffreys(rate: FloatArray, n: FloatArray) -> FloatArray:
-    """The variance of Beta(1/2, n + 1/2) where a rate of n rows is exactly 0 or 1; nothing elsewhere."""
+    """The variance of the Jeffreys posterior Beta(1/2, n + 1/2) if a rate of n rows is exactly 0 or 1, otherwise 0."""
     variance: FloatArray = np.where((rate == 0) | (rate == 1), 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)), 0.0)
     return variance

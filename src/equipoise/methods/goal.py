@@ -1,4 +1,4 @@
-"""What a repair is to reach, the rates that it keeps in every group, and notes: values that say in kinds and numbers what is to know."""
+"""The goal of a repair, the rates that it keeps in every group, and notes: typed values for everything worth reporting."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,16 +9,18 @@ import numpy as np
 from equipoise.errors import pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, named
 
-DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal that has neither min_performance nor max_loss
-BEFORE = "before"  # of a rate that is kept: its value under the original network
+DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
+BEFORE = "before"  # the limit of a kept rate is its value for the original network
 SELECTIONS = ("paper", "honest", "one-se")
+NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
+Keep = Mapping[str, float | str]
 
 
 @dataclass(frozen=True)
 class Note:
-    """One thing to know about a repair beyond its numbers, as a value: a kind, a subject (a group, a measure, a method) and numbers.
+    """A remark about a repair as a value: a kind, a subject (a group, a measure, a method) and numbers.
 
-    Sentences are made of notes in the room that presents; code that needs to know what a note is about asks for its kind.
+    The report turns notes into sentences; code checks the kind of a note.
 
     >>> Note("pruned", "units", {"switched_off": 12, "of": 40}).to_dict()
     {'kind': 'pruned', 'subject': 'units', 'switched_off': 12, 'of': 40}
@@ -33,23 +35,23 @@ class Note:
         return {"kind": self.kind, "subject": self.subject, **self.numbers}
 
 
-Why = tuple[Note, ...]  # why a step was chosen, and what it lacks
+Why = tuple[Note, ...]  # the reasons for choosing a step, and the parts of the goal that it misses
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What to reach: the smallest |gap| that keeps performance; with `max_gap`, a |gap| of at most that.
+    """The goal of a repair: the smallest |gap| that keeps performance; with `max_gap`, a |gap| of at most that.
 
-    - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is then named 'tpr-fpr'.
+    - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is stored as 'tpr-fpr'.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept.
     - `keep`: no group's rate may fall below its original value, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
     - `selection`: how a step is chosen. "honest": by cross-fitted values; "one-se": the best performance among steps within one standard
-      error of the best of those; "paper": by values on the rows the method was fitted to, where a goal with only `max_gap` asks for the
-      best performance with |gap| <= `max_gap`.
+      error of the best cross-fitted |gap|; "paper": by values on the rows the method was fitted to, where a goal with only `max_gap` means
+      the best performance with |gap| <= `max_gap`.
     - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance.
 
-    As text it is a formula; `report` has the words.
+    `str(goal)` is a formula.
 
     >>> print(Goal("eod", max_gap=0.05, max_loss=0.02, keep={"tpr": 0.8}))
     |eod| <= 0.05, balanced_accuracy >= original - 0.02, tpr >= 0.8
@@ -59,11 +61,11 @@ class Goal:
     performance: str = "balanced_accuracy"
     min_performance: float | None = None
     max_gap: float | None = None
-    keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+    keep: Keep = field(default_factory=dict, hash=False)
     selection: str = "paper"
     max_loss: float | None = None
     threshold: float | None = None
-    original: float | None = field(default=None, compare=False)  # the original's performance, where `min_performance` follows from it
+    original: float | None = field(default=None, compare=False)  # the original's performance, if `min_performance` was derived from it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measure", named(self.measure))
@@ -82,16 +84,16 @@ class Goal:
             if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
                 problems.append(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}")
         raise_all(problems)
-        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that it cannot be changed
+        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that the caller cannot change it
 
     @property
     def each(self) -> "tuple[Goal, ...]":
-        """The goal of every label; of one label, itself."""
+        """The goal of every label; with one label, the goal itself."""
         return (self,)
 
     @property
     def allowed_loss(self) -> float:
-        """How far performance may fall below the original's where there is no minimum performance."""
+        """The allowed loss of performance, for a goal without a minimum performance."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
 
     @property
@@ -100,13 +102,13 @@ class Goal:
         return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
 
     def settled(self, original: float) -> "Goal":
-        """The goal with its minimum performance: the one given, or the original's performance less what may be lost."""
+        """The goal with its minimum performance: the one given, or the original's performance less the allowed loss."""
         if self.min_performance is None and self.keeps_performance:
             return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
         return self
 
     def for_steps(self) -> "Goal":
-        """The same goal for a method whose steps are chosen by cross-fitting elsewhere: its own choice is made in-sample."""
+        """The goal for running the method itself, which chooses in-sample; cross-fitted selection among its steps comes afterwards."""
         if self.selection == "paper":
             return self
         return replace(self, selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
@@ -134,11 +136,10 @@ class JointGoal(Goal):
 
     @classmethod
     def of(cls, goals: Mapping[str, Goal]) -> "JointGoal":
-        """The goals of these labels as one."""
+        """The joint goal of these labels."""
         first = next(iter(goals.values()))
-        largest = [goal.max_gap for goal in goals.values() if goal.max_gap is not None]
+        limit = min((goal.max_gap for goal in goals.values() if goal.max_gap is not None), default=None)
         names, each = tuple(goals), tuple(goals.values())
-        limit = min(largest, default=None)
         return cls(first.measure, first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
 
     def __str__(self) -> str:
@@ -146,32 +147,28 @@ class JointGoal(Goal):
         return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
-NOISE = 1e-9  # rates are counts over counts: the last bits carry no information
-Keep = Mapping[str, float | str]
-
-
 def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
-    """The rates that are kept, of every group, (..., rates * groups)."""
+    """The kept rates of every group (..., rates * groups)."""
     return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
 
 
 def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
-    """What each of these rates must reach (..., rates * groups), from its values under the original network."""
-    given = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
-    return np.where(np.isnan(given), before, given)
+    """The lower limits of the kept rates (..., rates * groups), from their values for the original network."""
+    minimum = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
+    return np.where(np.isnan(minimum), before, minimum)
 
 
 def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
-    """By how much the scarcest rate exceeds its limit (...); negative where one is too low. Groups without rows for a rate do not count."""
-    left = rates - least
-    scarcest: FloatArray = np.where(np.isnan(left), np.inf, left).min(-1)
-    return scarcest
+    """The smallest margin (...) of the rates over their limits; negative if one is too low. Undefined rates do not count."""
+    margin = rates - least
+    smallest: FloatArray = np.where(np.isnan(margin), np.inf, margin).min(-1)
+    return smallest
 
 
 def highest_thresholds(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> FloatArray:
     """The highest threshold (R,) at which no rate of scores (R, n) is below its limit (R, rates * groups).
 
-    Every rate is a share of positive decisions, so it can only rise as the threshold falls: limits on rates are a highest threshold.
+    Every rate is a share of positive decisions and can only rise as the threshold falls, so limits on rates are a limit on the threshold.
 
     >>> highest_thresholds({"tpr": 0.5}, np.array([[0.9, 0.4, 0.2]]), np.array([[1, 1, 0]]), np.zeros((1, 3), int), 1, np.array([[0.5]]))
     array([0.9])
@@ -180,9 +177,9 @@ def highest_thresholds(keep: Keep, scores: FloatArray, y: IntArray, codes: IntAr
     for r in range(len(scores)):
         for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
             label = RATES[name]
-            here = (codes[r] == group) & ((y[r] == label) if label is not None else True)
-            own = scores[r, here]
-            needed = int(np.ceil(least[r, at] * len(own) - NOISE)) if len(own) else 0
+            group_scores = scores[r, (codes[r] == group) & ((y[r] == label) if label is not None else True)]
+            count = len(group_scores)
+            needed = int(np.ceil(least[r, at] * count - NOISE)) if count else 0
             if needed > 0:
-                highest[r] = min(highest[r], np.partition(own, len(own) - needed)[len(own) - needed])
+                highest[r] = min(highest[r], np.partition(group_scores, count - needed)[count - needed])
     return highest

@@ -1,15 +1,15 @@
-"""One threshold per group, exactly the best by the goal. The rule needs each patient's group.
+"""One threshold per group, exactly optimal for the goal. The rule needs each patient's group.
 
-A group's rates depend on its own threshold only, so that every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group
-less one of the reference, and accuracy and balanced accuracy are a sum of one term per group. Hence: for each threshold of the reference,
-every other group takes the best of its thresholds whose value lies within the maximum gap of the reference's, a maximum over a window of
-thresholds sorted by value. That is exact for any number of groups and any gap of the family, in O(n log n), because groups meet only in the
-reference. F1 is a quotient of two such sums; Dinkelbach's iteration makes it one sum at a time, and ends at the exact optimum.
+A group's rates depend only on its own threshold, so every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group less one
+of the reference, and accuracy and balanced accuracy are sums of one term per group. Hence, for each threshold of the reference, every other
+group takes the best of its thresholds whose value is within the maximum gap of the reference's: a maximum over a window of thresholds
+sorted by value. This is exact for any number of groups and any such gap, in O(n log n), because groups interact only through the reference.
+F1 is a quotient of two such sums; Dinkelbach's iteration solves a sequence of sums and ends at the exact optimum.
 
-With a maximum gap: the best performance with every |gap| within it, and of equals the smallest largest |gap|. With a minimum performance:
-the smallest largest |gap| with performance at least that, found by halving the maximum gap until no two attainable gaps lie between its
-ends; then the best performance at that |gap|. With both, the minimum performance comes first, as for every method. Rates that are to be
-kept take thresholds that are too high out of each group's list. Rows without a group keep the original's threshold.
+With a maximum gap: the best performance with every |gap| within it and, among equals, the smallest largest |gap|. With a minimum
+performance: the smallest largest |gap| with at least this performance, found by bisection of the maximum gap until no two attainable gaps
+lie between its ends; then the best performance at that |gap|. With both, the minimum performance comes first, as for every method. Limits
+on kept rates exclude thresholds that are too high from each group's list. Rows without a group keep the original threshold.
 """
 
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from equipoise.measures import (
     RATES,
     FloatArray,
     IntArray,
+    Rule,
     at_threshold,
     codes_among,
     furthest,
@@ -44,18 +45,18 @@ from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.methods.goal import Goal, Note, Why, kept_rates, limits_of, spare
-from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
+from equipoise.methods.rules import Cut, Groups, MoveCut, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, selected
 
 KIND = "group-thresholds"
-NOISE = 1e-10  # sums of counts: the last bits say nothing, and two different gaps of a million rows are further apart
+NOISE = 1e-10  # tolerance in comparisons of sums of counts; two different gaps of a million rows are further apart
 
 
 @dataclass(frozen=True)
 class GroupThresholds:
     """Positive where score >= the threshold of the row's group.
 
-    A row without a group gets the threshold in `missing`; a group that was not there when the rule was fitted is an error.
+    A row without a group gets the threshold `missing`; a group that the rule was not fitted to is an error.
 
     >>> GroupThresholds(("M", "F"), (0.5, 0.4), 0.45).describe()
     'score >= 0.5 for M, >= 0.4 for F; >= 0.45 without a group (given)'
@@ -83,26 +84,29 @@ class GroupThresholds:
     def cuts(self, group: str) -> tuple[float, ...]:
         return (self.thresholds[self.groups.index(group)],) if group in self.groups else ()
 
+    def moved(self, move: MoveCut) -> Rule:
+        cuts = tuple(move(cut, [group]) for cut, group in zip(self.thresholds, self.groups, strict=True))
+        return replace(self, thresholds=cuts, missing=move(self.missing, [""]))
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return plain_values(self)
 
 
 def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
-    """The thresholds of the goal, and those that remove a share of the original gaps each."""
-    own = fit(scores, goal, settings)
-    attribute, weight, original = scores.attribute, normalised(scores.weight), float(own.trace["threshold"].iloc[0])
+    """The thresholds for the goal, and those for each removed share of the original gaps."""
+    goal_fit = fit(scores, goal, settings)
+    attribute, weight, original = scores.attribute, normalised(scores.weight), float(goal_fit.trace["threshold"].iloc[0])
     before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)
     least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
-    search = _Thresholds(scores, own.goal, original, least)
+    search = _Thresholds(scores, goal_fit.goal, original, least)
     gaps, slack = gap_values(goal.measure, before), half_rows(goal.measure, before)
-    found = [search.best_within(*windows(gaps, share, slack)) for share in SHARES]
-    name = f"{KIND} that removes {{:.0%}} of the gaps on {len(scores):,} rows of {scores.name}"
-    rules = [
-        GroupThresholds(attribute.levels, tuple(cuts.tolist()), original, name.format(share))
-        for share, cuts in zip(SHARES, found, strict=True)
-    ]
-    return along(own, KIND, scores, rules)
+    rules = []
+    for share in SHARES:
+        cuts = search.best_within(*windows(gaps, share, slack))
+        origin = f"{KIND} that removes {share:.0%} of the gaps on {len(scores):,} rows of {scores.name}"
+        rules.append(GroupThresholds(attribute.levels, tuple(cuts.tolist()), original, origin))
+    return along(goal_fit, KIND, scores, rules)
 
 
 @method(
@@ -129,13 +133,14 @@ def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit
     before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)
     least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
     search = _Thresholds(scores, settled, original, least)
-    rule = GroupThresholds(attribute.levels, tuple(search.best().tolist()), original, _origin(scores, settled))
+    origin = f"chosen by {KIND} with {settled} on {len(scores):,} rows of {scores.name}"
+    rule = GroupThresholds(attribute.levels, tuple(search.best().tolist()), original, origin)
     after = tabulate(rule.decide(scores), scores.y, attribute, weight)
     rows = []
     for step, cells in enumerate((before, after)):
-        left = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
+        margin = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
         gap, performance = furthest(goal.measure, cells), performance_values(goal.performance, cells)
-        rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *left))
+        rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *margin))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
     eased = replace(settled, min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
     met = select(trace.iloc[1:], eased).met
@@ -143,37 +148,28 @@ def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit
 
 
 def _eased(limit: float | None, sign: int) -> float | None:
+    """A limit, relaxed by the numerical tolerance."""
     return None if limit is None else min(1.0, max(0.0, limit + sign * NOISE))
 
 
-def _origin(scores: Scores, goal: Goal) -> str:
-    return f"chosen by {KIND} with {goal} on {len(scores):,} rows of {scores.name}"
-
-
 def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> Why:
-    """Why these thresholds: they are the best of all, or no thresholds have what the goal asks for."""
+    """The reason for these thresholds: they are the best of all, or no thresholds meet the goal."""
     without_gap, what = replace(goal, max_gap=None), "set of thresholds"
     if goal.min_performance is not None and row["performance"] < goal.min_performance - NOISE:
         return (selected(what, "performance", without_gap, 0, groups, row["performance"]),)
     if goal.max_gap is not None and abs(row["gap"]) > goal.max_gap + NOISE:
         return (selected(what, "gap", goal, 0, groups, abs(row["gap"])),)
-    return (
-        selected(
-            what,
-            "performance" if goal.min_performance is None else "gap",
-            goal if goal.min_performance is None else without_gap,
-            None,
-            groups,
-        ),
-    )
+    if goal.min_performance is None:
+        return (selected(what, "performance", goal, None, groups),)
+    return (selected(what, "gap", without_gap, None, groups),)
 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The thresholds of one group in the order of their values, with what is counted at each."""
+    """The thresholds of one group in the order of their values, with the counts at each."""
 
     cuts: FloatArray  # (m,)
-    value: FloatArray  # (m,) ascending: what the gap compares
+    value: FloatArray  # (m,) ascending: the rate or sum of rates that the gap compares
     counted: FloatArray  # (m, 2) false and true positives
 
 
@@ -193,52 +189,51 @@ class _Thresholds:
     def best_within(self, low: FloatArray, high: FloatArray) -> FloatArray:
         """One threshold per group: the best performance with the gap of each group but the reference between two limits (groups - 1,).
 
-        Where no thresholds are, those with the smallest gaps.
+        If no thresholds satisfy the limits, those with the smallest gaps.
         """
         top, places = self._best_between(low, high)
         return self._cuts(self._narrowed(-np.inf, self._best_performance(np.inf)[1], sharpen=True) if np.isneginf(top) else places)
 
     def best(self) -> FloatArray:
-        """One threshold per group."""
-        goal, anything = self.goal, np.inf
-        top, places = self._best_performance(anything)
+        """One threshold per group: the best for the goal."""
+        goal = self.goal
+        top, places = self._best_performance(np.inf)
         if goal.min_performance is not None:
             if top < goal.min_performance - NOISE:
                 return self._cuts(self._narrowed(top, places))
             return self._cuts(self._narrowed(goal.min_performance, places, sharpen=True))
         assert goal.max_gap is not None  # a settled goal has one of them
         top, inside = self._best_performance(goal.max_gap)
-        if np.isneginf(top):  # not even one pair of thresholds is that close, as it may be where rates are kept
-            return self._cuts(self._narrowed(-anything, places, sharpen=True))
+        if np.isneginf(top):  # no thresholds are that close, which is possible if rates are kept
+            return self._cuts(self._narrowed(-np.inf, places, sharpen=True))
         return self._cuts(self._narrowed(top, inside))
 
     def _cuts(self, places: IntArray) -> FloatArray:
         return np.array([group.cuts[place] for group, place in zip(self.groups, places, strict=True)])
 
     def _narrowed(self, min_performance: float, places: IntArray, sharpen: bool = False) -> IntArray:
-        """The places with the smallest largest |gap| whose performance is at least the minimum performance, which these have; the best of
-        them.
-        """
+        """The places with the smallest largest |gap| that reach the minimum performance, starting from `places`, which reach it."""
         low, high = 0.0, self._largest(places)
         exact = self._reaching(low, min_performance)
         if exact is not None:
             return self._best_performance(low)[1] if sharpen else exact
         while high - low > NOISE:
             middle = (low + high) / 2
-            found = self._reaching(middle, min_performance)
-            if found is None:
+            better = self._reaching(middle, min_performance)
+            if better is None:
                 low = middle
             else:
-                places, high = found, min(middle, self._largest(found))
+                places, high = better, min(middle, self._largest(better))
         return self._best_performance(high)[1] if sharpen else places
 
     def _largest(self, places: IntArray) -> float:
+        """The largest |gap| at these places."""
         value = np.array([group.value[place] for group, place in zip(self.groups, places, strict=True)])
         return float(np.abs(value[1:] - value[0]).max())
 
     def _reaching(self, max_gap: float, min_performance: float) -> IntArray | None:
-        """Where the best performance within a maximum gap is, if it is at least the minimum performance."""
-        if self.goal.performance == "f1" and np.isfinite(min_performance):  # whether F1 can reach a level is one sum
+        """The places of the best performance within a maximum gap, if it reaches the minimum performance."""
+        if self.goal.performance == "f1" and np.isfinite(min_performance):  # a single sum tells whether F1 can reach a level
             widest = np.full(len(self.groups) - 1, max_gap)
             top, places = self._best_sum(self._worth(min_performance), -widest, widest)
             return places if top >= -NOISE * self.totals.sum() else None
@@ -246,12 +241,12 @@ class _Thresholds:
         return places if top >= min_performance - NOISE and not np.isneginf(top) else None
 
     def _best_performance(self, max_gap: float) -> tuple[float, IntArray]:
-        """The best performance with every |gap| within a maximum gap, and where each group's threshold stands; -inf where there is none."""
+        """The best performance with every |gap| within a maximum gap, and the place of each group's threshold; -inf if there is none."""
         widest = np.full(len(self.groups) - 1, max_gap)
         return self._best_between(-widest, widest)
 
     def _best_between(self, low: FloatArray, high: FloatArray) -> tuple[float, IntArray]:
-        """The same with the gap of each group but the reference between two limits (groups - 1,)."""
+        """The best performance with the gap of each group but the reference between two limits (groups - 1,), and its places."""
         if self.goal.performance != "f1":
             return self._best_sum(self._worth(0.0), low, high)
         level = 0.0
@@ -269,22 +264,22 @@ class _Thresholds:
         return float(2 * true / (true + false + self.totals[1]))
 
     def _worth(self, level: float) -> tuple[float, FloatArray]:
-        """A constant and what a false and a true positive are worth: to the performance, or to F1's lead over a level."""
+        """A constant, and the values of a false and a true positive for the performance, or for F1's margin over a level."""
         if self.goal.performance == "f1":
             return -level * self.totals[1], np.array([-level, 2.0 - level])
         functional = performance_functional(self.goal.performance, self.totals[None])
         return float(functional.offset), functional.w[0]
 
     def _best_sum(self, worth: tuple[float, FloatArray], low: FloatArray, high: FloatArray) -> tuple[float, IntArray]:
-        """The largest sum with every gap between its limits: for each threshold of the reference, the best window of the others."""
-        constant, each = worth
+        """The largest sum with every gap between its limits: for each threshold of the reference, the best in a window of the others."""
+        constant, values = worth
         reference = self.groups[0]
-        total = constant + self.strays @ each + reference.counted @ each
+        total = constant + self.strays @ values + reference.counted @ values
         chosen = [np.arange(len(total))]
         for group, least, most in zip(self.groups[1:], low, high, strict=True):
             first = np.searchsorted(group.value, reference.value + least - NOISE / 2, side="left")
             last = np.searchsorted(group.value, reference.value + most + NOISE / 2, side="right")
-            gains = group.counted @ each
+            gains = group.counted @ values
             at = _window_argmax(gains, first, last)
             total = total + np.where(first < last, gains[at], -np.inf)
             chosen.append(at)
@@ -312,7 +307,7 @@ def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: Float
     else:
         value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
     fine = np.ones(len(cuts), bool)
-    if is_quotient(goal.measure):  # there is none where fewer than a handful are decided so
+    if is_quotient(goal.measure):  # undefined with fewer than a handful of such decisions
         fine = side.sum(-1) >= min(HANDFUL, n.sum()) - NOISE
     if least is not None:
         groups = len(scores.attribute.levels)
@@ -323,7 +318,7 @@ def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: Float
 
 
 def _rate(counted: FloatArray, n: FloatArray, label: int | None) -> FloatArray:
-    """The share of positive decisions given a label at each threshold; 0 where the group has no such rows."""
+    """The share of positive decisions given a label at each threshold; 0 if the group has no such rows."""
     if label is None:
         share: FloatArray = counted.sum(-1) / n.sum()
         return share
@@ -332,7 +327,7 @@ def _rate(counted: FloatArray, n: FloatArray, label: int | None) -> FloatArray:
 
 
 def _window_argmax(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:
-    """Where the largest of values[first:last] stands, for many windows; anything for an empty one. A table of doubling lengths."""
+    """The index of the largest of values[first:last] for many windows, arbitrary for an empty one, by tables of doubling lengths."""
     tables = [np.arange(len(values))]
     while 2 ** len(tables) <= len(values):
         half = 2 ** (len(tables) - 1)

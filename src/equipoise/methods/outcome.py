@@ -1,18 +1,18 @@
-"""What a repair achieved, judged on rows that no fitting or choice has used: closed, reduced, unclear, harm or unchanged.
+"""The outcome of a repair on rows that no fitting or choice has used: closed, reduced, unclear, harm or unchanged.
 
 `judge` compares the decisions of the original with those of the delivered classifier on the same rows. Held-out rows are those of a test
-set, or all rows of the repair set with cross-fitted decisions. In this order:
+set, or all rows of the repair set with cross-fitted decisions. The first of these that applies:
 
 - unchanged: no decision differs.
-- harm: performance is below its limit (of an original that is below it too: by more than may be lost below the original's); or a gap is
-  larger and the interval of its change excludes zero; or a rate that the goal keeps is clearly below what it asks for.
-- closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal names one), and performance has its limit.
+- harm: performance is below its limit (if the original is below it too: below the original's performance less the allowed loss); or a gap
+  is larger and the interval of its change excludes zero; or a rate that the goal keeps is clearly below its limit.
+- closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal has one), and performance reaches its limit.
 - reduced: the largest gap is clearly smaller: the interval of its change excludes zero, and the mean of the gaps before and after is
-  clearly on the side of zero that the gap came from, so that it has not merely changed sides.
-- unclear: everything else, among it any group with too few patients. `patients_needed` says about how many would tell.
+  clearly on the original side of zero, so that the gap has not merely changed sides.
+- unclear: everything else, including any group with too few patients. `patients_needed` is the approximate number for a clear outcome.
 
-A claim of benefit needs more than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth, while a
-loss of performance beyond its limit is harm even where chance may explain it; `clear_loss` says which of the two it is.
+A claim of benefit needs more evidence than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth,
+while a loss of performance beyond its limit is harm even if chance may explain it; `clear_loss` states whether it does.
 """
 
 import math
@@ -41,12 +41,12 @@ from equipoise.measures import (
 )
 from equipoise.methods.goal import BEFORE, NOISE, Goal, Note
 
-DEFAULT_MAX_GAP = 0.05  # of a gap that counts as closed, where the goal has no maximum
+DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
 Source = Literal["held-out", "cross-fitted"]
 
 
 class Outcome(StrEnum):
-    """What a repair achieved on rows that were not used for fitting."""
+    """The outcome of a repair on rows that were not used for fitting."""
 
     CLOSED = "closed"
     REDUCED = "reduced"
@@ -57,9 +57,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class JudgedGap:
-    """The gap of one group before and after on the same rows, and its change; NaN where the group has too few patients.
+    """The gap of one group before and after on the same rows, and its change; NaN if the group has too few patients.
 
-    Each has its own limits, and simultaneous ones that hold for all groups and labels together.
+    Each has a confidence interval, and a simultaneous one for all groups and labels together.
     """
 
     group: str
@@ -91,7 +91,7 @@ class JudgedGap:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome of a repair with the numbers that it rests on."""
+    """The outcome of a repair with the numbers behind it."""
 
     outcome: Outcome
     source: Source
@@ -104,25 +104,25 @@ class Judgement:
     performance_change: Estimate
     performance_limit: float
     harms: tuple[Note, ...]  # performance_below_limit, larger_gap, rate_worse
-    changed: int  # decisions that differ; of a randomised rule, rows whose probability differs
-    patients: int  # rows where there are no patient ids
-    patients_needed: int | None  # about how many would tell, where the outcome is unclear; None where no number would
+    changed: int  # decisions that differ; for a randomised rule, rows whose probability differs
+    patients: int  # rows if there are no patient ids
+    patients_needed: int | None  # approximate number for a clear outcome, if it is unclear; None if no number suffices
     met: bool | None  # every limit of the goal is kept on these rows; None for a goal without a maximum gap
 
     @property
     def largest(self) -> JudgedGap | None:
-        """The gap that was furthest from zero before; None where no group has enough patients."""
+        """The gap that was furthest from zero before; None if no group has enough patients."""
         known = [gap for gap in self.gaps if gap.known]
         return max(known, key=lambda gap: abs(gap.before.value)) if known else None
 
     @property
     def clear_loss(self) -> bool | None:
-        """Whether performance is below its limit by more than sampling error explains; None where it is not below."""
+        """Whether performance is below its limit by more than sampling error explains; None if it is not below."""
         return next((bool(note.numbers["clear"]) for note in self.harms if note.kind == "performance_below_limit"), None)
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Groups whose gap has no value, because they or the reference have too few patients."""
+        """Groups whose gap is not estimated, because they or the reference have too few patients."""
         return tuple(gap.group for gap in self.gaps if not gap.known)
 
     @property
@@ -169,8 +169,8 @@ def judge(
 ) -> Judgement:
     """The judgement of decisions before and after a repair on the same rows, which must not have been used to fit either.
 
-    Decisions are 0 or 1, or probabilities of a randomised 1. `labels` is how many labels were repaired together: each claim then has its
-    share of the error. A repair that was `forced` with too few patients is never called closed or reduced.
+    Decisions are 0 or 1, or probabilities of a positive decision. `labels` is the number of labels repaired together, which share the error
+    rate of the claims. A repair that was `forced` with too few patients is never called closed or reduced.
 
     >>> import numpy as np
     >>> y, groups = np.array([1, 1, 0, 0] * 1000), np.array(["F", "M"] * 2000)
@@ -183,46 +183,45 @@ def judge(
     _same_rows(scores_before, scores_after, before, after)
     scores, pair = scores_before, paired(scores_before, before, after, settings)
     gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(scores, pair, after, goal, settings, labels)
-    was, now = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
-    limit, change = performance_limit(goal, was.value), pair.performance_change(goal.performance)
-    kept = bool(now.value >= limit - NOISE)
-    found = Judgement(
+    old, new = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
+    limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
+    kept = bool(new.value >= limit - NOISE)
+    met = None
+    if goal.max_gap is not None:
+        within = all(gap.known and bool(abs(gap.after.value) <= goal.max_gap + NOISE) for gap in gaps)
+        met = kept and all(rate.kept for rate in rates) and within
+    judgement = Judgement(
         outcome=Outcome.UNCHANGED,
         source=source,
         measure=goal.measure,
         performance=goal.performance,
         max_gap=DEFAULT_MAX_GAP if goal.max_gap is None else goal.max_gap,
         gaps=gaps,
-        performance_before=was,
-        performance_after=now,
+        performance_before=old,
+        performance_after=new,
         performance_change=change,
         performance_limit=limit,
-        harms=(*_performance_harm(goal, was, now, change, limit), *_larger_gaps(goal, gaps), *(rate.note for rate in rates if rate.harm)),
+        harms=(*_performance_harm(goal, old, new, change, limit), *_larger_gaps(goal, gaps), *(rate.note for rate in rates if rate.harm)),
         changed=int((before != after).sum()),
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         patients_needed=None,
-        met=None
-        if goal.max_gap is None
-        else kept and all(rate.kept for rate in rates) and all(_reached(gap, goal.max_gap) for gap in gaps),
+        met=met,
     )
-    if not found.changed or found.harms:
-        return replace(found, outcome=Outcome.HARM if found.changed else Outcome.UNCHANGED)
+    if not judgement.changed or judgement.harms:
+        return replace(judgement, outcome=Outcome.HARM if judgement.changed else Outcome.UNCHANGED)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     pooled = pooled_gaps(scores, before, after, goal.measure, level)
-    if not found.short and not forced:
-        if kept and all(_within(gap.after, found.max_gap) for gap in gaps):
-            return replace(found, outcome=Outcome.CLOSED)
-        if _reduced(found, pooled):
-            return replace(found, outcome=Outcome.REDUCED)
-    return replace(found, outcome=Outcome.UNCLEAR, patients_needed=_needed(found, pooled))
-
-
-def _reached(gap: JudgedGap, most: float) -> bool:
-    return gap.known and bool(abs(gap.after.value) <= most + NOISE)
+    if not judgement.short and not forced:
+        bound = judgement.max_gap
+        if kept and all(-bound <= gap.after.simultaneous_low and gap.after.simultaneous_high <= bound for gap in gaps):
+            return replace(judgement, outcome=Outcome.CLOSED)
+        if _reduced(judgement, pooled):
+            return replace(judgement, outcome=Outcome.REDUCED)
+    return replace(judgement, outcome=Outcome.UNCLEAR, patients_needed=_patients_needed(judgement, pooled))
 
 
 def performance_limit(goal: Goal, original: float) -> float:
-    """The least performance by a goal: its minimum, or this performance of the original on the same rows less what may be lost."""
+    """The minimum performance of a goal, or the original's performance on the same rows less the allowed loss."""
     if goal.min_performance is None:
         return max(0.0, original - goal.allowed_loss)
     if goal.original is None:
@@ -231,25 +230,26 @@ def performance_limit(goal: Goal, original: float) -> float:
 
 
 def joint_outcome(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome of several labels as one: harm or unclear where any label is, closed where all are.
+    """The joint outcome of several labels: harm or unclear if any label is, closed if all are.
 
     >>> joint_outcome([Outcome.CLOSED, Outcome.REDUCED]), joint_outcome([Outcome.CLOSED, Outcome.HARM, Outcome.UNCLEAR])
     (<Outcome.REDUCED: 'reduced'>, <Outcome.HARM: 'harm'>)
     """
-    found = set(outcomes)
-    for one in (Outcome.HARM, Outcome.UNCLEAR):
-        if one in found:
-            return one
-    return next(iter(found)) if len(found) == 1 else Outcome.REDUCED
+    distinct = set(outcomes)
+    for outcome in (Outcome.HARM, Outcome.UNCLEAR):
+        if outcome in distinct:
+            return outcome
+    return next(iter(distinct)) if len(distinct) == 1 else Outcome.REDUCED
 
 
 def joint_met(met: Iterable[bool | None]) -> bool | None:
-    """Whether the goals of all labels are met; None where no label's goal has a maximum gap."""
-    known = [each for each in met if each is not None]
+    """Whether the goals of all labels are met; None if no label's goal has a maximum gap."""
+    known = [own for own in met if own is not None]
     return all(known) if known else None
 
 
 def _same_rows(before: Scores, after: Scores, *decisions: FloatArray) -> None:
+    """Raises `BadInput` unless both are scores of the same rows, with one valid decision per row."""
     if before is not after and not (np.array_equal(before.ids, after.ids) and np.array_equal(before.y, after.y)):
         raise BadInput(
             f"a judgement needs the same rows before and after; {before.name!r} and {after.name!r} differ in ids, labels or order. "
@@ -265,35 +265,40 @@ def _same_rows(before: Scores, after: Scores, *decisions: FloatArray) -> None:
 def _gaps(pair: Paired, before: FloatArray, after: FloatArray, measure: str, labels: int) -> tuple[JudgedGap, ...]:
     """The gap of every group but the reference, before and after, with its change."""
     ends = zip(*(gaps_together(pair.scores, f, measure, pair.settings, labels) for f in (before, after)), strict=True)
-    together = _at_level(pair, labels * max(len(pair.attribute.others), 1))
-    found = []
+    simultaneous = _at_level(pair, labels * max(len(pair.attribute.others), 1))
+    gaps = []
     for old, new in ends:
-        change, wide = (each.gap_change(measure, old.group) for each in (pair, together))
-        signed = replace(
-            change, group=old.group, reference=old.reference, simultaneous_low=wide.low, simultaneous_high=wide.high, patients=old.patients
+        wide = simultaneous.gap_change(measure, old.group)
+        change = replace(
+            pair.gap_change(measure, old.group),
+            group=old.group,
+            reference=old.reference,
+            simultaneous_low=wide.low,
+            simultaneous_high=wide.high,
+            patients=old.patients,
         )
-        found.append(JudgedGap(old.group, old.reference, old, new, signed))
-    return tuple(found)
+        gaps.append(JudgedGap(old.group, old.reference, old, new, change))
+    return tuple(gaps)
 
 
 def _at_level(pair: Paired, claims: int) -> Paired:
-    """The same pair with intervals that hold for so many claims together (Bonferroni)."""
+    """The pair with simultaneous intervals for this number of claims (Bonferroni)."""
     return replace(pair, settings=replace(pair.settings, level=1 - (1 - pair.settings.level) / claims))
 
 
-def _performance_harm(goal: Goal, was: Estimate, now: Estimate, change: Estimate, limit: float) -> list[Note]:
-    """Performance that is below its limit; of a network that never reached it, below the original's less what may be lost."""
-    least = min(limit, was.value if was.value >= limit else was.value - goal.allowed_loss)
-    if not now.value < least - NOISE:  # nor where there is no value
+def _performance_harm(goal: Goal, before: Estimate, after: Estimate, change: Estimate, limit: float) -> list[Note]:
+    """The note on performance below its limit; if the original is below it too, below the original's less the allowed loss."""
+    least = min(limit, before.value if before.value >= limit else before.value - goal.allowed_loss)
+    if not after.value < least - NOISE:  # undefined performance is no harm
         return []
-    relative = goal.min_performance is None or goal.original is not None or was.value < limit  # counted from the original on these rows
-    clear = was.value + change.high < least if relative else now.high < least
-    numbers = {"before": was.value, "after": now.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
+    relative = goal.min_performance is None or goal.original is not None or before.value < limit  # counted from the original on these rows
+    clear = before.value + change.high < least if relative else after.high < least
+    numbers = {"before": before.value, "after": after.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
     return [Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)})]
 
 
 def _larger_gaps(goal: Goal, gaps: Iterable[JudgedGap]) -> list[Note]:
-    """Gaps that are larger, by an amount that chance does not explain."""
+    """Notes on gaps that are larger than chance explains."""
     return [
         Note(
             "larger_gap",
@@ -315,7 +320,7 @@ def _larger_gaps(goal: Goal, gaps: Iterable[JudgedGap]) -> list[Note]:
 
 @dataclass(frozen=True)
 class _KeptRate:
-    """A rate that the goal keeps, of one group: whether it is kept by its value, and whether it is clearly worse than allowed."""
+    """A kept rate of one group: whether its value reaches the limit, and whether it is clearly below it."""
 
     kept: bool
     harm: bool
@@ -323,11 +328,11 @@ class _KeptRate:
 
 
 def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, settings: Settings, labels: int) -> list[_KeptRate]:
-    """Every rate that the goal keeps, of every group with enough patients; clear over all of these and all labels."""
+    """Every kept rate of every group with enough patients, with simultaneous intervals for all of these and all labels."""
     attribute = scores.attribute
     wide = _at_level(pair, labels * max(len(goal.keep) * len(attribute.levels), 1))
     sums = moments_of(after, scores.y, attribute.codes, len(attribute.levels), units_of(scores.patients, len(scores)), scores.weight)
-    found = []
+    rates = []
     for rate, least in goal.keep.items():
         name = "selection_rate" if rate == "selection" else rate
         _, high = sums.interval(name, wide.settings.level)
@@ -340,57 +345,53 @@ def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, set
             clear = change.high < 0 if least == BEFORE else bool(high[k] < limit and new[k] < old[k] - NOISE)
             numbers = {"rate": rate, "before": float(old[k]), "after": float(new[k]), "limit": limit}
             note = Note("rate_worse", attribute.levels[k], {**numbers, "change": change.value, "low": change.low, "high": change.high})
-            found.append(_KeptRate(not below, below and clear, note))
-    return found
+            rates.append(_KeptRate(not below, below and clear, note))
+    return rates
 
 
-def _within(gap: Estimate, most: float) -> bool:
-    """Whether the simultaneous interval of a gap lies within ±most."""
-    return bool(-most <= gap.simultaneous_low and gap.simultaneous_high <= most)
-
-
-def _reduced(found: Judgement, pooled: tuple[FloatArray, FloatArray]) -> bool:
+def _reduced(judgement: Judgement, pooled: tuple[FloatArray, FloatArray]) -> bool:
     """Whether the largest |gap| is clearly smaller than before."""
-    worst = found.largest
-    if worst is None or found.larger or not worst.clear or abs(worst.after.value) >= abs(worst.before.value) - NOISE:
+    worst = judgement.largest
+    if worst is None or judgement.larger or not worst.clear or abs(worst.after.value) >= abs(worst.before.value) - NOISE:
         return False
-    k = found.gaps.index(worst)
+    k = judgement.gaps.index(worst)
     side = math.copysign(1.0, worst.before.value)
     nearest = pooled[0][k] if side > 0 else -pooled[1][k]
     return bool(worst.change.value * side < 0 and nearest > 0)
 
 
-def _needed(found: Judgement, pooled: tuple[FloatArray, FloatArray]) -> int | None:
-    """About how many patients like these would tell, from intervals that shrink with the root of their number; None where none would."""
-    worst = found.largest
-    if worst is None or found.short:
-        least = min((gap.before.patients for gap in found.gaps), default=0)
-        return _rounded(found.patients * FEW / least) if least and least < FEW else None
-    factors = []
-    if found.performance_after.value >= found.performance_limit - NOISE and all(abs(g.after.value) < found.max_gap for g in found.gaps):
-        factors.append(max(_to_close(gap.after, found.max_gap) for gap in found.gaps))
+def _patients_needed(judgement: Judgement, pooled: tuple[FloatArray, FloatArray]) -> int | None:
+    """The approximate number of patients for a clear outcome, from intervals that shrink with its root; None if no number suffices."""
+    worst = judgement.largest
+    if worst is None or judgement.short:
+        least = min((gap.before.patients for gap in judgement.gaps), default=0)
+        return _rounded_up(judgement.patients * FEW / least) if least and least < FEW else None
+    factors = []  # by which intervals must shrink
+    performance_kept = judgement.performance_after.value >= judgement.performance_limit - NOISE
+    if performance_kept and all(abs(gap.after.value) < judgement.max_gap for gap in judgement.gaps):
+        factors.append(max(_factor_to_close(gap.after, judgement.max_gap) for gap in judgement.gaps))
     change = worst.change
     if change.value:
         half = change.simultaneous_high - change.value if change.value < 0 else change.value - change.simultaneous_low
-        telling = half / abs(change.value)
-        if not found.larger:  # the mean of both gaps must be distinguishable from zero as well
-            k, mean = found.gaps.index(worst), (worst.before.value + worst.after.value) / 2
+        to_show_change = half / abs(change.value)
+        if not judgement.larger:  # the mean of both gaps must be distinguishable from zero as well
+            k, mean = judgement.gaps.index(worst), (worst.before.value + worst.after.value) / 2
             spread = mean - pooled[0][k] if mean > 0 else pooled[1][k] - mean
-            telling = max(telling, float(spread) / abs(mean)) if mean else math.inf
-        factors.append(telling)
+            to_show_change = max(to_show_change, float(spread) / abs(mean)) if mean else math.inf
+        factors.append(to_show_change)
     factor = min(factors, default=math.inf)
-    return _rounded(found.patients * factor**2) if 1 < factor < math.inf else None
+    return _rounded_up(judgement.patients * factor**2) if 1 < factor < math.inf else None
 
 
-def _to_close(gap: Estimate, most: float) -> float:
-    """By how much the interval of a gap must shrink to lie within ±most."""
-    return max((gap.simultaneous_high - gap.value) / (most - gap.value), (gap.value - gap.simultaneous_low) / (most + gap.value))
+def _factor_to_close(gap: Estimate, limit: float) -> float:
+    """The factor by which the interval of a gap must shrink to lie within ±limit."""
+    return max((gap.simultaneous_high - gap.value) / (limit - gap.value), (gap.value - gap.simultaneous_low) / (limit + gap.value))
 
 
-def _rounded(patients: float) -> int:
-    """A number of patients to two digits, upwards.
+def _rounded_up(patients: float) -> int:
+    """A number of patients, rounded up to two digits.
 
-    >>> _rounded(2311.4), _rounded(87.2)
+    >>> _rounded_up(2311.4), _rounded_up(87.2)
     (2400, 88)
     """
     unit = 10 ** max(int(math.log10(max(patients, 1.0))) - 1, 0)

@@ -1,13 +1,12 @@
 """Pruning by bias influence: Algorithm 1 of Marcinkevics, Ozkan and Vogt (2022).
 
-Units are switched off one step after another, those whose pre-activation drives the gap most first (equation 5, by the sign of the
-original's gap, or with more than two groups of the one that is furthest from the reference at the step before); the influence is computed
-again after each step. Of all the states, the one with the smallest |gap| and enough
-performance is returned. Where we depart from the published code: a pruned unit is never chosen again (`reselect=True`: it may be, and the
-step then changes nothing); influence is weighted by the
-counts of the whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for
-convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
-which differs where batch norm follows the activation.
+Units are switched off step by step, starting with those whose pre-activation has the largest influence on the gap (equation 5, by the sign
+of the original's gap; with more than two groups, of the gap furthest from zero at the last step). The influence is computed again after
+each step. Of all states, the one with the smallest |gap| and sufficient performance is returned. Departures from the published code: a
+pruned unit is never chosen again (`reselect=True` allows it, and the step then changes nothing); influence is weighted by the counts of the
+whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for convolutions, its code
+for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers), which differs if batch norm
+follows the activation.
 
 Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.units), and other units (`granularity`): columns
 of the input of a table, which drops variables, and heads of attention.
@@ -39,8 +38,8 @@ class Settings:
     granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask; input: columns of a table; head
     criterion: str = "gradient"  # equation (5); or taylor, second-order, difference
     cut: str = "pre-activation"  # or outgoing
-    stop_below: float = 0.52  # performance under which a replicate ends
-    max_steps: int | None = None  # steps, where there are more units than there is time
+    stop_below: float = 0.52  # a replicate ends if its performance falls below this
+    max_steps: int | None = None  # limit on the steps, for networks with many units
     reselect: bool = False  # a pruned unit may be chosen again, as in the published code
 
     def __post_init__(self) -> None:
@@ -64,7 +63,7 @@ class Settings:
         raise_all(problems)
 
     def units_per_step(self, total: int) -> int:
-        """How many units one step switches off."""
+        """The number of units that one step switches off."""
         if self.units is not None:
             return self.units
         return max(1, -(-total // self.steps)) if self.steps is not None else max(1, total // 350)
@@ -116,7 +115,7 @@ def pruning(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rn
             stop_below=settings.stop_below,
             notes=(Note("pruned", NAMES[settings.granularity], off),),
         )
-        if data.moving:  # the group that is now furthest from the reference; its influence is known one step later
+        if data.moving:  # the largest gap may be another one now; its influence is used from the next step on
             pull = data.pull(now)
 
 

@@ -1,7 +1,7 @@
 """Random perturbation: the baseline of Savani, White and Govindarajulu (2020) as used in the paper.
 
-Every parameter is multiplied by a draw from N(1, 0.01), 101 times over; of these networks, each with its best threshold, the one that is
-best by the constrained objective is returned: the best performance with |gap| within the maximum gap less a margin.
+Every parameter is multiplied by a draw from N(1, 0.01), in 101 trials. Of these networks, each with its best threshold, the best by the
+constrained objective is returned: the best performance with |gap| within the maximum gap less a margin.
 """
 
 from dataclasses import dataclass

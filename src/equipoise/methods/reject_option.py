@@ -1,19 +1,19 @@
 """Reject option classification (ROC): Kamiran, Karim and Zhang, "Decision theory for discrimination-aware classification", ICDM 2012.
 
-Inside a band around the threshold, where the network is least sure, the disfavoured group gets the positive decision and everybody else
-the negative one. The rule needs each patient's group. Threshold and margin are chosen as in AIF360, which the paper used: over a grid,
-the best performance among those with |gap| <= 0.05; where there is none, the smallest |gap|.
+Inside a band around the threshold, where the network is least certain, the disadvantaged group gets the positive decision and everybody
+else the negative one. The rule needs each patient's group. Threshold and margin are chosen over a grid as in AIF360, which the paper used:
+the best performance among those with |gap| <= 0.05; if there is none, the smallest |gap|.
 
-Where we depart from AIF360:
-- The band helps the group that the gap says is behind. AIF360 always gives the positive decision to the groups other than the reference,
-  which widens a gap that is in their favour already (COMPAS); `direction="kamiran"` does so too.
-- Its 100 thresholds, and as many at quantiles of the scores, and the network's best one, which at margin 0 is the original itself;
-  `quantiles=0` leaves its 100.
+Departures from AIF360:
+- The band favours the group that is disadvantaged by the gap. AIF360 always favours the groups other than the reference, which widens a gap
+  that is in their favour already (COMPAS); so does `direction="kamiran"`.
+- The grid has its 100 thresholds, 100 quantiles of the scores, and the network's best threshold, which at margin 0 is the original itself;
+  `quantiles=0` uses only its 100.
 - A score on an edge counts as above it, as everywhere in Equipoise: the band is t - margin <= score < t + margin. So a margin of 0 is the
-  plain threshold t, and the rule is nothing but two thresholds: t - margin for those it favours and t + margin for the others.
-- Where nothing is within the maximum gap the smallest |gap| is taken; AIF360 takes the most negative gap.
+  plain threshold t, and the rule consists of two thresholds: t - margin for the favoured groups and t + margin for the others.
+- If nothing is within the maximum gap, the smallest |gap| is taken; AIF360 takes the most negative gap.
 - A minimum performance comes first: a point below it is taken only if all are. The maximum gap of a goal replaces that of the settings.
-- With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
+- With more than two groups, the band favours those with the lowest rates; the search also chooses their number.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ from equipoise.measures import (
     Cells,
     FloatArray,
     IntArray,
+    Rule,
     cell_index,
     cells_at,
     codes_among,
@@ -44,26 +45,32 @@ from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import along, gap_windows
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.papers import KAMIRAN
-from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
+from equipoise.methods.group_thresholds import GroupThresholds
+from equipoise.methods.rules import Cut, Groups, MoveCut, Share, plain_values, repeated, unknown
 from equipoise.methods.selection import selected
 
 KIND = "reject-option"
+PAPER = """@inproceedings{kamiran2012decision,
+  title     = {Decision Theory for Discrimination-Aware Classification},
+  author    = {Kamiran, Faisal and Karim, Asim and Zhang, Xiangliang},
+  booktitle = {IEEE International Conference on Data Mining},
+  year      = {2012}
+}"""
 POINT = "point (threshold, margin)"
 DIRECTIONS = ("auto", "kamiran")
 LOW, HIGH = 0.01, 0.99  # of the thresholds, as in AIF360
-NOISE = 1e-12  # sums of counts: the last bits say nothing
+NOISE = 1e-12  # tolerance in comparisons of sums of counts
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The maximum |gap| where the goal has none, and how fine the grid is."""
+    """The maximum |gap| if the goal has none, and the size of the grid."""
 
     max_gap: float = 0.05
     thresholds: int = 100
     margins: int = 50
-    quantiles: int = 100  # more thresholds, where the scores are, and the network's own; with 0 only AIF360's grid
-    direction: str = "auto"  # the band helps whoever is behind; "kamiran": everybody but the reference
+    quantiles: int = 100  # further thresholds, at quantiles of the scores, and the network's best; with 0 only AIF360's grid
+    direction: str = "auto"  # the band favours disadvantaged groups; "kamiran": all groups but the reference
 
     def __post_init__(self) -> None:
         pick("direction of the reject option", self.direction, DIRECTIONS)
@@ -80,7 +87,7 @@ class Settings:
 class RejectOption:
     """Positive where score >= threshold, but inside the band the favoured groups get the positive decision and all others the negative.
 
-    A row without a group gets the plain threshold; a group that was not there when the rule was fitted is an error.
+    A row without a group gets the plain threshold; a group that the rule was not fitted to is an error.
 
     >>> RejectOption(0.5, 0.125, favoured=("F",), groups=("M", "F")).describe()
     'score >= 0.375 for F, >= 0.625 for M, >= 0.5 without a group: threshold 0.5 with a band of 0.125 to each side (given)'
@@ -116,15 +123,19 @@ class RejectOption:
     def cuts(self, group: str) -> tuple[float, ...]:
         return (self.threshold - self.margin if group in self.favoured else self.threshold + self.margin,) if group in self.groups else ()
 
+    def moved(self, move: MoveCut) -> Rule:  # the band need not be symmetric on the new scores
+        cuts = tuple(move(self.cuts(group)[0], [group]) for group in self.groups)
+        return GroupThresholds(self.groups, cuts, move(self.threshold, [""]), self.origin)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return plain_values(self)
 
 
 def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
-    """The threshold and margin of the goal, and those that remove a share of the original gap each."""
-    own = fit(scores, goal, settings)
-    attribute, threshold = scores.attribute, float(own.trace["threshold"].iloc[0])
+    """The threshold and margin for the goal, and those for each removed share of the original gap."""
+    goal_fit = fit(scores, goal, settings)
+    attribute, threshold = scores.attribute, float(goal_fit.trace["threshold"].iloc[0])
     thresholds, margins = _grid(scores.score, threshold, settings)
     sides = _sides(scores, threshold, goal.measure, settings.direction)
     gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
@@ -136,7 +147,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
         favoured = tuple(level for level, helped in zip(attribute.levels, sides[side], strict=True) if helped)
         origin = f"{KIND} that removes {share:.0%} of the gap on {len(scores):,} rows of {scores.name}"
         rules.append(RejectOption(float(thresholds[at]), float(margins[at, step]), favoured, attribute.levels, origin))
-    return along(own, KIND, scores, rules)
+    return along(goal_fit, KIND, scores, rules)
 
 
 @method(
@@ -144,7 +155,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     settings=Settings,
     title="a band around the threshold decided by group (Kamiran)",
     kind=Kind.RULE,
-    paper=KAMIRAN,
+    paper=PAPER,
     needs_group=True,
     without_group="its threshold without the band",
     labels=ONE_BY_ONE,
@@ -179,17 +190,17 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     top = int(rank[step, best[step]])
     notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    asked = replace(settled, max_gap=max_gap, max_loss=None)
+    limits = replace(settled, max_gap=max_gap, max_loss=None)
     if top == 1:
-        why = selected(POINT, "gap", asked, 0, rank.size, abs(gap[step, best[step]]))
+        why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
     else:
-        asked = asked if top == 2 else replace(settled, max_gap=None)
-        why = selected(POINT, "performance", asked, int((rank == 2).sum()), rank.size, performance[step, best[step]])
+        limits = limits if top == 2 else replace(settled, max_gap=None)
+        why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
     return Fit(rule, trace, step + 1, (why,), met, settled, notes)
 
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
-    """Thresholds (t,) and for each its margins (t, m), evenly up to the nearer end of [0, 1]."""
+    """Thresholds (t,) and the margins of each (t, m), evenly spaced up to the nearer end of [0, 1]."""
     thresholds = np.linspace(LOW, HIGH, settings.thresholds)
     if settings.quantiles:
         shares = (np.arange(settings.quantiles) + 0.5) / settings.quantiles
@@ -199,13 +210,13 @@ def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[Float
 
 
 def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> npt.NDArray[np.bool_]:
-    """Which groups the band may favour, one way per row (ways, groups): the k lowest of the groups, for each k."""
+    """The sets of groups that the band may favour (sets, groups): the k groups with the lowest rates, for each k."""
     groups = len(scores.attribute.levels)
     if direction == "kamiran":
         return np.arange(groups)[None] > 0
     cells = cells_at(scores, threshold)
-    # A miss rate falls as positive decisions are added, and so does a PPV, since those at the threshold are the least sure: who is behind
-    # follows from positives, not from the sign of the measure.
+    # A miss rate falls as positive decisions are added, and so does a PPV, since scores at the threshold are the least certain: who is
+    # disadvantaged follows from positive decisions, not from the sign of the measure.
     sign = (-1.0 if QUOTIENTS[measure] else 1.0) if is_quotient(measure) else np.sign(sum(terms(measure).values())) or 1.0
     ahead = np.append(sign * gap_values(measure, cells), 0.0)
     order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
@@ -216,17 +227,15 @@ def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> np
 def _evaluate(
     scores: Scores, thresholds: FloatArray, margins: FloatArray, sides: npt.NDArray[np.bool_], goal: Goal
 ) -> tuple[FloatArray, FloatArray]:
-    """Gap and performance at every point of the grid, (margins, ways * thresholds): three lookups in one table of counts."""
+    """Gap and performance at every point of the grid, (margins, sets * thresholds), by three lookups in one table of counts."""
     attribute = scores.attribute
     order = np.argsort(scores.score)
     ranked = scores.score[order]
     groups = len(attribute.levels)
-    here = np.zeros((len(scores) + 1, 2 * (groups + 1)))
+    at_place = np.zeros((len(scores) + 1, 2 * (groups + 1)))  # the row at each place in score order, in the column of its cell
     weight = normalised(scores.weight)
-    here[np.arange(len(scores)), cell_index(scores.y, attribute.codes, groups)[order]] = 1.0 if weight is None else weight[order]
-    above = (
-        here[::-1].cumsum(0)[::-1].reshape(-1, groups + 1, 2)
-    )  # of each cell, how many rows stand at this place in score order or higher
+    at_place[np.arange(len(scores)), cell_index(scores.y, attribute.codes, groups)[order]] = 1.0 if weight is None else weight[order]
+    above = at_place[::-1].cumsum(0)[::-1].reshape(-1, groups + 1, 2)  # rows of each cell at this place or higher
 
     middle = thresholds[:, None]
     low, high, plain = (above[np.searchsorted(ranked, cut)].swapaxes(0, 1) for cut in (middle - margins, middle + margins, middle))
@@ -247,7 +256,7 @@ def _rank(gap: FloatArray, performance: FloatArray, min_performance: float | Non
 
 
 def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
-    """Of each row (..., points) the best point: highest rank; then best performance, or smallest |gap| in rank 1; then smallest |gap|."""
+    """The best point of each row (..., points): highest rank; then best performance, or smallest |gap| in rank 1; then smallest |gap|."""
     size = np.where(np.isnan(gap), np.inf, np.abs(gap))
     value = np.where(rank == rank.max(-1, keepdims=True), np.where(rank == 1, -size, performance), -np.inf)
     level = value >= value.max(-1, keepdims=True) - NOISE

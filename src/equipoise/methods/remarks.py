@@ -1,8 +1,8 @@
-"""What to know of the rows that a method was given, whichever method it is: cells too small for their gap, and rows without a group.
+"""Notes on the rows of any method: cells that are too small for their gap, and rows without a group.
 
-A gap of a group with three positives is computed like any other and is mostly noise, and a method that makes it small has tuned on that
-noise. So every candidate's notes name such cells, with the standard error of the gap and what to merge; where a cell is empty there is no
-gap, and the same advice stands in the error. Rows without a group count for performance and never for a gap, which is said as well.
+The gap of a group with three positives is mostly noise, and a method that makes it small has fitted that noise. The notes of every
+candidate therefore list such cells, with the standard error of the gap and the groups to merge; if a cell is empty there is no gap, and the
+error has the same advice. Rows without a group count for performance but not for a gap, which is noted as well.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,21 +33,21 @@ from equipoise.methods.goal import NOISE, Goal, Note, kept_rates, limits_of
 from equipoise.methods.selection import too_low
 from equipoise.models import predict
 
-SHOWN = 6  # cells, before the rest is only counted
-MIN_PATIENTS = 5  # in a cell, without which there is no repair unless it is forced
+SHOWN = 6  # number of cells listed; the rest is only counted
+MIN_PATIENTS = 5  # in every cell, unless a repair is forced
 
 
 @dataclass(frozen=True)
 class Cell:
-    """How many patients, or rows where there are no patient ids, a group has of a label. `rate` is what rests on them."""
+    """The number of patients (or rows, without patient ids) with a label in a group. `rate` is the rate that depends on them."""
 
     code: int
     group: str
-    label: int | None  # None: whatever the label
+    label: int | None  # None: any label
     count: int
     rate: str
     unit: str  # rows or patients
-    decided: str = ""  # positive or negative: only those decided so are counted, on whom a PPV or NPV rests
+    decided: str = ""  # positive or negative: only these decisions count, for PPV or NPV
 
     @property
     def counted(self) -> str:
@@ -60,9 +60,9 @@ class Cell:
 
 
 def remarked(candidate: Candidate, cohort: Rows, goal: Goal, without_group: str = "") -> Candidate:
-    """The candidate with notes on the rows it was chosen on and, where the goal is not met, with how near its steps came to it.
+    """The candidate with notes on its repair set and, if the goal is not met, on the steps that came nearest to it.
 
-    `goal` is the goal as it was given; `without_group` says by what the candidate's rule decides a row that has no group.
+    `goal` is the goal as given; `without_group` describes the decision of the candidate's rule for a row without a group.
     """
     notes = [*_missing_note(candidate, cohort, without_group), *_small_note(candidate, cohort)]
     near = None if candidate.met_in_sample else nearness(candidate, goal)
@@ -70,9 +70,9 @@ def remarked(candidate: Candidate, cohort: Rows, goal: Goal, without_group: str 
 
 
 def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
-    """Which cells are empty or too small and what to merge, for the first of these cohorts that has any; nothing if none has."""
+    """The empty or too small cells of the first of these cohorts that has any, and the groups to merge; empty if none has."""
     for cohort in cohorts:
-        for rates in (_rates(goal), ("tpr", "fpr")):  # a method may ask for more labels than the measure does, as equalised odds does
+        for rates in (_rates(goal), ("tpr", "fpr")):  # a method may need more labels than the measure, as equalised odds does
             cells = cells_of(cohort, rates)
             small = [cell for cell in cells if cell.count < FEW]
             if small:
@@ -81,10 +81,10 @@ def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
 
 
 def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], label: str = "") -> None:
-    """Raises TooFewPatients with a table of counts where a cell that a goal needs has fewer patients than any claim would need.
+    """Raises `TooFewPatients` with a table of counts if a cell that a goal needs has fewer than `MIN_PATIENTS` patients.
 
-    `sets` are the repair set and the test set by name; of several labels there is one goal each. `label` is the name of one of several
-    that have sets of their own.
+    `sets` are the repair set and the test set by name. With several labels, there is one goal per label. `label` is the name of a label
+    whose sets are separate from those of the others.
     """
     problems: list[str] = []
     first = next(iter(sets.values()))
@@ -97,24 +97,25 @@ def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], label: str = ""
 
 
 def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str) -> list[str]:
-    """The problem of one label: the counts of every cell that is too small in some set, in all sets, and what to do."""
+    """The problem of one label: the counts of every cell that is too small in any of the sets, and advice."""
+    cells = {key: cells_of(cohort, _rates(goal)) for key, cohort in parts.items()}
     counts: dict[tuple[str, int | None], dict[str, int]] = {}
     unit = "rows"
-    for key, cohort in parts.items():
-        for cell in cells_of(cohort, _rates(goal)):
+    for key, own in cells.items():
+        for cell in own:
             counts.setdefault((cell.group, cell.label), {})[key] = cell.count
             unit = cell.unit
-    short = {cell: own for cell, own in counts.items() if any(own.get(key, 0) < MIN_PATIENTS for key in parts)}
+    short = {cell: by_set for cell, by_set in counts.items() if any(by_set.get(key, 0) < MIN_PATIENTS for key in parts)}
     if not short:
         return []
     words = {None: "", 0: " negatives", 1: " positives"}
     lines = [
-        f"  {group!r}{words[y]}: {', '.join(f'{own.get(key, 0):,} in {key}' for key in parts)}"
-        for (group, y), own in list(short.items())[:SHOWN]
+        f"  {group!r}{words[y]}: {', '.join(f'{by_set.get(key, 0):,} in {key}' for key in parts)}"
+        for (group, y), by_set in list(short.items())[:SHOWN]
     ]
     lines += [f"  and {len(short) - SHOWN} more cells"] if len(short) > SHOWN else []
-    worst = min(parts.values(), key=lambda cohort: min(cell.count for cell in cells_of(cohort, _rates(goal))))
-    todo = merging(worst, cells_of(worst, _rates(goal)), goal.measure)
+    worst = min(parts, key=lambda key: min(cell.count for cell in cells[key]))
+    todo = merging(parts[worst], cells[worst], goal.measure)
     who = f"{label}: {goal.measure}" if label else goal.measure
     head = f"{who} needs at least {MIN_PATIENTS} {unit} in every cell of group and label that it compares"
     force = "--force (force=True) goes on; the outcome can then only be unclear or harm."
@@ -126,33 +127,33 @@ def cells_of(cohort: Rows, rates: Sequence[str]) -> list[Cell]:
     """Every cell that these rates need, with its size."""
     attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
     unit = "rows" if cohort.patients is None else "patients"
-    found: dict[tuple[int, int | None], Cell] = {}
+    cells: dict[tuple[int, int | None], Cell] = {}
     for rate in rates:
         label = RATES[rate]
-        here = np.ones(len(cohort), bool) if label is None else cohort.y == label
+        rows = np.ones(len(cohort), bool) if label is None else cohort.y == label
         for code, group in enumerate(attribute.levels):
-            count = len(np.unique(units[here & (attribute.codes == code)]))
-            found.setdefault((code, label), Cell(code, group, label, count, rate, unit))
-    return list(found.values())
+            count = len(np.unique(units[rows & (attribute.codes == code)]))
+            cells.setdefault((code, label), Cell(code, group, label, count, rate, unit))
+    return list(cells.values())
 
 
 def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> str:
-    """Which groups to merge so that none of these cells is too small, in words, and what else could be done."""
+    """Advice in words: the groups to merge so that none of these cells is too small, and alternatives."""
     attribute = cohort.attribute
-    of = [[cell for cell in cells if cell.code == code] for code in range(len(attribute.levels))]
-    by_size = sorted(range(1, len(of)), key=lambda code: _least(of[code]).count)
-    pool = [code for code in by_size if _least(of[code]).count < FEW]
+    by_group = [[cell for cell in cells if cell.code == code] for code in range(len(attribute.levels))]
+    by_size = sorted(range(1, len(by_group)), key=lambda code: _least(by_group[code]).count)
+    pool = [code for code in by_size if _least(by_group[code]).count < FEW]
     large = by_size[len(pool) :]
     todo = []
-    if _least(of[0]).count < FEW:
-        instead = f"take a larger one, such as {_named(of[large[-1]])}" if large else "use more rows, for no group is larger"
+    if _least(by_group[0]).count < FEW:
+        instead = f"take a larger one, such as {_named(by_group[large[-1]])}" if large else "use more rows, for no group is larger"
         todo.append(f"every gap is measured from the reference {attribute.reference!r}: {instead}")
-    while pool and large and (len(pool) == 1 or not _enough(of, pool)):
-        pool.append(large.pop(0))  # the smallest of those that could stand alone
+    while pool and large and (len(pool) == 1 or not _enough(by_group, pool)):
+        pool.append(large.pop(0))  # the smallest of the large groups
     if len(pool) > 1:
-        names = [_named(of[code]) for code in pool]
+        names = [_named(by_group[code]) for code in pool]
         last = names.pop() if len(names) <= SHOWN else f"{len(names) - SHOWN} more"
-        short = "" if _enough(of, pool) else ", and use more rows, for together they are too few as well"
+        short = "" if _enough(by_group, pool) else ", and use more rows, for together they are too few as well"
         todo.append(f"merge {', '.join(names[:SHOWN])} and {last} into 'other'{short}")
     elif pool:
         todo.append(f"use more rows of {attribute.levels[pool[0]]!r}; there is no group to merge it with")
@@ -165,25 +166,29 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _least(own: Sequence[Cell]) -> Cell:
-    return min(own, key=lambda cell: cell.count)
+def _least(cells: Sequence[Cell]) -> Cell:
+    """The smallest cell."""
+    return min(cells, key=lambda cell: cell.count)
 
 
-def _named(own: Sequence[Cell]) -> str:
-    return f"{own[0].group!r} ({_least(own).counted})"
+def _named(cells: Sequence[Cell]) -> str:
+    """The group of these cells, with the count of the smallest one."""
+    return f"{cells[0].group!r} ({_least(cells).counted})"
 
 
-def _enough(of: Sequence[Sequence[Cell]], pool: Sequence[int]) -> bool:
-    """Whether these groups together have enough in every cell."""
-    return all(sum(cell.count for cell in same) >= FEW for same in zip(*(of[code] for code in pool), strict=True))
+def _enough(by_group: Sequence[Sequence[Cell]], pool: Sequence[int]) -> bool:
+    """Whether these groups together have enough patients in every cell."""
+    return all(sum(cell.count for cell in merged) >= FEW for merged in zip(*(by_group[code] for code in pool), strict=True))
 
 
 def _listed(cells: Sequence[Cell]) -> str:
-    told = [f"{cell.group!r} has {cell.counted}" for cell in cells]
-    return ", ".join(told[:SHOWN]) + (f" and {len(told) - SHOWN} more cells are as small" if len(told) > SHOWN else "")
+    """The first cells with their counts, in words."""
+    counts = [f"{cell.group!r} has {cell.counted}" for cell in cells]
+    return ", ".join(counts[:SHOWN]) + (f" and {len(counts) - SHOWN} more cells are as small" if len(counts) > SHOWN else "")
 
 
 def _rates(goal: Goal) -> tuple[str, ...]:
+    """The rates of the measure, and those that the goal keeps."""
     return (*_measured(goal), *goal.keep)
 
 
@@ -193,6 +198,7 @@ def _measured(goal: Goal) -> tuple[str, ...]:
 
 
 def _missing_note(candidate: Candidate, cohort: Rows, without_group: str) -> list[Note]:
+    """The note on rows without a group, if there are any."""
     attribute, goal = cohort.attribute, candidate.goal
     missing = int((attribute.codes == MISSING).sum())
     if not missing:
@@ -203,46 +209,47 @@ def _missing_note(candidate: Candidate, cohort: Rows, without_group: str) -> lis
 
 
 def _small_note(candidate: Candidate, cohort: Rows) -> list[Note]:
-    cells = cells_of(cohort, _rates(candidate.goal))
-    if min(cell.count for cell in cells) >= FEW and not is_quotient(candidate.goal.measure):
+    """The note on cells that are too small, if there are any."""
+    goal, cells = candidate.goal, cells_of(cohort, _rates(candidate.goal))
+    if min(cell.count for cell in cells) >= FEW and not is_quotient(goal.measure):
         return []  # without running the network over all rows
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
-    cells = [_decided_so(cell, decisions, cohort, candidate.goal.measure) for cell in cells]
+    cells = [_relevant(cell, decisions, cohort, goal.measure) for cell in cells]
     small = [cell for cell in cells if cell.count < FEW]
     if not small:
         return []
-    told = {"cells": tuple(_errors(candidate.goal, decisions, cohort, small)), "advice": merging(cohort, cells, candidate.goal.measure)}
-    return [Note("small_cells", candidate.goal.measure, told)]
+    numbers = {"cells": tuple(_errors(goal, decisions, cohort, small)), "advice": merging(cohort, cells, goal.measure)}
+    return [Note("small_cells", goal.measure, numbers)]
 
 
-def _decided_so(cell: Cell, decisions: FloatArray, cohort: Rows, measure: str) -> Cell:
-    """The cell; for a quotient, with only those who are decided so, since the others do not count for it."""
+def _relevant(cell: Cell, decisions: FloatArray, cohort: Rows, measure: str) -> Cell:
+    """The cell; for a quotient, only with the positive (PPV) or negative (NPV) decisions, which are its denominator."""
     if not is_quotient(measure) or cell.label is not None:
         return cell
     label = QUOTIENTS[measure]
-    here = (cohort.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
-    count = len(np.unique(units_of(cohort.patients, len(cohort))[here]))
+    rows = (cohort.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
+    count = len(np.unique(units_of(cohort.patients, len(cohort))[rows]))
     return replace(cell, count=count, decided="positive" if label else "negative")
 
 
 def _errors(goal: Goal, decisions: FloatArray, cohort: Rows, small: Sequence[Cell]) -> list[dict[str, object]]:
-    """Each of these cells with the standard error of what rests on it; on those of the reference every gap does."""
+    """Each of these cells with the standard error of the gap or rate that depends on it; every gap depends on the reference."""
     attribute = cohort.attribute
     evidence = Evidence.of(decisions[None], cohort, goal)
-    of_measure = {RATES[rate] for rate in _measured(goal)}
-    told: list[dict[str, object]] = []
+    measure_labels = {RATES[rate] for rate in _measured(goal)}
+    entries: list[dict[str, object]] = []
     for cell in small:
         counted = {"group": cell.group, "count": cell.count, "counted": cell.counted}
-        if cell.label not in of_measure:  # a rate that is kept
-            told.append({**counted, "of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False})
+        if cell.label not in measure_labels:  # a kept rate
+            entries.append({**counted, "of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False})
             continue
         codes = [cell.code] if cell.code else range(1, len(attribute.levels))
-        told.append({**counted, "of": goal.measure, "error": max(gap_error(evidence, code) for code in codes), "each": not cell.code})
-    return told
+        entries.append({**counted, "of": goal.measure, "error": max(gap_error(evidence, code) for code in codes), "each": not cell.code})
+    return entries
 
 
 def gap_error(evidence: Evidence, code: int) -> float:
-    """The standard error of one group's gap: that of the patients who happened to be here, and of the coins of a randomised rule."""
+    """The standard error of one group's gap: from the sampling of patients, and from the randomness of a randomised rule."""
     pair = np.where(evidence.codes == code, 1, np.where(evidence.codes == 0, 0, MISSING))
     sampled = replace(evidence, codes=pair, levels=(evidence.levels[0], evidence.levels[code])).gap_se()[0]
     f = evidence.f[0]
@@ -252,7 +259,7 @@ def gap_error(evidence: Evidence, code: int) -> float:
 
 
 def kept_or_not(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
-    """The candidate of any method, with `met` False and the groups named where it does not keep the rates that its goal asks for."""
+    """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)
     threshold = float(candidate.trace["threshold"].iloc[0])
@@ -268,55 +275,55 @@ def kept_or_not(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """One thing that a goal asks for: a performance, a maximum gap, or rates that are kept."""
+    """One limit of a goal: on performance, on the gap, or on kept rates."""
 
     what: str
-    short: FloatArray  # (steps,) by how much each step misses it, 0 where it does not
-    reached: FloatArray  # (steps,) what each step has of it; of rates, by how much the scarcest one exceeds its limit
+    short: FloatArray  # (steps,) the amount by which each step misses it, 0 if it does not
+    reached: FloatArray  # (steps,) the value of each step; for rates, the smallest margin over their limits
 
 
 def nearness(candidate: Candidate, goal: Goal) -> Note | None:
-    """How near the steps of a candidate came to a goal that the chosen one misses; None where it has all that the trace tells.
+    """The note on the steps that came nearest to a goal that the chosen one misses; None if it meets all limits in the trace.
 
-    For each demand of the goal: how many steps have it, and how near the nearest of these comes to the others. `goal` is the goal as it
-    was given. With cross-fitted selection values are what the steps were chosen by: upper limits of |gap|, and estimates of performance.
+    For each limit of the goal: the number of steps that meet it, and the values of the step that is nearest to it. `goal` is the goal as
+    given. With cross-fitted selection, the values are those that the choice was based on: upper limits of |gap|, estimated performance.
     """
     honest = "gap_honest" in candidate.trace
-    asked = goal if honest else candidate.goal  # with its minimum performance, where none was given; honest selection has none
-    demands, chosen = _demands(candidate, asked, honest)
+    limits_goal = goal if honest else candidate.goal  # with a derived minimum performance, which honest selection does not have
+    demands, chosen = _demands(candidate, limits_goal, honest)
     have = np.stack([demand.short <= NOISE for demand in demands]) if demands else np.ones((1, 1), bool)  # (demands, steps)
     if not demands or have[:, chosen].all() or (len(demands) == 1 and have.any()):
-        return None  # with one demand, the method had reasons of its own to leave those steps behind
+        return None  # with one limit, the method had other reasons not to choose those steps
     missed = np.sum([demand.short for demand in demands], axis=0)
-    # For each demand the step that is nearest to it, and of equals the nearest to the rest.
+    # For each limit, the step nearest to it; among equals, the one nearest to the other limits.
     rows = dict.fromkeys(int(np.lexsort((missed, demand.short))[0]) for demand in demands)
-    told = {
+    numbers = {
         "of": have.shape[1],
         "surely": honest,
         "have": {demand.what: int(count) for demand, count in zip(demands, have.sum(1), strict=True)},
         "apart": len(demands) > 1 and bool(have.any(1).all() and not have.all(0).any()),
         "nearest": [{demand.what: float(demand.reached[row]) for demand in demands} for row in rows],
     }
-    limits = {name: getattr(asked, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
-    return Note("nearest", "steps", {**told, **limits})
+    limits = {name: getattr(limits_goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
+    return Note("nearest", "steps", {**numbers, **limits})
 
 
 def _demands(candidate: Candidate, goal: Goal, honest: bool) -> tuple[list[Demand], int]:
-    """What the goal asks for that the trace can tell, and where the chosen step stands."""
+    """The limits of the goal that can be checked in the trace, and the position of the chosen step."""
     trace = candidate.trace
     if honest:
         trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
         size = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy()
         performance = trace["performance_honest"].to_numpy()
     else:
-        size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN where a quotient has no value
-    found = []
+        size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN if a quotient is undefined
+    demands = []
     if goal.min_performance is not None:
-        found.append(Demand("performance", np.clip(goal.min_performance - performance, 0.0, None), performance))
+        demands.append(Demand("performance", np.clip(goal.min_performance - performance, 0.0, None), performance))
     if goal.max_gap is not None:
         short = np.where(np.isnan(size), np.inf, np.clip(size - goal.max_gap, 0.0, None))
-        found.append(Demand("gap", short, size))
-    if goal.keep and "spare" in trace and not honest:  # otherwise the groups that fall short are named one by one
+        demands.append(Demand("gap", short, size))
+    if goal.keep and "spare" in trace and not honest:  # otherwise there is a note for each rate that is too low
         spare = trace["spare"].to_numpy()
-        found.append(Demand("rates", np.clip(-spare, 0.0, None), spare))
-    return found, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])
+        demands.append(Demand("rates", np.clip(-spare, 0.0, None), spare))
+    return demands, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])

@@ -1,4 +1,4 @@
-"""Choosing a step by the goal: which of two steps is better, which row of a trace is best, and what a chosen step lacks."""
+"""Choosing a step by the goal: the better of two steps, the best row of a trace, and the parts of the goal that a chosen step misses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +8,15 @@ import pandas as pd
 
 from equipoise.data import Rows
 from equipoise.measures import Threshold
-from equipoise.methods.evaluation import Found
+from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import NOISE, Goal, Note, Why
 
-IN_USE = "in use today, as given"  # where a threshold comes from that was not chosen
+IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which row of a trace was chosen, why, and whether it meets the goal."""
+    """The chosen row of a trace, the reasons, and whether it meets the goal."""
 
     row: int
     why: Why
@@ -24,86 +24,91 @@ class Selection:
 
 
 def selected(what: str, by: str, goal: Goal, qualified: int | None, of: int, taken: float | None = None) -> Note:
-    """The note on a choice: the smallest gap, or the best performance, of those of so many that have what this goal asks for.
+    """The note on a choice by smallest gap or best performance among the `qualified` of `of` steps that meet this goal.
 
-    Where none qualifies (0), `taken` is what the one that was taken has. None: of all that there are.
+    `taken` is the value of the chosen step if none qualifies. `qualified` is None if all were considered.
     """
-    asked = {name: getattr(goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
-    return Note("selected", what, {"by": by, "qualified": qualified, "of": of, "taken": None if taken is None else float(taken), **asked})
+    limits = {name: getattr(goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
+    return Note("selected", what, {"by": by, "qualified": qualified, "of": of, "taken": None if taken is None else float(taken), **limits})
 
 
 def too_low(name: str, value: float, least: float, group: str | None = None) -> Note:
-    """The note on a performance, or a rate of a group, that is below its minimum."""
+    """The note on a performance, or a rate of a group, below its minimum."""
     return Note("too_low", name, {"value": float(value), "least": float(least), "group": group})
 
 
 def too_large(measure: str, size: float, most: float) -> Note:
-    """The note on a |gap| that is above its maximum."""
+    """The note on a |gap| above its maximum."""
     return Note("too_large", measure, {"value": float(size), "most": float(most)})
 
 
 @dataclass(frozen=True, order=True)
 class Merit:
-    """How good a step is: first whether the rates are kept (1) and all goals met as well (2), then its value among its like."""
+    """The merit of a step: first its tier (1 if the rates are kept, 2 if all goals are met too), then its value within the tier."""
 
     tier: int
     value: float
 
 
-def merit(each: Sequence[Found], goals: Sequence[Goal], network: int = 0) -> Merit:
-    """How good a step of one network is by the settled goals of its labels.
+def merit(each: Sequence[LabelResult], goals: Sequence[Goal], network: int = 0) -> Merit:
+    """The merit of a step of one network by the settled goals of its labels.
 
-    The smallest of the labels' largest |gap| where every label has its minimum performance (and, where that is all it has, its maximum
-    |gap|); with maximum gaps only, the best mean performance. Where a label misses its goal, the step that misses by the least.
+    The largest |gap| of all labels counts, if every label has its minimum performance (or, without one, its maximum |gap|); with maximum
+    gaps only, the mean performance. If a label misses its goal, the largest shortfall counts.
     """
-    kept = all(own.spare is None or own.spare[network] >= -NOISE for own in each)
-    left: list[float] = []
-    counted: list[float] = []
-    for own, goal in zip(each, goals, strict=True):
-        size = float(own.size[network])
+    kept = all(result.spare is None or result.spare[network] >= -NOISE for result in each)
+    margins: list[float] = []
+    sizes: list[float] = []
+    for result, goal in zip(each, goals, strict=True):
+        size = float(result.size[network])
         if goal.min_performance is not None:
-            left.append(float(own.performance[network]) - goal.min_performance)
-            counted.append(size)
+            margins.append(float(result.performance[network]) - goal.min_performance)
+            sizes.append(size)
         else:
             assert goal.max_gap is not None  # a settled goal has one of them
-            left.append(goal.max_gap - size)
-    feasible = kept and min(left) >= -NOISE
-    best = -max(counted) if counted else float(np.mean([own.performance[network] for own in each]))
-    return Merit(int(kept) + int(feasible), best if feasible else min(left))
+            margins.append(goal.max_gap - size)
+    feasible = kept and min(margins) >= -NOISE
+    best = -max(sizes) if sizes else float(np.mean([result.performance[network] for result in each]))
+    return Merit(int(kept) + int(feasible), best if feasible else min(margins))
 
 
-def lacking(found: Found, settled: Goal, given: Goal, network: int = 0) -> Why:
-    """What the chosen step of one label misses of its goal; empty where it meets it.
+def lacking(result: LabelResult, settled: Goal, given: Goal, network: int = 0) -> Why:
+    """The parts of its goal that the chosen step of one label misses; empty if it meets the goal.
 
     `settled` is the goal that steps were chosen by, `given` the one whose minimum performance counts.
     """
-    performance, size = float(found.performance[network]), float(found.size[network])
+    performance, size = float(result.performance[network]), float(result.size[network])
     missed = []
     if given.min_performance is not None and performance < given.min_performance - NOISE:
         missed.append(too_low(given.performance, performance, given.min_performance))
     if settled.max_gap is not None and size > settled.max_gap + NOISE:
         missed.append(too_large(settled.measure, size, settled.max_gap))
-    if found.spare is not None and found.spare[network] < -NOISE:
-        missed.append(Note("rate_too_low", numbers={"by": float(-found.spare[network])}))
+    if result.spare is not None and result.spare[network] < -NOISE:
+        missed.append(Note("rate_too_low", numbers={"by": float(-result.spare[network])}))
     return tuple(missed)
 
 
 def selected_for_all(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goal], classes: bool, keeps: bool) -> Note:
-    """The note on a step that was chosen for all labels, from the merits of the steps that could be."""
-    asked = {"max_gap" if goal.min_performance is None else "min_performance" for goal in goals}
-    qualified = sum(each.tier == 2 for each in merits) if chosen.tier == 2 else 0
-    by = "performance" if asked == {"max_gap"} else "gap"
-    told = {"by": by, "performance": goals[0].performance, "asked": tuple(sorted(asked, reverse=True)), "keeps": keeps}
-    return Note("selected_for_all", "class" if classes else "label", {"qualified": qualified, "of": len(merits), **told})
+    """The note on a step that was chosen for all labels, with the merits of all eligible steps."""
+    limits = {"max_gap" if goal.min_performance is None else "min_performance" for goal in goals}
+    numbers = {
+        "qualified": sum(own.tier == 2 for own in merits) if chosen.tier == 2 else 0,
+        "of": len(merits),
+        "by": "performance" if limits == {"max_gap"} else "gap",
+        "performance": goals[0].performance,
+        "asked": tuple(sorted(limits, reverse=True)),
+        "keeps": keeps,
+    }
+    return Note("selected_for_all", "class" if classes else "label", numbers)
 
 
 def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     """The paper's rule on the trace of one label: the smallest |gap| among steps with at least the minimum performance.
 
-    With a maximum |gap| only: the best performance among steps within it. Where no step qualifies: the best performance, or the smallest
-    |gap|, and `met` is False. Where rates are kept, steps that do not keep them come last.
+    With a maximum |gap| only: the best performance among steps within it. If no step qualifies: the best performance, or the smallest
+    |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last.
     """
-    size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # no value is not a small gap
+    size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # undefined is not a small gap
     kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
     pool = kept if kept.any() else np.ones(len(trace), bool)
     if goal.min_performance is None:
@@ -113,19 +118,19 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
         row, by = int(best.argmin()), "performance" if fine.any() else "gap"
         return Selection(row, (selected("step", by, goal, int(fine.sum()), len(trace), size[row]),), bool(fine.any()))
     fine = (performance >= goal.min_performance - NOISE) & kept
-    asked = replace(goal, max_gap=None)
+    without_gap = replace(goal, max_gap=None)
     if not fine.any():
         row = int(np.nanargmax(np.where(pool, performance, -np.inf)))
-        return Selection(row, (selected("step", "performance", asked, 0, len(trace), performance[row]),), False)
+        return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance[row]),), False)
     row = int(np.where(fine, size, np.inf).argmin())
-    why = selected("step", "gap", asked, int(fine.sum()), len(trace))
+    why = selected("step", "gap", without_gap, int(fine.sum()), len(trace))
     if goal.max_gap is not None and size[row] > goal.max_gap + NOISE:
         return Selection(row, (why, too_large(goal.measure, size[row], goal.max_gap)), False)
     return Selection(row, (why,), True)
 
 
 def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Rows, goal: Goal) -> Threshold:
-    """The threshold of the chosen step; that of the original where it is the one in use."""
+    """The threshold of the chosen step; for the original, the one in use if the goal names it."""
     if row == 0 and goal.threshold is not None:
         return Threshold(goal.threshold, IN_USE)
     origin = f"chosen by {method} with {goal} on {len(cohort):,} rows of {cohort.name}"

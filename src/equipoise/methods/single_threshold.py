@@ -1,8 +1,8 @@
-"""One threshold for everybody, other than the one in use: the smallest gap that a single threshold can have. It needs no group.
+"""Another single threshold for all groups, with the smallest gap that a single threshold can have. It needs no group.
 
-Gap and performance at every threshold come from one sweep. Where the groups' scores are shifted against each other, no single threshold
-closes a gap without a loss; where the threshold in use was never chosen, or chosen for something else, another one often does better at
-both. Thresholds that decide the same for everybody are left out.
+Gap and performance at every threshold come from one sweep. If the groups' score distributions are shifted against each other, no single
+threshold closes a gap without a loss; if the threshold in use was never tuned, or tuned for another purpose, another one often improves
+both. Thresholds with constant decisions are left out.
 """
 
 from dataclasses import replace
@@ -19,18 +19,19 @@ from equipoise.methods.goal import NOISE, Goal, highest_thresholds, kept_rates, 
 from equipoise.methods.selection import select
 
 NAME = "single-threshold"
-SURE = 1.0  # standard errors of the gap: simulated, half of that moved thresholds twice as often where there was no gap
+SURE = 1.0  # smallest gap to act on, in standard errors: in simulations without a gap, half of it moved thresholds twice as often
 
 
 def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
-    """The threshold of the goal, and those that remove a share of the original gap each."""
-    own = fit(scores, goal, settings)
-    original = float(own.trace["threshold"].iloc[0])
+    """The threshold for the goal, and one for each removed share of the original gap."""
+    goal_fit = fit(scores, goal, settings)
+    original = float(goal_fit.trace["threshold"].iloc[0])
     points = _points(scores, goal, original)
     origin = f"{NAME} that removes {{:.0%}} of the gap on {len(scores):,} rows of {scores.name}"
     rules = [Threshold(_best_within(points, low, high), origin.format(share)) for share, low, high in gap_windows(scores, goal, original)]
-    found = along(own, NAME, scores, rules)
-    return replace(found, trace=found.trace.assign(threshold=[original, *(rule.value for rule in rules), own.trace["threshold"].iloc[1]]))
+    thresholds = [original, *(rule.value for rule in rules), goal_fit.trace["threshold"].iloc[1]]
+    grid = along(goal_fit, NAME, scores, rules)
+    return replace(grid, trace=grid.trace.assign(threshold=thresholds))
 
 
 @method(
@@ -63,21 +64,21 @@ def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit
 
 
 def _points(scores: Scores, goal: Goal, original: float) -> pd.DataFrame:
-    """Gap and performance at every threshold that does not decide the same for everybody, and whether rates are kept there."""
+    """Gap and performance at every threshold without constant decisions, and whether rates are kept there."""
     attribute, swept = scores.attribute, sweep_scores(scores, (goal.measure, goal.performance))
-    found = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
-    found = found.iloc[1:-1] if len(found) > 2 else found
+    points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
+    points = points.iloc[1:-1] if len(points) > 2 else points
     if goal.keep:
         least = _least(scores, goal, original)
         highest = highest_thresholds(
             goal.keep, scores.score[None], scores.y[None], attribute.codes[None], len(attribute.levels), least[None]
         )
-        found = found.assign(spare=np.where(found["threshold"] <= float(highest[0]) + NOISE, 0.0, -1.0))
-    return found.reset_index(drop=True)
+        points = points.assign(spare=np.where(points["threshold"] <= float(highest[0]) + NOISE, 0.0, -1.0))
+    return points.reset_index(drop=True)
 
 
 def _best_within(points: pd.DataFrame, low: float, high: float) -> float:
-    """The threshold of best performance with the gap between two limits; where there is none, that of the smallest |gap|."""
+    """The threshold of best performance with the gap between two limits; if there is none, that of the smallest |gap|."""
     gap, performance = points["gap"].to_numpy(), points["performance"].to_numpy()
     inside = (gap >= low - NOISE) & (gap <= high + NOISE)
     if "spare" in points and (kept := points["spare"].to_numpy() >= 0).any():
@@ -88,9 +89,10 @@ def _best_within(points: pd.DataFrame, low: float, high: float) -> float:
 
 
 def _least(scores: Scores, goal: Goal, original: float) -> FloatArray:
+    """The limits of the kept rates."""
     return limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original)))
 
 
 def _spare(scores: Scores, goal: Goal, original: float, threshold: float) -> float:
-    """By how much the scarcest of the rates that are kept exceeds its limit at a threshold."""
+    """The smallest margin of the kept rates over their limits at a threshold."""
     return float(spare(kept_rates(goal.keep, cells_at(scores, threshold)), _least(scores, goal, original)))

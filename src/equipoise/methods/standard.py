@@ -1,4 +1,4 @@
-"""STANDARD: the original network with the threshold of best performance on validation data. What every method is compared with."""
+"""STANDARD: the original network with the threshold of best performance on validation data, with which every method is compared."""
 
 from equipoise.data import Scores
 from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method
@@ -22,9 +22,9 @@ from equipoise.methods.selection import plain_rule, select
 )
 def standard(scores: Scores, goal: Goal, _settings: NoSettings) -> Fit:
     """The threshold of best performance."""
-    found = Label.of([scores], goal).original(scores.score[None])
-    trace = frame([trace_row(0, found, 0)])
-    settled = goal.settled(float(found.performance[0]))
+    result = Label.of([scores], goal).original(scores.score[None])
+    trace = frame([trace_row(0, result, 0)])
+    settled = goal.settled(float(result.performance[0]))
     selection = select(trace, settled)
     why = (Note("original"), *(() if selection.met else selection.why))
     rule = plain_rule(STANDARD, trace, 0, scores, settled)

@@ -1,16 +1,16 @@
-"""The adaptive schedule of fine-tuning: the length of a step follows from what the last ones did to the gap and to performance.
+"""The adaptive schedule of fine-tuning: the learning rate follows from the effect of the last steps on the gap and on performance.
 
-A fixed learning rate and a fixed number of evaluations suit one network and one size of data. Here a trial is a few mini-batches, after
-which all rows are evaluated. It is accepted if the gap became smaller by a reasonable part of the original gap and performance holds;
-otherwise weights, running statistics and the optimiser's moments are restored and the learning rate is lowered. It is raised where the
-gap hardly moves, and interpolated where the gap changes its sign. So the learning rate given is only where the search begins.
+A fixed learning rate and a fixed number of evaluations suit one network and one size of data. Here a trial is a few mini-batches, followed
+by an evaluation of all rows. It is accepted if it reduced the gap by a moderate share of the original gap and performance holds. Otherwise
+weights, running statistics and the optimiser's moments are restored and the learning rate is lowered. The learning rate is raised if the
+gap hardly moves, and interpolated if the gap changes its sign, so the initial learning rate is only the start of the search.
 
-Accepted states are steps on a common grid: step k has removed k times 5 % of the original gap, so that step 12 on one half of the rows
-means the same as step 12 on another, and on all of them. Step 20 is a gap within 0.01 of zero; with one gap only, a few further steps go
-beyond zero, since a gap of zero on the rows of the repair set is not yet one of zero on others. A run ends there, where performance no
-longer holds, where nothing moves the gap, or after `max_steps` evaluations.
+Accepted states are steps on a common grid: step k has removed k times 5 % of the original gap, so that step 12 on one half of the rows is
+comparable to step 12 on the other half and on all rows. Step 20 is a gap within 0.01 of zero. With a single gap, a few further steps go
+beyond zero, since a zero gap on the repair set does not mean a zero gap on other rows. A run ends there, when performance no longer holds,
+when nothing moves the gap, or after `max_steps` evaluations.
 
-Each network of a stack has a control of its own; they share the number of mini-batches per trial only.
+Each network of a stack has its own control; they share only the number of mini-batches per trial.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,55 +23,52 @@ from torch import Tensor
 from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, gap_values, largest, sweep
-from equipoise.methods.contract import Draws, Step, Steps, Task, Work, fine_tuning_work
+from equipoise.methods.contract import Draws, Step, Steps, Task, Work
 from equipoise.methods.evaluation import Data, Evaluation
 from equipoise.models import Optimiser, Replicas
 
 SCHEDULES = ("adaptive", "paper")
-UNIT = "% of the gap removed"  # what steps of the adaptive schedule count
-SHARE = 0.05  # of the original gap: one step of the grid, and what a trial is to remove
-LEAST, MOST = 0.02, 0.15  # what an accepted trial removes, as shares of the original gap
-FLAT = 1e-3  # of performance: thresholds within this of the best are as good, however many rows there are
-CHANCE = 0.5  # the performance of a network that decides at random
+UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
+SHARE = 0.05  # of the original gap: one step of the grid, and the aim of a trial
+LEAST, MOST = 0.02, 0.15  # smallest and largest change by an accepted trial, as shares of the original gap
+FLAT = 1e-3  # thresholds within this of the best performance count as equally good, however many rows there are
+CHANCE = 0.5  # performance of random decisions
 CLOSE = 0.01  # a gap that counts as zero
 BEYOND = 0.2  # how far a run goes beyond zero, as a share of the original gap
 EVALS_PER_EPOCH = 3  # of the paper's schedule
 FEW = 4  # mini-batches per trial
-GROWTH, FASTER, SLOWER = (
-    10.0,
-    2.0,
-    0.1,
-)  # of the learning rate: in the search for the first that moves the gap, later, and at most downwards
-ROOM = 2.0  # how much more than the last learning rate that was too high may be tried again after each accepted trial
-AFTER = 8  # trials to go beyond zero
+GROWTH = 10.0  # factor of the learning rate until a trial moves the gap
+FASTER, SLOWER = 2.0, 0.1  # largest and smallest factor of the learning rate after that
+ROOM = 2.0  # factor by which the limit on the learning rate is relaxed after each accepted trial
+AFTER = 8  # trials allowed beyond zero
 STALLED = 15  # trials without a new step, after which a run ends
 FALLS = 8  # trials after which performance did not hold, before a run ends
-REJECTIONS = 3  # in a row for one reason, after which a trial is accepted as it is, or the run ends
-FASTEST = 10.0  # a learning rate at which a network that has not moved will not move
+REJECTIONS = 3  # in a row for one reason, after which a trial is accepted anyway, or the run ends
+FASTEST = 10.0  # at this learning rate, a network that has not moved will not move
 
 
 @dataclass
 class Control:
-    """The learning rate of one network, and what is known of the state that it would be restored to."""
+    """The learning rate of one network, and the progress of the state that it would be restored to."""
 
     rate: float
     start: float  # the original gap
-    signed: bool  # whether there is one gap, whose sign tells on which side of zero it is
+    signed: bool  # whether there is a single gap, so that its sign has a meaning
     onwards: bool = True  # whether further steps go beyond zero
     coarse: float = 0.0  # the share of the original gap that one decision can move
-    share: float = 0.0  # of the original gap that the marked state has removed
+    share: float = 0.0  # of the original gap, removed in the marked state
     number: int = 0  # of the last step
-    too_high: float = np.inf  # the lowest learning rate that went too far lately
-    moved: bool = False  # whether a trial has moved the gap yet
-    worked: float | None = None  # the learning rate of the last trial that moved the gap as it should
-    rejected: dict[str, int] = field(default_factory=dict)  # how often since then, by reason
+    too_high: float = np.inf  # the lowest learning rate that recently went too far
+    moved: bool = False  # whether any trial has moved the gap
+    worked: float | None = None  # the learning rate of the last trial that reduced the gap
+    rejected: dict[str, int] = field(default_factory=dict)  # number of rejections since then, by reason
     after: int = 0  # trials since the gap was zero
     stalled: int = 0  # trials since the last step
     falls: int = 0  # trials after which performance did not hold
     done: bool = False
 
     def removed(self, gap: float) -> float:
-        """The share of the original gap that is removed; more than 1 beyond zero."""
+        """The removed share of the original gap; more than 1 beyond zero."""
         return 1 - (gap * np.sign(self.start) if self.signed else abs(gap)) / abs(self.start)
 
     @property
@@ -80,36 +77,29 @@ class Control:
         return CLOSE / abs(self.start)
 
     def judge(self, gap: float, holds: bool) -> tuple[bool, int | None]:
-        """Whether a trial is accepted, and the number of the step that it is, if it is a new one; sets the next learning rate."""
+        """Whether a trial is accepted, and its step number if it is a new step; sets the next learning rate."""
         share = self.removed(gap)
         self.after += self.share >= 1 - self.close
         self.stalled += 1
         self.done = self.after > AFTER or self.stalled > STALLED
-        if not holds or not np.isfinite(share):
-            return self._fell()
+        if not holds or not np.isfinite(share):  # shorter trials, until these move nothing either
+            self.falls += 1
+            self.done |= not self._reject("fell", 0.25) or self.falls > FALLS
+            return False, None
         change = share - self.share
         if self.share < 1 - self.close and share > 1 + self.close:
             if self._reject("crossed", max(SLOWER, min(0.7, (1 - self.share) / change))):
                 return False, None
-            self.done = True  # no state between the two sides of zero
-            return self._accepted(share)
+            self.done = True  # no state was found between the two sides of zero
+            return self._accept(share)
         if change > max(MOST, 2 * self.coarse) and self._reject("far", max(SLOWER, min(0.5, SHARE / change))):
             return False, None
         if change <= -max(LEAST, self.coarse / 2) and self._reject("back", 0.3):
             return False, None
-        return self._accepted(share)
-
-    def _settled(self, share: float) -> bool:
-        return abs(1 - share) <= self.close
-
-    def _fell(self) -> tuple[bool, None]:
-        """A trial after which performance does not hold: shorter ones, and the end once they move nothing either."""
-        self.falls += 1
-        self.done |= not self._reject("fell", 0.25) or self.falls > FALLS
-        return False, None
+        return self._accept(share)
 
     def _reject(self, reason: str, factor: float) -> bool:
-        """Lowers the learning rate; False where that has been done often enough."""
+        """Lowers the learning rate; False if that has been done too often."""
         count = self.rejected.get(reason, 0) + 1
         self.rejected[reason] = count
         if count > (2 * REJECTIONS if reason in ("crossed", "fell") or not self.moved else REJECTIONS):
@@ -118,10 +108,11 @@ class Control:
         self.rate *= factor
         return True
 
-    def _accepted(self, share: float) -> tuple[bool, int | None]:
+    def _accept(self, share: float) -> tuple[bool, int | None]:
+        """Sets the next learning rate, and returns the number of the step if it is a new one."""
         change, self.share = share - self.share, share
         if max(self.rejected.values(), default=0) > REJECTIONS and self.worked is not None:
-            # Shorter trials did not help: decisions change all at once here, and the learning rate is not the reason.
+            # Shorter trials did not help: many decisions change at once here, whatever the learning rate.
             self.rate, self.too_high = self.worked, np.inf
             self.rejected.clear()
         else:
@@ -132,10 +123,11 @@ class Control:
             higher = self.rate * factor
             self.rate = higher if higher < self.too_high else max(self.rate, float(np.sqrt(self.rate * self.too_high)))
             self.too_high *= ROOM
-        if self.rate > FASTEST or (self._settled(share) and not self.onwards) or share >= 1 + BEYOND:
+        at_zero = abs(1 - share) <= self.close
+        if self.rate > FASTEST or (at_zero and not self.onwards) or share >= 1 + BEYOND:
             self.done = True
         number = int(np.floor(share / SHARE + 0.5))
-        if self._settled(share):
+        if at_zero:
             number = max(number, round(1 / SHARE))
         elif share < 1:
             number = min(number, round(1 / SHARE) - 1)
@@ -146,7 +138,7 @@ class Control:
 
 
 class Trials:
-    """Mini-batches of one epoch after another, a few per trial."""
+    """Mini-batches of successive epochs, a few per trial."""
 
     def __init__(self, model: Replicas, shuffle: Draws, batch: int, epochs: int | None, least: int = 1) -> None:
         self.epoch: Callable[[], list[Tensor]] = lambda: list(model.batches(shuffle, batch, least))
@@ -154,7 +146,7 @@ class Trials:
         self.left = np.inf if epochs is None else epochs
 
     def each(self, step: Callable[[Tensor], None]) -> Callable[[], bool]:
-        """A function that makes a trial of such steps, and returns whether there are mini-batches left for another."""
+        """A function that runs one trial of these steps, and returns whether there are mini-batches left for another."""
 
         def advance() -> bool:
             for rows in self.next():
@@ -172,20 +164,20 @@ class Trials:
                 yield self.waiting.pop(0)
 
 
-def smooth_gaps(data: Data, now: Evaluation) -> FloatArray:
-    """The largest gap (R,) of any label and group by thresholds that are drawn among those about as good as the best.
+def smooth_gaps(data: Data, evaluation: Evaluation) -> FloatArray:
+    """The largest expected gap (R,) of any label and group, with a threshold drawn at random among those about as good as the best.
 
-    The best threshold of a few hundred rows jumps, and the gap with it, when a network hardly changes. The gap of a threshold that is drawn
-    among those within a standard error of the best performance follows the network.
+    With a few hundred rows, the best threshold and its gap jump when a network hardly changes. The expected gap of a threshold drawn among
+    those within a standard error of the best performance changes smoothly with the network.
     """
     if data.classes:
-        return now.gap
-    each = []
+        return evaluation.gap
+    gaps = []
     for rows, label in data.parts:
-        scores = now.scores[:, rows]
+        scores = evaluation.scores[:, rows]
         swept = sweep(scores, label.y, label.codes, label.levels, (label.performance,), weight=label.weight)
         performance = np.nan_to_num(swept.values[label.performance], nan=-np.inf)
-        best = np.minimum(performance.max(-1, keepdims=True), 1.0)  # a perfect network may exceed it by rounding
+        best = np.minimum(performance.max(-1, keepdims=True), 1.0)  # a perfect network may exceed 1 by rounding
         positives = label.y.sum(-1, keepdims=True)
         error = np.sqrt(best * (1 - best) * (1 / positives + 1 / (label.y.shape[-1] - positives))) / 2
         chance = np.clip(1 - (best - performance) / np.maximum(error, FLAT), 0, None)
@@ -194,24 +186,24 @@ def smooth_gaps(data: Data, now: Evaluation) -> FloatArray:
         for r in range(len(scores)):
             below = np.searchsorted(swept.thresholds[r, ::-1], scores[r], side="right")
             decided[r] = np.concatenate([[0.0], np.cumsum(chance[r, ::-1])])[below]
-        each.append(gap_values(label.measure, label.cells(decided)))
-    return largest(np.concatenate(each, axis=-1))
+        gaps.append(gap_values(label.measure, label.cells(decided)))
+    return largest(np.concatenate(gaps, axis=-1))
 
 
 def lowest(data: Data, stop_below: float) -> FloatArray:
-    """The performance (labels, R) that must hold: the goal's minimum, or half of what the original has above chance where it has none.
+    """The minimum performance (labels, R) during fine-tuning: the goal's minimum; without one, halfway between chance and the original.
 
-    Where the original has less, what it has.
+    It is never above the original's performance.
     """
-    start = np.stack([own.performance for own in data.start.each])
-    none = (start + CHANCE) / 2
-    least = none if data.least is None else np.where(np.isnan(data.least), none, data.least)
-    found: FloatArray = np.minimum(np.maximum(least, stop_below), start)
-    return found
+    original = np.stack([result.performance for result in data.start.each])
+    halfway = (original + CHANCE) / 2
+    least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
+    limits: FloatArray = np.minimum(np.maximum(least, stop_below), original)
+    return limits
 
 
 def check_schedule(method: str, settings: Any) -> None:
-    """Raises an error where the settings name an unknown schedule, or give the adaptive one what belongs to the paper's."""
+    """Raises an error for an unknown schedule, and for a setting of the paper's schedule that is given to the adaptive one."""
     pick(f"schedule of {method}", settings.schedule, SCHEDULES)
     if settings.schedule == "adaptive" and getattr(settings, "evals_per_epoch", None) is not None:
         raise BadInput(
@@ -221,21 +213,23 @@ def check_schedule(method: str, settings: Any) -> None:
 
 
 def scheduled_unit(settings: Any) -> str:
-    """What the steps of fine-tuning count."""
+    """The unit of the steps of fine-tuning."""
     return UNIT if settings.schedule == "adaptive" else "epochs"
 
 
 def scheduled_work(task: Task, settings: Any, epochs: int, most: str = "") -> Work:
-    """The work of fine-tuning: of the adaptive schedule, trials of a few mini-batches and one evaluation of all rows, at most."""
+    """The work of fine-tuning: epochs with a few evaluations each, or trials of a few mini-batches and one evaluation each.
+
+    `epochs` is the number in the paper, used if the settings have none.
+    """
     rows = len(task.repair)
     if settings.schedule == "paper":
-        return fine_tuning_work(
-            task, settings.batch, epochs if settings.epochs is None else settings.epochs, settings.evals_per_epoch or EVALS_PER_EPOCH, most
-        )
-    shown = FEW * min(settings.batch, rows) * task.backward
-    return Work(
-        settings.max_steps * (rows + shown), settings.max_steps, f"at most {settings.max_steps} evaluations, each after {FEW} mini-batches"
-    )
+        epochs, batches = epochs if settings.epochs is None else settings.epochs, -(-rows // settings.batch)
+        evaluations = batches // max(1, batches // (settings.evals_per_epoch or EVALS_PER_EPOCH))
+        what = f"{most}{epochs} epochs of fine-tuning with {evaluations} evaluations each"
+        return Work(epochs * rows * (task.backward + evaluations), epochs * evaluations, what)
+    steps, per_trial = settings.max_steps, FEW * min(settings.batch, rows) * task.backward
+    return Work(steps * (rows + per_trial), steps, f"at most {steps} evaluations, each after {FEW} mini-batches")
 
 
 def fixed(
@@ -248,9 +242,10 @@ def fixed(
     least: int = 1,
     stop_below: float | None = None,
 ) -> Steps:
-    """The steps of the paper's schedule: a few evaluations per epoch, of each of which `follow` gets the mini-batches before it too.
+    """The steps of the paper's schedule, with a few evaluations per epoch.
 
-    `epochs` are those of the paper, where the settings have none.
+    `follow` gets each evaluation and the number of mini-batches before it. `epochs` is the number in the paper, used if the settings have
+    none.
     """
     done, epochs = 0, epochs if settings.epochs is None else settings.epochs
     for epoch in range(epochs):
@@ -260,8 +255,8 @@ def fixed(
             step(rows)
             done += 1
             if (k + 1) % every == 0:
-                now = yield Step(done, (epoch + 1, epochs), 1 / len(batches), stop_below=stop_below)
-                follow(now, every)
+                evaluation = yield Step(done, (epoch + 1, epochs), 1 / len(batches), stop_below=stop_below)
+                follow(evaluation, every)
 
 
 def adaptive(
@@ -273,39 +268,38 @@ def adaptive(
     settings: Any,
     stop_below: float = 0.0,
 ) -> Steps:
-    """The steps of fine-tuning whose trials are made by `advance`, which returns False once there are no more epochs.
+    """The steps of fine-tuning whose trials are run by `advance`, which returns False when there are no more epochs.
 
-    `follow` gets the evaluation of every trial, the networks for which it was accepted, and those whose gap did not become smaller.
+    `follow` gets the evaluation of every trial, the networks for which it was accepted, and those whose gap hardly decreased.
     """
-    start, everyone, none = data.start, np.ones(model.size, bool), np.zeros(model.size, bool)
+    no_networks = np.zeros(model.size, bool)
     least = lowest(data, stop_below)
-    begun, signed = smooth_gaps(data, start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
-    coarse = np.abs(data.functional(start)[1]).max(-1) / np.maximum(np.abs(begun), CLOSE)
+    start, signed = smooth_gaps(data, data.start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
+    coarse = np.abs(data.functional(data.start)[1]).max(-1) / np.maximum(np.abs(start), CLOSE)
     controls = [
-        Control(settings.learning_rate, float(gap), signed, not data.moving, float(one)) for gap, one in zip(begun, coarse, strict=True)
+        Control(settings.learning_rate, float(gap), signed, not data.moving, float(share), done=not abs(gap) > 0)
+        for gap, share in zip(start, coarse, strict=True)
     ]
-    for control in controls:
-        control.done = not abs(control.start) > 0
-    model.mark(everyone)
-    for tried in range(1, settings.max_steps + 1):
+    model.mark(~no_networks)
+    for trial in range(1, settings.max_steps + 1):
         optimiser.set_rates(np.array([0.0 if control.done else control.rate for control in controls]))
-        going = advance()
-        progress = (tried, settings.max_steps)
-        now = yield Step(0, progress, of=none)
-        gaps = smooth_gaps(data, now)
-        holds: BoolArray = np.logical_and.reduce(np.stack([own.performance for own in now.each]) >= least, axis=0)
-        accepted, slow, numbers = none.copy(), none.copy(), dict[int, BoolArray]()
+        more = advance()
+        progress = (trial, settings.max_steps)
+        evaluation = yield Step(0, progress, of=no_networks)
+        gaps = smooth_gaps(data, evaluation)
+        holds: BoolArray = np.logical_and.reduce(np.stack([result.performance for result in evaluation.each]) >= least, axis=0)
+        accepted, slow, numbers = no_networks.copy(), no_networks.copy(), dict[int, BoolArray]()
         for r, control in enumerate(controls):
             if control.done:
                 continue
             slow[r] = control.removed(float(gaps[r])) - control.share < LEAST
             accepted[r], number = control.judge(float(gaps[r]), bool(holds[r]))
             if number is not None:
-                numbers[number] = numbers.get(number, none) | (np.arange(model.size) == r)
-        for number, of in numbers.items():
-            yield Step(number, progress, 100 * SHARE, of=of, seen=now)
+                numbers[number] = numbers.get(number, no_networks) | (np.arange(model.size) == r)
+        for number, networks in numbers.items():
+            yield Step(number, progress, 100 * SHARE, of=networks, seen=evaluation)
         model.mark(accepted)
         model.restore(~accepted)
-        follow(now, accepted, slow)
-        if not going or all(control.done for control in controls):
+        follow(evaluation, accepted, slow)
+        if not more or all(control.done for control in controls):
             return

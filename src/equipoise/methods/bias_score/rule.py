@@ -1,8 +1,8 @@
-"""Bias score as a rule for scores alone: the score, corrected by columns that are known at prediction time, against one threshold.
+"""Bias score as a rule for scores without a network: the score, corrected by columns known at prediction time, against one threshold.
 
-It is the rule of `bias_score` with the logit of the given score in place of a network, and with the named columns as features: the chance
-of the label given score and columns, less a cost for the posteriors of the groups. The group itself is not needed. All of it is plain
-numbers, so that the rule is written as JSON, with the encoding of its columns.
+The logit of the given score takes the place of the network, and the named columns are the features: the probability of the label given
+score and columns, less a cost for the posteriors of the groups. The group itself is not needed. The rule consists of plain numbers and is
+saved as JSON, with the encoding of its columns.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 from equipoise.data import Encoder, Scores
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import FloatArray
-from equipoise.methods.bias_problem import Problem, finite_logit
+from equipoise.methods.bias_score.problem import Problem, finite_logit
 from equipoise.methods.rules import Cut, Groups, plain_values
 from equipoise.models import STEEP
 
@@ -26,10 +26,10 @@ Numbers = tuple[float, ...]
 
 @dataclass(frozen=True)
 class GroupHead:
-    """The posterior of the groups among the rows with a label (None: among all), and what each costs."""
+    """The posterior of the groups among the rows with a label (None: among all rows), and the cost of each group."""
 
     label: int | None
-    coefficients: tuple[Numbers, ...]  # (groups, columns + 1), the last that of the logit
+    coefficients: tuple[Numbers, ...]  # (groups, columns + 1), the last for the logit
     intercepts: Numbers
     costs: Numbers
 
@@ -39,14 +39,14 @@ class BiasScoreRule:
     """Positive where the corrected score is at least the threshold. Needs the named columns and no group."""
 
     threshold: Cut
-    groups: Groups  # that it was fitted on, the reference first
-    columns: Groups  # that it reads next to the score
-    numeric: Mapping[str, tuple[float, float]]  # column: mean and scale, by which it is standardised
-    levels: Mapping[str, tuple[str, ...]]  # column: its levels, one 0 or 1 each
-    coefficients: Numbers  # of the label: of the encoded columns, then of the logit of the score
+    groups: Groups  # groups in the repair set, the reference first
+    columns: Groups  # columns read next to the score
+    numeric: Mapping[str, tuple[float, float]]  # column: mean and scale for standardising
+    levels: Mapping[str, tuple[str, ...]]  # column: its levels, one-hot encoded
+    coefficients: Numbers  # of the label's probe: the encoded columns, then the logit of the score
     intercept: float
     heads: tuple[GroupHead, ...]
-    centre: float  # the chance of the label at which a positive decision breaks even
+    centre: float  # the probability of the label at which a positive decision breaks even
     origin: str = "given"
     KIND: ClassVar[str] = KIND
     needs_group: ClassVar[bool] = False
@@ -69,7 +69,7 @@ class BiasScoreRule:
 
     @property
     def encoder(self) -> Encoder:
-        """How its columns become numbers."""
+        """The encoder of its columns."""
         return Encoder(dict(self.numeric), dict(self.levels), self.columns)
 
     def corrected(self, scores: Scores) -> FloatArray:
@@ -84,8 +84,8 @@ class BiasScoreRule:
             posterior = softmax(x @ np.array(head.coefficients).T + np.array(head.intercepts), axis=1)
             share = 1.0 if head.label is None else chance if head.label == 1 else 1 - chance
             value = value - share * (posterior @ np.array(head.costs))
-        found: FloatArray = expit(STEEP * value)
-        return found
+        score: FloatArray = expit(STEEP * value)
+        return score
 
     def decide(self, scores: Scores) -> FloatArray:
         return (self.corrected(scores) >= self.threshold).astype(np.float64)
@@ -102,10 +102,10 @@ class BiasScoreRule:
 
 
 def rule_of(problem: Problem, prices: FloatArray, threshold: float, origin: str) -> BiasScoreRule:
-    """The rule of probes that were fitted to scores and their columns, with these prices (rates, groups)."""
+    """The rule of probes that were fitted to scores and their columns, with these costs (rates, groups)."""
     scores, heads = problem.cohort, problem.heads
-    assert isinstance(scores, Scores)  # of a cohort, a network with heads is given back
-    assert scores.features is not None  # or there was nothing to fit probes to
+    assert isinstance(scores, Scores)  # a cohort gets a network with heads instead
+    assert scores.features is not None  # checked before the probes were fitted
     encoder, task = scores.features.fitted(), heads.task
     return BiasScoreRule(
         threshold,
