@@ -14,14 +14,14 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from equipoise.study import combined_p, opened, read_rows, resampled_t, shared_rows
+from equipoise.study import combined_p, corrected_t_test, open_study, ratio_to_training_rows, read_rows
 
 ORIGINAL = "standard"
 
 
 def interval(values: pd.Series, shared: float) -> str:
     """A mean with its interval."""
-    found = resampled_t(values.to_numpy(dtype=np.float64), shared)
+    found = corrected_t_test(values.to_numpy(dtype=np.float64), shared)
     return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
 
 
@@ -33,7 +33,7 @@ def number(value: float, sign: str = "") -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    study = opened(parser.parse_args().folder)
+    study = open_study(parser.parse_args().folder)
     rows = read_rows(study)
     print("| data, measure | method (minimum performance) | test gap | mean abs. | p | BA ", end="")
     print("| below the limit, mean | abs. gap closed, paired | BA lost, paired | s a split |")
@@ -42,7 +42,7 @@ def main() -> None:
         for measure in study.plan.measures:
             here = rows[(rows["data"] == data.name) & (rows["measure"] == measure)]
             before = here[here["method"] == ORIGINAL].set_index("seed")
-            shared = 0.0 if data.redraw else shared_rows(here)
+            shared = 0.0 if data.redraw else ratio_to_training_rows(here)
             for arm in study.plan.methods:
                 one = here[here["method"] == arm.name].set_index("seed")
                 min_performance = arm.goal(data.name, measure, study.plan.performance).min_performance

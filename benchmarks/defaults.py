@@ -125,7 +125,7 @@ def run_case(case: Case) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     import equipoise as eq
     from equipoise.errors import EquipoiseError
-    from equipoise.measures import gap_values, largest, performance_values, tabulate
+    from equipoise.measures import gap_values, largest_gap, performance_values, tabulate
     from equipoise.models import predict
 
     parts, model = prepared(case)
@@ -151,7 +151,7 @@ def run_case(case: Case) -> list[dict[str, Any]]:
                 row["seconds"] = time.perf_counter() - start
                 scores = predict(found.model, parts.test)
                 cells = tabulate(found.rule.decide(scores), scores.y, scores.attribute)
-                row |= {"gap": float(largest(gap_values(measure, cells))), "performance": float(performance_values(PERFORMANCE, cells))}
+                row |= {"gap": float(largest_gap(gap_values(measure, cells))), "performance": float(performance_values(PERFORMANCE, cells))}
                 row |= {"outcome": str(found.outcome or ""), "took": found.ran, "needs_group": found.rule.needs_group, "problem": ""}
             except EquipoiseError as error:
                 row |= {"seconds": time.perf_counter() - start, "outcome": "refused", "problem": str(error).replace("\n", " ")[:300]}
@@ -185,7 +185,7 @@ def run_all(every: list[Case], workers: int, seconds: float, out: Path) -> pd.Da
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean |gap| and performance of each arm, and how `now` differs from `before` on the same networks."""
-    from equipoise.study import resampled_t
+    from equipoise.study import corrected_t_test
 
     rows = rows.sort_values(["data", "measure"], kind="stable")
     lines = []
@@ -200,7 +200,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 ("|gap| now - before", both["gap"].abs() - both["gap_before"].abs()),
                 ("BA now - before", both["performance"] - both["performance_before"]),
             ):
-                found = resampled_t(change.to_numpy(dtype=np.float64), float(both["shared"].mean()))
+                found = corrected_t_test(change.to_numpy(dtype=np.float64), float(both["shared"].mean()))
                 line[name] = f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
         lines.append(line)
     return pd.DataFrame(lines)

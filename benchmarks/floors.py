@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from equipoise.methods import Goal, select
-from equipoise.study import opened, read_traces
+from equipoise.study import open_study, read_traces
 
 LEAST = (0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84)
 
@@ -26,7 +26,7 @@ def chosen(traces: pd.DataFrame, measure: str, least: float) -> dict[str, float]
 
 
 def main() -> None:
-    study = opened(Path(sys.argv[1]))
+    study = open_study(Path(sys.argv[1]))
     traces = read_traces(study)
     keys = ["data", "measure", "method"]
     cells = [

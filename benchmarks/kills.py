@@ -38,7 +38,7 @@ from torch import nn
 from equipoise import cli
 from equipoise.errors import BadInput
 from equipoise.repair import folder as swapping
-from equipoise.study import opened, read_rows, read_traces
+from equipoise.study import open_study, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
 
 EQUIPOISE = [sys.executable, "-m", "equipoise"]
@@ -264,7 +264,7 @@ def kill_study(times: int, rng: random.Random, home: Path) -> Counts:
 
 def everything(folder: Path) -> pd.DataFrame:
     """All rows and traces of a study but for the timings."""
-    study = opened(folder)
+    study = open_study(folder)
     rows = read_rows(study).drop(columns=list(TIMINGS))
     return rows.merge(read_traces(study), on=["data", "seed", "method", "measure"], how="outer", suffixes=("", "_trace"))
 

@@ -12,7 +12,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 import equipoise as eq
-from equipoise.measures import FloatArray, gap_values, largest, performance_values, tabulate
+from equipoise.measures import FloatArray, gap_values, largest_gap, performance_values, tabulate
 
 Decide = Callable[[eq.Scores], FloatArray]
 Fit = Callable[[], Decide]
@@ -121,7 +121,7 @@ def measured(measure: str, decisions: Any, rows: eq.Cohort | eq.Scores) -> dict[
     """The largest gap, with its sign, and balanced accuracy of decisions or of their probabilities."""
     cells = tabulate(np.asarray(decisions, dtype=np.float64), rows.y, rows.attribute)
     performance = float(performance_values("balanced_accuracy", cells))
-    return {"gap": float(largest(gap_values(measure, cells))), "balanced_accuracy": performance}
+    return {"gap": float(largest_gap(gap_values(measure, cells))), "balanced_accuracy": performance}
 
 
 def _pairs(score: FloatArray) -> FloatArray:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.measures import DECISIONS, Moments, Periods, change_evidence, confidence_sequence, cumulative, first_at
+from equipoise.measures import DECISIONS, Moments, Periods, change_evidence, confidence_sequence, cumulative, first_period
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap
@@ -102,10 +102,10 @@ def monitored(
         _, low, high = single[repetitions:].minus(single[:repetitions]).limits(LEVEL)
         naive.append((low > world.gap) | (high < world.gap))
     return {
-        "change": first_at(evidence.value[:, 0] >= 1 / ALPHA),
-        "level": first_at(np.array(outside)),
-        "shown": first_at(np.array(above)),
-        "naive": first_at(np.array(naive)),
+        "change": first_period(evidence.value[:, 0] >= 1 / ALPHA),
+        "level": first_period(np.array(outside)),
+        "shown": first_period(np.array(above)),
+        "naive": first_period(np.array(naive)),
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.study import Event, narrow, opened, read_plan, read_rows, run_study, with_options
+from equipoise.study import Event, narrow, open_study, read_plan, read_rows, run_study, with_options
 
 
 class TimeIsUp(Exception):
@@ -64,7 +64,7 @@ def main() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         pack(given.out, given.archive)
-    rows = read_rows(opened(given.out))
+    rows = read_rows(open_study(given.out))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     whole = (rows.groupby("seed").size() == len(plan.data) * len(plan.methods)).sum()
     print(

@@ -14,18 +14,27 @@ import numpy as np
 import pandas as pd
 
 from equipoise.report.study_tables import POOLED, pooled_lines
-from equipoise.study import Folder, combined_p, opened, read_pooled, read_rows, read_timings, resampled_t, shared_rows
+from equipoise.study import (
+    StudyFolder,
+    combined_p,
+    corrected_t_test,
+    open_study,
+    ratio_to_training_rows,
+    read_pooled,
+    read_rows,
+    read_timings,
+)
 
 
 def mean(values: pd.Series, shared: float, signed: bool = True) -> str:
     """A mean with its interval; as it is where there is one value."""
-    found, sign = resampled_t(values.to_numpy(dtype=np.float64), shared), "+" if signed else ""
+    found, sign = corrected_t_test(values.to_numpy(dtype=np.float64), shared), "+" if signed else ""
     if np.isnan(found["low"]):
         return f"{found['difference']:{sign}.3f}"
     return f"{found['difference']:{sign}.3f} [{found['low']:{sign}.3f}, {found['high']:{sign}.3f}]"
 
 
-def pooled(study: Folder) -> None:
+def pooled(study: StudyFolder) -> None:
     """One table for all data of a study by folds."""
     frame = read_pooled(study)
     names = [{"gap": "signed gap", "|gap|": "abs. gap"}.get(name, name.replace("|gap|", "abs. gap")) for name in POOLED]
@@ -38,7 +47,7 @@ def pooled(study: Folder) -> None:
     print(f"\n{frame['repeats'].max()} repeats; patients: {patients}")
 
 
-def left(study: Folder) -> None:
+def left(study: StudyFolder) -> None:
     """What methods leave of the original network's signed gap, in one table for all data."""
     rows = read_rows(study)
     seeds = np.sort(rows["seed"].unique())
@@ -47,7 +56,7 @@ def left(study: Folder) -> None:
     print("| mean abs. | p | BA | BA lost, paired |\n" + "|---" * 10 + "|")
     for data in study.plan.data:
         mine = rows[rows["data"] == data.name].set_index(["method", "seed"]).sort_index()
-        before, shared = mine.loc["standard"], shared_rows(mine)
+        before, shared = mine.loc["standard"], ratio_to_training_rows(mine)
         for arm in study.plan.methods:
             one = mine.loc[arm.name]
             means = [(one.loc[some, "gap"].mean(), before.loc[some, "gap"].mean()) for some in (seeds, *halves)]
@@ -67,7 +76,7 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=2, help="leave out methods with fewer splits")
     parser.add_argument("--left", action="store_true", help="what is left of the original's gap, for studies of many splits")
     for folder in parser.parse_args().folders:
-        study = opened(folder)
+        study = open_study(folder)
         if study.plan.protocol == "folds" or parser.parse_args().left:
             (left if parser.parse_args().left else pooled)(study)
             continue
@@ -82,7 +91,7 @@ def main() -> None:
                 one = mine[mine["method"] == arm.name]
                 if len(one) < parser.parse_args().least:
                     continue
-                valid, shared = shared_rows(one, "validation"), shared_rows(one)
+                valid, shared = ratio_to_training_rows(one, "validation"), ratio_to_training_rows(one)
                 print(
                     f"| {arm.name} | {mean(one['valid_gap'], valid)} | {mean(one['gap'], shared)} "
                     f"| {one['gap'].abs().mean():.3f} | {combined_p(one['p_value']):.3f} "

@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
-from equipoise.study import Folder, make_plan, opened, read_rows, read_traces, run_study
+from equipoise.study import StudyFolder, make_plan, open_study, read_rows, read_traces, run_study
 from equipoise.study.plan import tasks_of
 from equipoise.study.rows import TIMINGS
 
@@ -56,7 +56,7 @@ def main() -> int:
             hits += hit
             print(f"kill {kill + 1}: {steps} tasks and {wait:.2f} s on, {done} of {tasks} files are there", flush=True)
         last = run_study(make_plan(PLAN), Path(place) / "cut", runner=runner)
-        same = _same(calm, opened(last.path))
+        same = _same(calm, open_study(last.path))
     verdict = "identical" if same else "DIFFER"
     print(f"{kills} kills, {hits} of them at work, with runner {runner}; {done} of {tasks} files before the last run: rows {verdict}")
     return 0 if same else 1
@@ -81,7 +81,7 @@ def work(plan: str, folder: str, runner: str) -> None:
     run_study(make_plan(json.loads(plan)), folder, runner=runner, progress=lambda event: print(event.done, flush=True))
 
 
-def _same(first: Folder, second: Folder) -> bool:
+def _same(first: StudyFolder, second: StudyFolder) -> bool:
     try:
         pd.testing.assert_frame_equal(*(read_rows(f).drop(columns=list(TIMINGS)) for f in (first, second)), check_exact=True)
         pd.testing.assert_frame_equal(*(read_traces(f) for f in (first, second)), check_exact=True)

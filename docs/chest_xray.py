@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.study import resampled_t, shared_rows
+from equipoise.study import corrected_t_test, ratio_to_training_rows
 
 ROWS = Path(__file__).parents[1] / "results" / "nih-pretrained" / "rows.csv"
 PAGE = ROWS.parent / "README.md"
@@ -62,8 +62,8 @@ def whole(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean(values: "pd.Series[float]", shared: float, signed: bool = True) -> str:
-    """A mean over splits with its interval; `shared` is the share of rows that splits have in common (equipoise.study.shared_rows)."""
-    found, sign = resampled_t(values.to_numpy(dtype=np.float64), shared), "+" if signed else ""
+    """A mean over splits with its interval; `shared` is what `equipoise.study.ratio_to_training_rows` returns."""
+    found, sign = corrected_t_test(values.to_numpy(dtype=np.float64), shared), "+" if signed else ""
     return f"{found['difference']:{sign}.3f} [{found['low']:{sign}.3f}, {found['high']:{sign}.3f}]"
 
 
@@ -75,7 +75,7 @@ def tables(rows: pd.DataFrame) -> Iterator[str]:
             mine = rows[rows["data"] == f"nih-{finding}-{attribute}"].set_index(["method", "seed"]).sort_index()
             before = mine.loc["standard"]
             size = int(mine["size"].iloc[0])
-            shared, repaired = shared_rows(mine), shared_rows(mine, "validation")
+            shared, repaired = ratio_to_training_rows(mine), ratio_to_training_rows(mine, "validation")
             yield f"**EfficientNet-Lite0, {title}, by {attribute}** ({len(before)} splits, {size} px; EOD is the {meaning})"
             yield ""
             yield f"| {' | '.join(HEADER)} |"

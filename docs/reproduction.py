@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.study import Plan, make_plan, opened, published, read_rows, read_timings, resampled_t, summarise
+from equipoise.study import Plan, corrected_t_test, make_plan, open_study, published, read_rows, read_timings, summarise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -260,7 +260,7 @@ def choice(results: Path = RESULTS) -> dict[str, str]:
 
 def _interval(difference: "pd.Series[float]", shared: float) -> str:
     """Mean and 95 % t interval of paired differences, with the variance of splits that share rows."""
-    found = resampled_t(difference.to_numpy(dtype=np.float64), shared)
+    found = corrected_t_test(difference.to_numpy(dtype=np.float64), shared)
     return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
 
 
@@ -290,7 +290,7 @@ def filled(text: str, found: dict[str, str]) -> str:
 
 def collect(source: Path, note: str, results: Path = RESULTS) -> Path:
     """Brings a study from the folder of its run into results/, without networks and traces."""
-    study = opened(source)
+    study = open_study(source)
     rows = read_rows(study)
     wanted = len(study.plan.data) * len(study.plan.measures) * len(study.plan.methods) * study.plan.splits
     if len(rows) != wanted:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import equipoise as eq
-from equipoise.report import Mark, Panel, add_panels, along, line, percents, up
+from equipoise.report import Mark, Panel, add_panels, path_through, percents, x_at, y_at
 
 HEADING = "Share flagged at every threshold"
 
@@ -27,7 +27,7 @@ def flagged(case: eq.Comparison) -> list[Panel]:
         for k, level in enumerate(attribute.levels):
             scores = tried.test.score[attribute.codes == k]
             shares = [float((scores >= cut).mean()) for cut in cuts]
-            marks.append(Mark("curve", line((along(x, 0, 1), up(y, 0, 1)) for x, y in zip(cuts, shares, strict=True)), k, level))
+            marks.append(Mark("curve", path_through((x_at(x, 0, 1), y_at(y, 0, 1)) for x, y in zip(cuts, shares, strict=True)), k, level))
             words.append(f"{level}: {shares[50]:.1%} at 0.5")
         says = f"{HEADING}, {title.lower()}. {'; '.join(words)}."
         panels.append(Panel(title, says, percents("x"), percents("y"), "threshold", "share flagged", tuple(marks)))

@@ -8,7 +8,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.measures import Monitoring
-from equipoise.repair import Contrast
+from equipoise.repair import ScoreComparison
 from equipoise.report.paper import browser as printer
 from support.audits import HOSTILE
 from support.watched_pages import OPEN, PHONE, WIDE, Watched, check_words_stand_out, open_page
@@ -26,7 +26,7 @@ def _audit(seed: int, groups: list[str], gap: float = 0.0, name: str = "y") -> e
 
 
 @pytest.fixture(scope="module")
-def contrast() -> Contrast:
+def contrast() -> ScoreComparison:
     return eq.compare({"Uster": _audit(0, ["F", "M"]), "Chur": _audit(1, ["F", "M"], 0.4)})
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from equipoise.methods import Goal, select
-from equipoise.repair import Comparison, below_limit
-from equipoise.report import write_page
+from equipoise.repair import Comparison, below_upper_bound
+from equipoise.report import write_repair_page
 from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.text import amount, number
 from equipoise.report.wording.names import SHOWN, upper_bound_words
@@ -28,7 +28,7 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
         case: Comparison, *, width: int = 1200, colours: str = "light", folded: bool = False, scripts: bool = True, **options
     ) -> Watched:
         path = tmp_path / "report.html"
-        write_page(case, path, **options)
+        write_repair_page(case, path, **options)
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours, java_script_enabled=scripts)
         contexts.append(context)
         found = Watched(context.new_page())
@@ -56,7 +56,7 @@ def _expected(case: Comparison, goal: Goal) -> list[list[str]]:
         row = trace.iloc[picked.row]
         threshold = "—" if np.isnan(row["threshold"]) else number(row["threshold"], 3)
         met = "yes" if picked.met else "no"
-        below = upper_bound_words(below_limit(case.original.valid, goal, float(row["gap"]), float(row["performance"])))
+        below = upper_bound_words(below_upper_bound(case.original.valid, goal, float(row["gap"]), float(row["performance"])))
         rows.append([f"{int(row['step']):,}", amount(row["gap"], "points"), amount(row["performance"]), threshold, met, below])
     return rows
 

@@ -15,7 +15,7 @@ from lxml import html
 from equipoise import Cohort, cli
 from equipoise.data import hold_out
 from equipoise.repair import folders
-from equipoise.report import p_words
+from equipoise.report import p_value_words
 from support.shown_numbers import (
     NUMBER,
     PATIENTS,
@@ -112,7 +112,7 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
                     wide = [known["after"][f"simultaneous_{end}"] for end in ("low", "high")]
                     assert all(is_near(text, end, 100) for text, end in zip(cells[2].text_content().split(" to "), wide, strict=True))
                     shown = re.findall(r"<?[0-9.]+", cells[3].text_content())
-                    assert shown == [p_words(known[side]["p_adjusted"]) for side in sides]
+                    assert shown == [p_value_words(known[side]["p_adjusted"]) for side in sides]
                     smallest = known["after"]["detectable"]
                     assert cells[4].text_content() == "none" if smallest is None else is_near(cells[4].text_content(), smallest, 100)
                     assert ("shown" in cells[1].get("class", "")) == known["after"]["clear"]
@@ -249,7 +249,7 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
         value, limit = _goal(document, found)[0], document["limit"] if name == "original" else document["methods"][name]["limit"]
         assert value is not None
         assert is_near(numbers[0], abs(value))
-        assert numbers[1:3] == [p_words(_goal_row(document, found)[each]) for each in ("p_value", "p_adjusted")]
+        assert numbers[1:3] == [p_value_words(_goal_row(document, found)[each]) for each in ("p_value", "p_adjusted")]
         if limit is not None:
             assert is_near(numbers[3], -limit["below"])
         seen += 2

@@ -20,7 +20,7 @@ from equipoise.models import HEADS
 from equipoise.repair import Bundle
 from equipoise.repair.verify import sealed
 from support import hospital
-from support.bundles import read_rule
+from support.bundles import rule_in_file
 from support.command import Ran
 from support.facts import says
 from support.published import debias
@@ -123,7 +123,7 @@ def test_scores_and_decisions_without_the_group(run):
     assert list(found.columns) == ["id", "pid", "score", "decision"]
     assert found["id"].tolist() == new["id"].tolist()
     np.testing.assert_allclose(found["score"], _scores(new), atol=1e-7)
-    assert found["decision"].tolist() == (found["score"] >= read_rule(Path("repaired/rule.json")).value).astype(int).tolist()
+    assert found["decision"].tolist() == (found["score"] >= rule_in_file(Path("repaired/rule.json")).value).astype(int).tolist()
     assert 0 < found["decision"].sum() < len(found)
     new.drop(columns=["sex", "id", "pid"]).to_csv("bare.csv", index=False)
     bare = pd.read_csv(io.StringIO(run("bias-gda", "repaired", "bare.csv").out))
@@ -144,7 +144,7 @@ def test_decisions_go_to_a_file_and_json_holds_the_same(run):
 def test_a_rule_by_group_has_one_threshold_per_group(run):
     code, out, _ = run("reject-option", "repaired", "new.csv")
     assert code == 0
-    found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
+    found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), rule_in_file(Path("repaired/rule.json"))
     cut = np.where(new["sex"].isin(rule.favoured), rule.threshold - rule.margin, rule.threshold + rule.margin)
     assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
 
@@ -174,7 +174,7 @@ def test_a_bias_score_equals_that_of_python(run):
 def test_one_threshold_per_group(run):
     code, out, _ = run("group-thresholds", "repaired", "new.csv")
     assert code == 0
-    found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
+    found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), rule_in_file(Path("repaired/rule.json"))
     cut = new["sex"].map(dict(zip(rule.groups, rule.thresholds, strict=True)))
     assert cut.nunique() == 2
     assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
@@ -189,7 +189,7 @@ def test_rows_of_one_group_and_rows_without_a_group_are_decided(run):
     code, out, err = run("reject-option", "repaired", "gap.csv")
     assert code == 0
     assert says(err, 1, "group")
-    first, rule = pd.read_csv(io.StringIO(out)).iloc[0], read_rule(Path("repaired/rule.json"))
+    first, rule = pd.read_csv(io.StringIO(out)).iloc[0], rule_in_file(Path("repaired/rule.json"))
     assert first["decision"] == int(first["score"] >= rule.threshold)
 
 

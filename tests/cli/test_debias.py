@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from equipoise import Cohort
 from equipoise.data import hold_out, sha256
 from equipoise.models import READ_IS_NOT_USED, load_exported, predict
-from equipoise.report import p_words
+from equipoise.report import p_value_words
 from support import hospital
 from support.facts import says
 from support.hospital import FAST, IMAGES, QUICK, ROLES, TABLE
@@ -211,7 +211,7 @@ def test_gaps_are_next_to_their_p_values_and_the_best_rule(table, monkeypatch):
     ):
         line = next(line for line in second.splitlines() if line.strip().startswith(name))
         eod = found["eod"]
-        p = [p_words(eod[name]) for name in ("p_value", "p_adjusted")]
+        p = [p_value_words(eod[name]) for name in ("p_value", "p_adjusted")]
         assert line.split()[-4:] == [f"{abs(eod['value']):.3f}", *p, f"{-limit['below']:+.3f}"]
         assert limit["below"] >= -1e-12  # the same scores
         assert limit["performance"] == pytest.approx(found["balanced_accuracy"]["value"] + limit["below"])

@@ -14,7 +14,7 @@ from equipoise.methods import Note
 from equipoise.models import HEADS, predict
 from equipoise.report import note_words
 from support import hospital
-from support.bundles import read_rule
+from support.bundles import rule_in_file
 from support.facts import says
 from support.hospital import FAST, TABLE
 
@@ -127,7 +127,7 @@ def test_honest_selection_reports_the_cross_fitted_correction(table):
 @pytest.mark.parametrize(("option", "least"), [(["--no-group-worse"], None), (["--min-rate", "tpr=0.8"], 0.8)])
 def test_no_group_falls_below_the_kept_rate(table, option, least):
     assert table(*TABLE, "--method", "group-thresholds", "--no-onnx", "--draws", 20, *option).code == 0
-    run, rule = json.loads(Path("repaired/run.json").read_text()), read_rule(Path("repaired/rule.json"))
+    run, rule = json.loads(Path("repaired/run.json").read_text()), rule_in_file(Path("repaired/rule.json"))
     assert run["met"] is None  # the goal has no maximum gap
     assert run["goal"]["keep"] == {"tpr": least or "before"}
     model, (frame, x, _) = hospital.network("build").eval(), hospital.patients()

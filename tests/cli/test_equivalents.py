@@ -22,7 +22,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "data cache": data.image_caches,  # and data.clear_caches
     "study list": study.read_plan,
     "study run": study.run_study,
-    "study show": study.opened,
+    "study show": study.open_study,
 }
 SCRIPTS = {"demo"}  # runs other commands on simulated data
 

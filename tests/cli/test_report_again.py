@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.report import paper, write_page
+from equipoise.report import paper, write_repair_page
 from support.audits import frame_of
 from support.cases import small_case
 from support.facts import says
@@ -46,7 +46,7 @@ def test_the_overview_of_several_labels_is_made_again_with_its_pages(audited):
 
 
 def test_the_report_of_a_repair_is_printed_from_its_folder(audited):
-    write_page(small_case(rows=200), Path("repaired/report.html"))
+    write_repair_page(small_case(rows=200), Path("repaired/report.html"))
     assert audited("report", "repaired", "--pdf", "short.pdf", "--report", "copy.html").code == 0
     assert Path("copy.html").read_bytes() == Path("repaired/report.html").read_bytes()
     short = Path("short.pdf").read_text()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
-from equipoise.data.attribute import joined, main_group, patients_varying, resolve_conflicts, varying_units
+from equipoise.data.attribute import intersection_name, main_group, patients_varying, resolve_conflicts, varying_units
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, moments_of, units_of
 from support.facts import facts
@@ -176,17 +176,17 @@ names = st.text(st.sampled_from('ab &"'), min_size=1, max_size=6)
 
 @given(st.lists(st.tuples(names, names), min_size=2, max_size=6, unique=True))
 def test_different_intersections_have_different_names(pairs):
-    assert len({joined(pair) for pair in pairs}) == len(pairs)
+    assert len({intersection_name(pair) for pair in pairs}) == len(pairs)
 
 
 @given(st.lists(st.lists(names, min_size=3, max_size=3).map(tuple), min_size=2, max_size=5, unique=True))
 def test_different_intersections_of_three_attributes_have_different_names(triples):
-    assert len({joined(triple) for triple in triples}) == len(triples)
+    assert len({intersection_name(triple) for triple in triples}) == len(triples)
 
 
 @given(st.lists(names, min_size=2, max_size=4, unique=True))
 def test_an_intersection_never_has_the_name_of_one_of_its_attributes(columns):
-    assert joined(columns) not in columns
+    assert intersection_name(columns) not in columns
 
 
 def test_groups_with_an_ampersand_are_kept_apart():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Geometry, Images, Limit, with_headers
+from equipoise.data import Cohort, Geometry, ImageLimit, Images, add_dicom_columns
 from equipoise.data.decode import attempt, decode
 from equipoise.data.dicom import age_in_years, header, is_dicom, read_pixels
 from equipoise.data.faults import Broken
@@ -218,7 +218,7 @@ def test_headers_that_cannot_be_read_are_all_listed(tmp_path):
     (tmp_path / "a.dcm").write_bytes(b"nothing")
     (tmp_path / "b.dcm").write_bytes(_dicom(PatientAge="999Y"))
     (tmp_path / "c.dcm").write_bytes(_dicom().replace(b"DICM", b"DICX"))
-    filled, broken = with_headers(pd.DataFrame({"image": list("abc")}), sorted(tmp_path.glob("*.dcm")))
+    filled, broken = add_dicom_columns(pd.DataFrame({"image": list("abc")}), sorted(tmp_path.glob("*.dcm")))
     assert {at: (one.kind, Path(one.name).name) for at, one in broken.items()} == {0: ("damaged", "a.dcm"), 2: ("damaged", "c.dcm")}
     assert filled["age"].isna().tolist() == [True, False, True]
 
@@ -229,7 +229,7 @@ def test_only_missing_columns_come_from_the_headers(tmp_path):
     (tmp_path / "c").write_bytes(b"")
     frame = pd.DataFrame({"image": ["a", "b", "c", "d"], "sex": ["woman", "man", None, None]})
     seen: list[int] = []
-    filled, broken = with_headers(frame, [tmp_path / name for name in frame["image"]], seen.append)
+    filled, broken = add_dicom_columns(frame, [tmp_path / name for name in frame["image"]], seen.append)
     assert filled["sex"].tolist()[:2] == ["woman", "man"]
     assert filled["age"].tolist()[0] == 45.0
     assert filled["age"].isna().tolist() == [False, True, True, True]
@@ -240,7 +240,7 @@ def test_only_missing_columns_come_from_the_headers(tmp_path):
     }
     assert sum(seen) == 4
     assert list(frame.columns) == ["image", "sex"]
-    whole, none = with_headers(filled, ["nowhere"] * 4)  # nothing is lacking, so no file is opened
+    whole, none = add_dicom_columns(filled, ["nowhere"] * 4)  # nothing is lacking, so no file is opened
     assert (whole.equals(filled), none) == (True, {})
 
 
@@ -272,7 +272,7 @@ def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
 
 
 def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
-    found = attempt(content, partial(decode, geometry=Geometry((8, 8)), limit=Limit(pixels)), Limit(pixels))
+    found = attempt(content, partial(decode, geometry=Geometry((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels))
     return (found.kind, found.reason) if isinstance(found, Broken) else ("", "")
 
 
@@ -311,9 +311,9 @@ def test_inflating_a_deflated_file_stops_at_the_limit(where, small, tmp_path):
     assert _wrong(deflated(4_000)) == ("", "")
     (tmp_path / "bomb.dcm").write_bytes(bomb)
     with pytest.raises(BadInput, match="inflates"):
-        header(tmp_path / "bomb.dcm", Limit(10_000))
+        header(tmp_path / "bomb.dcm", ImageLimit(10_000))
     (tmp_path / "fine.dcm").write_bytes(deflated(4_000))
-    assert header(tmp_path / "fine.dcm", Limit(10_000))["patient"] is None
+    assert header(tmp_path / "fine.dcm", ImageLimit(10_000))["patient"] is None
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
@@ -382,7 +382,7 @@ def test_headers_that_name_other_patients_than_the_table_are_warned_about(tmp_pa
             files[-1].write_bytes(_dicom(PatientID=patient, PatientSex="F"))
         caplog.clear()
         frame = pd.DataFrame({"image": [file.name for file in files], "pid": table})
-        assert with_headers(frame, files, patient="pid")[0]["sex"].tolist() == ["F"] * 4
+        assert add_dicom_columns(frame, files, patient="pid")[0]["sex"].tolist() == ["F"] * 4
         return caplog.text
 
     assert said(*table) == ""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from equipoise.data import MAX_PIXELS, Geometry, Images, Limit
+from equipoise.data import MAX_PIXELS, Geometry, ImageLimit, Images
 from equipoise.data.decode import attempt, convert, decode
 from equipoise.errors import BadInput
 from support.facts import facts, says
@@ -90,7 +90,7 @@ def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, mon
     path = tmp_path / "large.png"
     path.write_bytes(_bytes(4) + bytes(1000))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: pytest.fail("read"))
-    assert attempt(path, partial(decode, geometry=Geometry((4, 4)), limit=Limit(100)), Limit(100)).kind == "too large"
+    assert attempt(path, partial(decode, geometry=Geometry((4, 4)), limit=ImageLimit(100)), ImageLimit(100)).kind == "too large"
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "1", "CMYK", "I;16", "F", "L"])
@@ -106,7 +106,7 @@ def test_gray_does_not_depend_on_the_block_size(mode, monkeypatch):
 
 
 def test_large_images_are_decoded_one_at_a_time():
-    limit, inside, most = Limit(1000, threads=8), [0], [0]
+    limit, inside, most = ImageLimit(1000, threads=8), [0], [0]
     lock = threading.Lock()
 
     def work(size: int) -> None:

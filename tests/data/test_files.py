@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from equipoise.data import check_writable, read_table, replacing, user_cache, write_text
+from equipoise.data import atomic_path, check_writable, read_table, user_cache, write_text
 from equipoise.data.files import locate, read_bytes
 from equipoise.errors import BadInput
 from support.facts import facts, suggests
@@ -116,7 +116,7 @@ def test_an_exception_while_writing_leaves_the_old_file_and_nothing_else(tmp_pat
     target.write_text("old")
 
     def half_written() -> None:
-        with replacing(target) as temporary:
+        with atomic_path(target) as temporary:
             temporary.write_text("half of the n")
             raise RuntimeError("crash")
 
@@ -130,7 +130,7 @@ def test_the_old_file_exists_until_the_new_one_is_complete(tmp_path: Path):
     target = tmp_path / "result.json"
     target.write_text("old")
     with target.open() as reader:
-        with replacing(target) as temporary:
+        with atomic_path(target) as temporary:
             temporary.write_text("new")
             assert target.read_text() == "old"
             assert temporary.parent == tmp_path  # a rename across file systems would not be atomic
@@ -197,7 +197,7 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     def full() -> None:
-        with replacing(tmp_path / "decisions.csv") as temporary:
+        with atomic_path(tmp_path / "decisions.csv") as temporary:
             temporary.unlink()
             temporary.symlink_to("/dev/full")
             temporary.write_text("x" * 100)
@@ -212,8 +212,8 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
 def test_temporary_files_of_killed_processes_are_removed_and_those_of_running_ones_stay(tmp_path):
     for name in ("decisions.csv.abcdefgh", "other.csv.abcdefgh"):
         (tmp_path / f".equipoise.{name}.tmp").write_text("r1,0.5,1")
-    with replacing(tmp_path / "decisions.csv") as running:
-        with replacing(tmp_path / "decisions.csv") as temporary:
+    with atomic_path(tmp_path / "decisions.csv") as running:
+        with atomic_path(tmp_path / "decisions.csv") as temporary:
             temporary.write_text("second")
         assert running.exists()
         assert (tmp_path / "decisions.csv").read_text() == "second"

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 import equipoise as eq
-from equipoise.data import XRAY_RANGE, Cohort, Geometry, Images, of_view
+from equipoise.data import XRAY_RANGE, Cohort, Geometry, Images, is_view
 from equipoise.data.decode import decode as decoded
 from equipoise.errors import BadInput
 from support.facts import facts, suggests
@@ -265,7 +265,7 @@ def test_rows_find_their_images_by_name_and_never_by_position(tmp_path):
 def test_only_frontal_views_are_kept(tmp_path):
     _folder(tmp_path, {f"{k:03}.png": k for k in range(8)})
     views = ["PA", "ap", "LL", "LATERAL", "AP PORTABLE", "Frontal", None, "PARASAGITTAL"]
-    assert of_view(pd.Series(views)).tolist() == [True, True, False, False, True, True, False, False]
+    assert is_view(pd.Series(views)).tolist() == [True, True, False, False, True, True, False, False]
     cohort = _cohort(_frame(8, view=views, sex=["F", "M"] * 4, pid=list("abcdefgh")), tmp_path, view="view")
     assert cohort.ids.tolist() == ["000.png", "001.png", "004.png", "005.png"]
     with pytest.raises(BadInput, match="frontal"):

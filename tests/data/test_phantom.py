@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from equipoise.data import MEAN, SD, Scores, phantom
+from equipoise.data import MEAN, STD, Scores, phantom
 from equipoise.data.sets.anatomy import POSES, TRAITS
 from equipoise.data.sets.phantom import CHUNK, expose, latents, phantom_parts
 from equipoise.errors import BadInput
@@ -30,7 +30,7 @@ def oracle_gap(scores: Scores) -> float:
 
 
 def film(cohort) -> np.ndarray:  # type: ignore[no-untyped-def,type-arg]
-    return (cohort.inputs[:, 0] * SD + MEAN).numpy()
+    return (cohort.inputs[:, 0] * STD + MEAN).numpy()
 
 
 def test_one_seed_one_cohort() -> None:

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from equipoise.data import Cohort, Geometry, Images, preprocessing_of
+from equipoise.data import Cohort, Geometry, Images, make_preprocessing
 from equipoise.errors import BadInput
 from equipoise.models import predict
 from equipoise.models.vision import import_torchvision
@@ -193,7 +193,7 @@ def test_gray_images_of_a_colour_network_are_kept_as_one_channel_and_coloured_on
 )
 def test_conflicting_options_are_refused(options, parts):
     with pytest.raises(BadInput, match=facts(*parts)):
-        preprocessing_of(**options)
+        make_preprocessing(**options)
 
 
 def test_a_resize_without_a_crop_refuses_images_that_are_not_square(folder):

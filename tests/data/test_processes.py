@@ -11,7 +11,7 @@ from PIL import Image
 
 from equipoise.data import Images, image_cache, image_rows
 from equipoise.data.decode import decode
-from equipoise.data.faults import Limit, NoRoom
+from equipoise.data.faults import ImageLimit, NoRoom
 from equipoise.data.image_rows import Gone, Processes, fill_mapped
 from equipoise.data.preprocessing import Geometry
 
@@ -92,7 +92,7 @@ def test_a_process_returns_raises_and_is_gone_after_it_ends():
 
 def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], tmp_path: Path):
     np.save(tmp_path / "out.npy", np.zeros((2, 8, 8), np.uint8))
-    large = Limit(threads=10**8)  # so many threads that any image is above the share of one
+    large = ImageLimit(threads=10**8)  # so many threads that any image is above the share of one
     with large.room(100):
         pass
     elsewhere = pickle.loads(pickle.dumps(large))
@@ -100,6 +100,6 @@ def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], t
         pass
     found = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE, limit=elsewhere), elsewhere)
     assert (found.remaining, found.broken) == ([0, 1], {})
-    done = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE), Limit())
+    done = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE), ImageLimit())
     assert done.remaining == []
     assert np.array_equal(np.load(tmp_path / "out.npy")[1], decode(files[1], SIZE))

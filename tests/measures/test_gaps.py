@@ -11,11 +11,11 @@ from equipoise.measures import (
     MEASURES,
     QUOTIENTS,
     RATES,
+    canonical_name,
     gap_values,
     is_quotient,
     labels_needed,
     meaning,
-    named,
     sweep,
     tabulate,
     terms,
@@ -46,8 +46,8 @@ WEIGHTS = st.dictionaries(st.sampled_from(list(RATES)), st.floats(-4, 4).filter(
     ],
 )
 def test_one_measure_has_one_name(given_, name: str):
-    assert named(given_) == name
-    assert named(name) == name
+    assert canonical_name(given_) == name
+    assert canonical_name(name) == name
     assert Goal(given_).measure == name
     assert Goal(given_) == Goal(name)
 
@@ -55,7 +55,7 @@ def test_one_measure_has_one_name(given_, name: str):
 @given(weights=WEIGHTS, sample=samples(missing=True))
 def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample: Sample):
     cells = tabulate(sample.score, sample.y, sample.attribute)
-    name = named(weights)
+    name = canonical_name(weights)
     assert dict(terms(name)) == pytest.approx(weights, rel=1e-11)
     single = {"selection": "spd", "tpr": "eod", "fpr": "fpr_gap"}
     expected = sum(w * gap_values(single[rate], cells) for rate, w in weights.items())
@@ -68,20 +68,20 @@ def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample
 
 def test_what_is_no_measure_is_said_with_the_rates_and_an_example():
     with pytest.raises(UnknownName, match=suggests("eod")):
-        named("eodd")
+        canonical_name("eodd")
     with pytest.raises(UnknownName, match=suggests("fpr")):
-        named("tpr-frp")
+        canonical_name("tpr-frp")
     with pytest.raises(UnknownName, match=facts("ppv")):
-        named({"ppv": 1.0})
+        canonical_name({"ppv": 1.0})
     for text in ("", "tpr fpr", "tpr+-fpr", "2*", "tpr-", "0.5", "ppv_gap + eod"):
         with pytest.raises(BadInput):
-            named(text)
+            canonical_name(text)
     with pytest.raises(BadInput, match=facts("tpr-tpr")):
-        named("tpr-tpr")
+        canonical_name("tpr-tpr")
     with pytest.raises(BadInput, match="nan"):
-        named({"tpr": float("nan")})
+        canonical_name({"tpr": float("nan")})
     with pytest.raises(BadInput, match=facts("'1'")):
-        named({"tpr": "1"})  # type: ignore[dict-item]
+        canonical_name({"tpr": "1"})  # type: ignore[dict-item]
     with pytest.raises(UnknownName, match=suggests("ppv_gap")):
         Goal("ppv")
 

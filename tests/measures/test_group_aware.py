@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, RATES, gap_values, largest, performance_values, tabulate, terms, upper_bound
+from equipoise.measures import GAPS, RATES, gap_values, largest_gap, performance_values, tabulate, terms, upper_bound
 from equipoise.measures.group_aware import has_upper_bound
 from equipoise.methods import Goal, equalised_odds, group_thresholds
 from support.facts import facts
@@ -67,7 +67,7 @@ def test_no_choice_of_a_threshold_a_group_is_beyond_it(measure: str):
     cuts = [np.append(np.unique(score[code == k]), 2.0) for k in range(3)]
     decided = np.array([score >= np.array(cut)[code] for cut in product(*cuts)]).astype(float)
     cells = tabulate(decided, y, attribute)
-    gap, performance = np.abs(largest(gap_values(measure, cells))), performance_values("balanced_accuracy", cells)
+    gap, performance = np.abs(largest_gap(gap_values(measure, cells))), performance_values("balanced_accuracy", cells)
     best = upper_bound(score, y, code, attribute.levels, measure, "balanced_accuracy", gap)
     assert (performance <= best + 1e-12).all()
     assert upper_bound(score, y, code, attribute.levels, measure, "balanced_accuracy", [2.0])[0] == pytest.approx(performance.max())

@@ -12,7 +12,7 @@ from equipoise.measures import (
     GAPS,
     gap_values,
     labels_needed,
-    largest,
+    largest_gap,
     performance_functional,
     require_cells,
     tabulate,
@@ -127,8 +127,8 @@ def test_an_empty_cell_is_nan_and_named_never_zero():
 
 
 def test_largest_is_signed_and_passes_over_groups_without_a_value():
-    assert largest(np.array([0.1, -0.4, np.nan])) == -0.4
-    assert np.isnan(largest(np.array([np.nan, np.nan])))
+    assert largest_gap(np.array([0.1, -0.4, np.nan])) == -0.4
+    assert np.isnan(largest_gap(np.array([np.nan, np.nan])))
 
 
 def test_a_measure_is_a_line_of_data(monkeypatch: pytest.MonkeyPatch):

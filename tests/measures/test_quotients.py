@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, furthest, gap_values, linearised, predictive, sweep, tabulate
+from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, predictive, sweep, tabulate, worst_gap
 from equipoise.measures.functional import gap_functional
 from equipoise.repair import audit
 from support.facts import facts, says
@@ -53,9 +53,9 @@ def test_values_are_those_of_scikit_learn(measure: str, sample: Sample, cut: flo
     expected = _by_hand(measure, decisions, sample)
     np.testing.assert_allclose(_counted(measure, decisions, sample), expected, atol=1e-12)
     np.testing.assert_allclose(gap_values(measure, cells), expected, atol=1e-12)
-    assert np.isnan(furthest(measure, cells)) == (not _told(measure, decisions, sample))
+    assert np.isnan(worst_gap(measure, cells)) == (not _told(measure, decisions, sample))
     if _told(measure, decisions, sample):
-        assert abs(furthest(measure, cells)) == pytest.approx(np.abs(expected).max(), abs=1e-12)
+        assert abs(worst_gap(measure, cells)) == pytest.approx(np.abs(expected).max(), abs=1e-12)
 
 
 @pytest.mark.parametrize("measure", QUOTIENTS)
@@ -187,5 +187,5 @@ def test_a_group_of_which_hardly_anybody_is_decided_positive_is_no_way_to_a_smal
     first = np.tile([1, 1, 1, 0, 0, 0], 2)  # half of them are right
     cells = tabulate([*first, *first, *(np.arange(12) < few)], y, three)
     assert gap_values("ppv_gap", cells).tolist() == pytest.approx([0.0, 0.5 if few else np.nan], nan_ok=True)
-    assert float(furthest("ppv_gap", cells)) == pytest.approx(0.5 if few == 5 else np.nan, nan_ok=True)
-    assert furthest("eod", cells) == pytest.approx(few / 6 - 0.5)
+    assert float(worst_gap("ppv_gap", cells)) == pytest.approx(0.5 if few == 5 else np.nan, nan_ok=True)
+    assert worst_gap("eod", cells) == pytest.approx(few / 6 - 0.5)

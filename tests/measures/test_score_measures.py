@@ -8,7 +8,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.errors import BadInput
-from equipoise.measures import OF_ALL, SCORE_MEASURES, Threshold
+from equipoise.measures import OVERALL_SCORE_MEASURES, SCORE_MEASURES, Threshold
 from support.facts import facts, says
 
 COUNTS = ("n", "positives", "negatives", "sampled", "few", "note")  # of rows, or about them
@@ -40,7 +40,7 @@ def test_every_group_and_all_rows_have_every_measure() -> None:
         assert (found.groups[f"{name}_low"] <= found.groups[name]).all()
         assert (found.groups[name] <= found.groups[f"{name}_high"]).all()
     assert (found.groups["calibration_error_expected_low"] < found.groups["calibration_error_expected_high"]).all()
-    for name in OF_ALL:
+    for name in OVERALL_SCORE_MEASURES:
         assert found[name].low < found[name].value < found[name].high
     assert list(found.groups.columns[-2:]) == ["few", "note"]
     assert sorted(found.curves["attribute"].unique()) == ["all", "sex", "sex & site", "site"]

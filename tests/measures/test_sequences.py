@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.measures import DECISIONS, Moments, Periods, SignedSum, change_evidence, confidence_sequence, cumulative, first_at
+from equipoise.measures import DECISIONS, Moments, Periods, SignedSum, change_evidence, confidence_sequence, cumulative, first_period
 
 SIGNS, ALPHA = {"tpr": 1.0}, 0.05
 
@@ -37,10 +37,10 @@ def test_a_stable_gap_that_is_audited_fifty_times_raises_few_alarms(rates, sizes
         _, low, high = confidence_sequence(gaps(so_far, repetitions), ALPHA)
         missed.append((low > rates[1] - rates[0]) | (high < rates[1] - rates[0]))
     evidence = change_evidence(Periods.of(found, SIGNS, (2, repetitions)), ALPHA).value[:, 0]
-    assert (first_at(np.array(missed)) >= 0).mean() <= 0.05
-    assert (first_at(evidence >= 1 / ALPHA) >= 0).mean() <= 0.05
+    assert (first_period(np.array(missed)) >= 0).mean() <= 0.05
+    assert (first_period(evidence >= 1 / ALPHA) >= 0).mean() <= 0.05
     naive = [gaps(own, repetitions).limits(0.95) for own in found]
-    outside = first_at(np.array([(low > rates[1] - rates[0]) | (high < rates[1] - rates[0]) for _, low, high in naive]))
+    outside = first_period(np.array([(low > rates[1] - rates[0]) | (high < rates[1] - rates[0]) for _, low, high in naive]))
     assert (outside >= 0).mean() > 0.15  # what repeated tests at 5 % would do
 
 
@@ -48,7 +48,7 @@ def test_a_gap_that_appears_is_reported_and_dated():
     repetitions = 100
     rates = np.array([[0.8, 0.8]] * 10 + [[0.8, 0.6]] * 10)
     found = change_evidence(Periods.of(periods(rates, (200, 200), repetitions), SIGNS, (2, repetitions)), ALPHA)
-    first = first_at(found.value[:, 0] >= 1 / ALPHA)
+    first = first_period(found.value[:, 0] >= 1 / ALPHA)
     assert np.quantile(first, [0.1, 0.9]).tolist() == pytest.approx([10, 11], abs=1.01)
     assert (found.since[-1, 0] == 10).mean() > 0.9
     assert np.mean(found.before[-1]) == pytest.approx(0.0, abs=0.01)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Reading, Scores, batches, read_scores, scan, scan_scores, stored
+from equipoise.data import ReadOptions, Scores, batches, read_scores, scan, scan_scores, stored
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, audit_scores, large_samples, streamed
@@ -145,7 +145,7 @@ def labels(table, tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFram
     return frame, path
 
 
-READING = Reading(labels=list(LABELS), group=["sex", "race"], patient="patient")
+READING = ReadOptions(labels=list(LABELS), group=["sex", "race"], patient="patient")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch import nn
 from equipoise import Cohort, cli
 from equipoise.data import MISSING, Parts
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
-from equipoise.methods import METHODS, Candidate, Goal, check_cells, settings_of
+from equipoise.methods import METHODS, Candidate, Goal, check_cells, make_settings
 from equipoise.models import predict
 from support import hospital
 from support.facts import facts, says
@@ -323,4 +323,4 @@ def test_arguments_the_wrong_way_round_are_told():
 def test_numbers_that_no_method_can_work_with(method, setting):
     [(name, value)] = setting.items()
     with pytest.raises(BadInput, match=facts(value, f"{method}.{name}")):
-        settings_of(method, setting)
+        make_settings(method, setting)

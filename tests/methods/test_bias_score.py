@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
-from equipoise.methods import METHODS, Goal, Rng, settings_of
+from equipoise.methods import METHODS, Goal, Rng, make_settings
 from equipoise.methods.bias_score import method as bias_score
 from equipoise.methods.bias_score import problem as bias_problem
 from equipoise.methods.bias_score import programs
@@ -214,9 +214,9 @@ def test_it_says_what_it_read_and_refuses_what_it_cannot_do():
     assert list(probes.numbers["multipliers"]) == ["F"]
     assert (chosen.kind, chosen.numbers["folds"]) == ("chosen_on_held_out_rows", 5)
     with pytest.raises(UnknownName, match="depth"):
-        settings_of("bias-score", {"depth": "deep"})
+        make_settings("bias-score", {"depth": "deep"})
     with pytest.raises(BadInput, match=facts("folds", 2)):
-        settings_of("bias-score", {"folds": 1})
+        make_settings("bias-score", {"folds": 1})
     with pytest.raises(BadInput, match=r"model\.float\(\)"):
         debias(copy.deepcopy(model).half(), parts.valid, method="bias-score", measure="spd")
 
@@ -333,7 +333,7 @@ def test_pixels_that_differ_by_rounding_have_the_same_logit_and_onnx_agrees(tmp_
 def test_the_trace_has_the_values_of_the_networks_that_would_be_delivered():
     cohort = _cohort(900, seed=4)
     model = Plain(3)
-    fit = METHODS["bias-score"].run(model, cohort, Goal("spd", max_loss=0.1), settings_of("bias-score", {"steps": 6}), Rng((0,)), None)
+    fit = METHODS["bias-score"].run(model, cohort, Goal("spd", max_loss=0.1), make_settings("bias-score", {"steps": 6}), Rng((0,)), None)
     assert len(fit.steps) == len(fit.trace)
     for step, row in zip(fit.steps, fit.trace.itertuples(), strict=True):
         scores = predict(model if step.model is None else step.model, cohort)

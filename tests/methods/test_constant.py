@@ -20,8 +20,8 @@ from equipoise.methods import (
     Rng,
     Step,
     debias,
+    make_settings,
     run_many,
-    settings_of,
     step_decisions,
 )
 from equipoise.methods.constant import constant, refused
@@ -82,7 +82,7 @@ def test_what_a_method_delivers_is_never_constant(always: str, selection: str):
 def test_bias_score_never_chooses_a_step_that_is_constant(rows: int):
     """Few rows, hardly anything to tell, and a minimum performance that any decision has: step 1, or 6, would decide the same for all."""
     cohort, model = biased_cohort(rows, 0), trained("mlp")[0]
-    settings = settings_of("bias-score", {"folds": 2, "steps": 6})
+    settings = make_settings("bias-score", {"folds": 2, "steps": 6})
     found = METHODS["bias-score"].run(model, cohort, Goal("spd", min_performance=0.0), settings, Rng((0,)), None)
     made = found.rule.decide(predict(model if found.model is None else found.model, cohort))
     assert not constant(made, cohort.attribute.codes)

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
-from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
+from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest_gap, performance_values
 from equipoise.methods import METHODS, Goal, Outcome, run_many
 from equipoise.methods.cross_fitted import _halves, aligned, rungs
 from equipoise.methods.evidence import Evidence
@@ -42,7 +42,7 @@ def _evidence(rng: np.random.Generator, goal: Goal, steps: int = 3, n: int = 900
 def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, performance: str):
     found = _evidence(np.random.default_rng(0), Goal(measure, performance))
     drawn = [bootstrap_cells(f, found.y, found.codes, found.levels, found.units, draws=3000, seed=1) for f in found.f]
-    gaps = np.stack([largest(gap_values(measure, cells)) for cells in drawn])
+    gaps = np.stack([largest_gap(gap_values(measure, cells)) for cells in drawn])
     performances = np.stack([performance_values(performance, cells) for cells in drawn])
     np.testing.assert_allclose(found.gap_se(), gaps.std(1), rtol=0.08)
     np.testing.assert_allclose(found.performance_se(), performances.std(1), rtol=0.08)

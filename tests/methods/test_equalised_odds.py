@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Rule, tabulate
-from equipoise.methods import EqualisedOdds, Goal, rule_to_dict, settings_of
+from equipoise.methods import EqualisedOdds, Goal, make_settings, rule_to_dict
 from equipoise.methods.equalised_odds import Settings, Steps, fit
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
@@ -243,7 +243,7 @@ def test_a_rule_survives_json():
 
 def test_bad_settings_and_empty_cells():
     with pytest.raises(UnknownName, match=suggests("threshold")):
-        settings_of("equalised-odds", {"treshold": 0.5})
+        make_settings("equalised-odds", {"treshold": 0.5})
     with pytest.raises(UnknownName, match=facts("score", "threshold")):
         Settings(base="hard")
     with pytest.raises(BadInput, match=facts("threshold", 1.5)):

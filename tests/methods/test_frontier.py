@@ -9,7 +9,7 @@ from torch import nn
 
 from equipoise.data import Scores
 from equipoise.measures import at_threshold, gap_values, performance_values, tabulate
-from equipoise.methods import METHODS, Fit, Goal, settings_of, step_decisions
+from equipoise.methods import METHODS, Fit, Goal, make_settings, step_decisions
 from equipoise.methods.contract import Rng
 from equipoise.methods.frontier import SHARES, half_rows, windows
 from equipoise.models import ReadOnce, bias_scores, predict
@@ -28,7 +28,7 @@ def _scores(n: int, groups: int = 2, seed: int = 0, digits: int = 6) -> Scores:
 def _frontier(name: str, scores: Scores, goal: Goal) -> Fit:
     found = METHODS[name].frontier
     assert found is not None
-    return found(scores, goal, settings_of(name, {}))
+    return found(scores, goal, make_settings(name, {}))
 
 
 def _cells(rule, scores: Scores):
@@ -39,7 +39,7 @@ def _cells(rule, scores: Scores):
 @pytest.mark.parametrize("groups", [2, 3])
 def test_every_row_of_the_trace_is_a_rule_and_the_last_is_the_goals_own(name, groups):
     scores, goal = _scores(300, groups), Goal("eod", max_loss=0.05)
-    own, found = METHODS[name].run(scores, goal, settings_of(name, {})), _frontier(name, scores, goal)
+    own, found = METHODS[name].run(scores, goal, make_settings(name, {})), _frontier(name, scores, goal)
     assert found.trace["step"].tolist() == list(range(len(SHARES) + 2))
     assert len(found.steps) == len(found.trace)
     assert (found.rule, found.goal, found.met, found.chosen) == (own.rule, own.goal, own.met, len(SHARES) + 1)
@@ -122,7 +122,7 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
         steps = _frontier(name, scores, goal).steps
         made = step_decisions(steps, model, cohort)
         assert np.array_equal(made, np.stack([step.rule.decide(scores) for step in steps]))
-    probes = METHODS["bias-score"].run(model, cohort, goal, settings_of("bias-score", {"steps": 5}), Rng((0,)), None)
+    probes = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 5}), Rng((0,)), None)
     assert len(probes.steps) == len(probes.trace)
     made = step_decisions(probes.steps, model, cohort)
     for step, decisions in zip(probes.steps, made, strict=True):
@@ -139,7 +139,7 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
 def test_what_was_read_of_another_network_is_not_used():
     cohort, goal = biased_cohort(200), Goal("eod")
     model = nn.Linear(6, 1)
-    steps = METHODS["bias-score"].run(model, cohort, goal, settings_of("bias-score", {"steps": 3}), Rng((0,)), None).steps[1:]
+    steps = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 3}), Rng((0,)), None).steps[1:]
     expected = step_decisions(steps, model, cohort)
     other = nn.Linear(6, 1)  # and decides otherwise
     assert np.array_equal(step_decisions(steps, model, cohort, ReadOnce(other, cohort.inputs)), expected)

@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, largest, performance_values, tabulate
+from equipoise.measures import gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal, GroupThresholds, rule_to_dict
 from equipoise.methods.group_thresholds import fit
 from equipoise.methods.rules import rule_from_dict
@@ -32,7 +32,7 @@ def _all(scores: Scores, goal: Goal, missing: float) -> list[tuple[float, float,
     combinations = np.array([[*combination, missing] for combination in product(*cuts)])
     decisions = scores.score >= combinations[:, scores.attribute.codes]
     cells = tabulate(decisions.astype(float), scores.y, scores.attribute)
-    gaps, performances = np.abs(largest(gap_values(goal.measure, cells))), performance_values(goal.performance, cells)
+    gaps, performances = np.abs(largest_gap(gap_values(goal.measure, cells))), performance_values(goal.performance, cells)
     return list(zip(gaps.tolist(), performances.tolist(), cells.rate(1), strict=True))
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, Rule, gap_values, largest, tabulate
-from equipoise.methods import Fit, Goal, RejectOption, rule_to_dict, settings_of
+from equipoise.measures import GAPS, Rule, gap_values, largest_gap, tabulate
+from equipoise.methods import Fit, Goal, RejectOption, make_settings, rule_to_dict
 from equipoise.methods.reject_option import Settings, fit
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
@@ -44,7 +44,7 @@ def measured(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
         "accuracy": (tp + negatives - fp) / len(y),
         "f1": 2 * tp / (tp + fp + positives),
     }[goal.performance]
-    return float(largest(gap_values(goal.measure, tabulate(f, y, scores.attribute)))), float(performance)
+    return float(largest_gap(gap_values(goal.measure, tabulate(f, y, scores.attribute)))), float(performance)
 
 
 def ways(scores: Scores, threshold: float, measure: str) -> list[tuple[str, ...]]:
@@ -277,7 +277,7 @@ def test_a_rule_survives_json():
 
 def test_bad_settings_and_empty_cells():
     with pytest.raises(UnknownName, match=suggests("margins")):
-        settings_of("reject-option", {"margin": 0.1})
+        make_settings("reject-option", {"margin": 0.1})
     with pytest.raises(UnknownName, match=facts("auto", "kamiran")):
         Settings(direction="up")
     with pytest.raises(BadInput, match=facts("gap", 2.0)):

@@ -10,7 +10,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import Goal, equalised_odds, reject_option, rule_to_dict
 from equipoise.methods.rules import rule_from_dict
-from support.bundles import read_rule
+from support.bundles import rule_in_file
 from support.facts import facts
 
 
@@ -34,7 +34,7 @@ def test_a_rule_is_the_same_after_a_file(tmp_path, kind):
     rule, scores = RULES[kind], _scores()
     plain = rule_to_dict(rule)
     (tmp_path / "rule.json").write_text(json.dumps(plain, allow_nan=False))
-    again = read_rule(tmp_path / "rule.json")
+    again = rule_in_file(tmp_path / "rule.json")
     assert again == rule
     assert (again.decide(scores) == rule.decide(scores)).all()
     assert (plain["kind"], plain["needs_group"], plain["randomised"]) == (kind, kind != "threshold", kind == "equalised-odds")
@@ -60,4 +60,4 @@ def test_what_is_no_rule_says_why(change, expected):
 def test_a_file_that_is_no_json_says_so(tmp_path):
     (tmp_path / "rule.json").write_text("{")
     with pytest.raises(BadInput, match=facts("JSON")):
-        read_rule(tmp_path / "rule.json")
+        rule_in_file(tmp_path / "rule.json")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.methods import METHODS, Kind, rule_in, rule_to_dict
+from equipoise.methods import METHODS, Kind, read_rule, rule_to_dict
 from support.facts import facts
 
 RULES = sorted(name for name, own in METHODS.items() if own.kind == Kind.RULE)
@@ -87,7 +87,7 @@ def test_bias_score_lowers_the_gap_without_the_group(corrected):
 
 def test_the_rule_of_bias_score_comes_back_from_its_json(corrected):
     scores, found = corrected
-    again = rule_in(json.dumps(rule_to_dict(found.rule)).encode(), "rule.json")
+    again = read_rule(json.dumps(rule_to_dict(found.rule)).encode(), "rule.json")
     assert again == found.rule
     np.testing.assert_array_equal(again.decide(scores), found.rule.decide(scores))
 
@@ -95,7 +95,7 @@ def test_the_rule_of_bias_score_comes_back_from_its_json(corrected):
 def test_a_damaged_rule_of_bias_score_is_refused(corrected):
     plain = rule_to_dict(corrected[1].rule)
     with pytest.raises(eq.BadInput, match=facts("coefficients", 3, 3)):
-        rule_in(json.dumps({**plain, "coefficients": plain["coefficients"][1:]}).encode(), "rule.json")
+        read_rule(json.dumps({**plain, "coefficients": plain["coefficients"][1:]}).encode(), "rule.json")
 
 
 def test_new_rows_are_encoded_as_the_repair_set_was(frame, corrected):

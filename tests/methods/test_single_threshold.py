@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import Scores
-from equipoise.measures import Threshold, gap_values, largest, performance_values, tabulate
+from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal
 from equipoise.methods.single_threshold import fit, frontier
 
@@ -21,7 +21,11 @@ def _scores(seed: int, n: int = 40) -> Scores:
 
 def _at(scores: Scores, goal: Goal, cut: float) -> tuple[float, float, float]:
     cells = tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute)
-    return float(np.abs(largest(gap_values(goal.measure, cells)))), float(performance_values(goal.performance, cells)), cells.rate(1).min()
+    return (
+        float(np.abs(largest_gap(gap_values(goal.measure, cells)))),
+        float(performance_values(goal.performance, cells)),
+        cells.rate(1).min(),
+    )
 
 
 @pytest.mark.parametrize("limits", GOALS, ids=str)

@@ -12,7 +12,7 @@ from torch import nn
 
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput
-from equipoise.models import GIVEN, encoding, fit_probe, folds_of
+from equipoise.models import AUROC_LABELS, encoding, fit_probe, folds_of
 from equipoise.models.layer_encoding import COLUMNS
 from support.facts import facts
 
@@ -53,7 +53,7 @@ def test_the_group_is_read_where_a_layer_encodes_it_and_not_from_an_output_witho
     cohort = replace(cohort, source=x)
     found = encoding(_passing(0), cohort, draws=100).set_index("layer")
     assert found.index.tolist() == ["inputs", "2", "output"]
-    for column in GIVEN:
+    for column in AUROC_LABELS:
         assert found.loc[["inputs", "2"], column].tolist() == [1.0, 1.0]
         assert found.loc["output", column] < 0.65
     blocked = encoding(_passing(2), cohort, draws=100).set_index("layer")
@@ -63,7 +63,7 @@ def test_the_group_is_read_where_a_layer_encodes_it_and_not_from_an_output_witho
 
 def test_a_random_group_is_at_chance():
     found = encoding(_network(), _cohort(600, seed=3), draws=300)
-    for column in GIVEN:
+    for column in AUROC_LABELS:
         assert (found[f"{column}_low"] <= 0.5).all()
         assert (found[f"{column}_high"] >= 0.5).all()
     assert (found["chance"] == 0.5).all()
@@ -74,7 +74,7 @@ def test_intervals_cover_chance_about_as_often_as_their_level():
     missed = 0
     for seed in range(20):
         found = encoding(_passing(0), _cohort(120, seed=seed, patients=False), draws=50).iloc[0]
-        missed += sum(not found[f"{column}_low"] <= 0.5 <= found[f"{column}_high"] for column in GIVEN)
+        missed += sum(not found[f"{column}_low"] <= 0.5 <= found[f"{column}_high"] for column in AUROC_LABELS)
     assert missed <= 7
 
 
@@ -84,7 +84,7 @@ def test_values_equal_those_of_scikit_learn():
     found = encoding(net, cohort, draws=50).set_index("layer")
     with torch.no_grad():
         seen = {"inputs": cohort.inputs.numpy(), "3": net[:3](cohort.inputs).numpy(), "output": net(cohort.inputs).numpy()}
-    for column, label in GIVEN.items():
+    for column, label in AUROC_LABELS.items():
         rows = np.ones(len(cohort), bool) if label is None else cohort.y == label
         target = cohort.attribute.codes[rows]
         for layer, x in seen.items():

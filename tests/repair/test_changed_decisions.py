@@ -8,7 +8,7 @@ import pytest
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Paired, Settings, Threshold, paired
-from equipoise.repair import Comparison, Tried
+from equipoise.repair import Comparison, ScoredCandidate
 from equipoise.repair.changed_decisions import Affected, affected, balances
 from equipoise.repair.pairing import same_rows
 from support.cases import small_case
@@ -20,7 +20,7 @@ def _affected(case: Comparison) -> list[Affected]:
     return affected(case.original.test, case.original.decisions(), case.result.decisions())
 
 
-def _paired(original: Tried, tried: Tried) -> Paired:
+def _paired(original: ScoredCandidate, tried: ScoredCandidate) -> Paired:
     same_rows(original.test, tried.test)
     return paired(original.test, original.decisions(), tried.decisions(), SETTINGS)
 

@@ -15,7 +15,7 @@ from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Candidate, Goal, RejectOption
 from equipoise.models import ExportedNetwork, encoding, output_kind, predict
 from equipoise.models.units import find_layers, switch_off
-from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, try_methods
+from equipoise.repair import Comparison, Request, ScoredCandidate, check_methods, resolve_output, try_methods
 from equipoise.repair.candidates import choose, rescored, unit_maps
 from equipoise.repair.repair_network import most_changed
 from support.facts import facts
@@ -31,11 +31,11 @@ def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: 
     return try_methods(model, repair, test, methods, goal, request=Request("sick", **request))["sick"]
 
 
-def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> Tried:
+def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> ScoredCandidate:
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
     rule = GROUPED if grouped else Threshold(0.5)
     candidate = Candidate(name, nn.Identity(), rule, trace, 1, (), True, Goal(), 0)
-    return Tried(candidate, SCORES, SCORES)
+    return ScoredCandidate(candidate, SCORES, SCORES)
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +164,8 @@ def test_all_problems_of_the_methods_are_raised_before_anything_is_run():
 def test_the_requested_output_type_is_the_one_that_methods_use():
     bounded = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
     x = torch.randn(20, 3)
-    assert settled_output(bounded, x) == "probability"
-    assert settled_output(bounded, x, "logit") == "logit"
+    assert resolve_output(bounded, x) == "probability"
+    assert resolve_output(bounded, x, "logit") == "logit"
     assert output_kind(bounded, x) == "logit"
 
 
@@ -178,9 +178,9 @@ def test_a_network_with_a_layer_named_output_is_not_changed():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.output(x)
 
-    assert settled_output(Own(), torch.randn(20, 3), "logit") == "logit"
+    assert resolve_output(Own(), torch.randn(20, 3), "logit") == "logit"
     with pytest.raises(BadInput, match=facts("probability")):
-        settled_output(Own(), torch.randn(20, 3), "probability")
+        resolve_output(Own(), torch.randn(20, 3), "probability")
 
 
 def test_maps_of_switched_off_units_are_shares_of_channels():

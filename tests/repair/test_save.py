@@ -20,7 +20,7 @@ from equipoise.methods import Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
 from equipoise.repair import Comparison, Options, Provenance, Request, Saved, Serving, save_all, try_methods
 from support import hospital
-from support.bundles import read_rule
+from support.bundles import rule_in_file
 from support.facts import facts, says
 
 QUIET = Options(onnx=False)
@@ -55,7 +55,7 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
 def serving(tried) -> Serving:
     folder, _, test = tried
     came = read_checkpoint(folder / "nested.pt")
-    return Serving(f"{folder / 'net.py'}:build", "logit", test.inputs[:20], {"images": None, "features": ["a", "b", "c"]}, came=came)
+    return Serving(f"{folder / 'net.py'}:build", "logit", test.inputs[:20], {"images": None, "features": ["a", "b", "c"]}, checkpoint=came)
 
 
 def _tried(model, repair: Cohort, test: Cohort, methods: dict, goal: Goal) -> Comparison:
@@ -84,7 +84,7 @@ def test_the_folder_is_complete(tried, serving, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert len({path.stat().st_mode for path in out.iterdir()}) == 1  # all files have the same permissions
 
-    assert read_rule(out / "rule.json") == case.result.candidate.rule
+    assert rule_in_file(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())
     assert document["after"]["eod"] == document["methods"][case.result.name]["test_set"]["eod"]
     expected = audit(case.original.candidate, test)
@@ -120,7 +120,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
     _, case, test = tried
     factory, model, inputs = "build", case.result.candidate.model, test.inputs
     if kind == "safetensors":
-        serving = Serving(serving.model, "logit", serving.sample, serving.inputs, came=Checkpoint(model.state_dict()))
+        serving = Serving(serving.model, "logit", serving.sample, serving.inputs, checkpoint=Checkpoint(model.state_dict()))
     if kind == "masks":
         (tmp_path / "images").mkdir()
         factory, model = "cnn", hospital.images(tmp_path / "images")
@@ -132,7 +132,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         case = found
         model, inputs = case.result.candidate.model, test.inputs
         assert case.result.units
-        serving = Serving("net.py:cnn", "logit", inputs[:5], {"images": {}}, came=Checkpoint(hospital.network("cnn").state_dict()))
+        serving = Serving("net.py:cnn", "logit", inputs[:5], {"images": {}}, checkpoint=Checkpoint(hospital.network("cnn").state_dict()))
     _saved(case, tmp_path / "out", serving, QUIET)
     (tmp_path / "out" / "net.py").write_text(hospital.CODE)
     torch.save(inputs, tmp_path / "out" / "x.pt")

@@ -6,7 +6,7 @@ import pytest
 from equipoise.data import Attribute, Scores
 from equipoise.measures import audit_scores, upper_bound
 from equipoise.methods import Goal
-from equipoise.repair import below_limit, limit_at, with_enough_data
+from equipoise.repair import below_upper_bound, upper_bound_at, with_sufficient_data
 from support.cases import small_case
 
 
@@ -24,15 +24,15 @@ def test_the_bound_is_that_of_the_original_test_scores():
 
 def test_a_repair_with_better_scores_may_be_above_the_bound():
     scores = small_case(rows=1500).original.test
-    assert below_limit(scores, Goal("eod", min_performance=0.6), 0.0, 0.99) < 0
+    assert below_upper_bound(scores, Goal("eod", min_performance=0.6), 0.0, 0.99) < 0
 
 
 def test_without_a_bound_or_a_gap_there_is_no_distance():
     scores = small_case().original.test
-    assert below_limit(scores, Goal("eod", "f1", min_performance=0.2), 0.1, 0.7) is None
-    assert below_limit(scores, Goal("ppv_gap", min_performance=0.2), 0.1, 0.7) is None
-    assert below_limit(scores, Goal("eod", min_performance=0.2), float("nan"), 0.7) is None
-    found = limit_at(scores, Goal("eod", min_performance=0.2), [np.nan, -0.1, 0.1])
+    assert below_upper_bound(scores, Goal("eod", "f1", min_performance=0.2), 0.1, 0.7) is None
+    assert below_upper_bound(scores, Goal("ppv_gap", min_performance=0.2), 0.1, 0.7) is None
+    assert below_upper_bound(scores, Goal("eod", min_performance=0.2), float("nan"), 0.7) is None
+    found = upper_bound_at(scores, Goal("eod", min_performance=0.2), [np.nan, -0.1, 0.1])
     assert np.isnan(found[0])
     assert found[1] == found[2]
 
@@ -42,7 +42,7 @@ def test_groups_with_too_few_patients_are_left_out_of_the_comparison():
     y, group = rng.integers(0, 2, 203), np.array(["M", "F"] * 100 + ["X"] * 3)
     scores = Scores.from_arrays(y, rng.random(203), group, reference="M")
     found = audit_scores(scores, threshold=0.5)
-    kept = with_enough_data(scores.attribute, found, "eod")
+    kept = with_sufficient_data(scores.attribute, found, "eod")
     assert kept.levels == ("M", "F")
     assert (kept.codes[-3:] == -1).all()
-    assert with_enough_data(Attribute("g", ("a", "b"), np.array([0, 1])), found, "eod").levels == ("a", "b")
+    assert with_sufficient_data(Attribute("g", ("a", "b"), np.array([0, 1])), found, "eod").levels == ("a", "b")

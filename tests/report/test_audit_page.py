@@ -14,7 +14,7 @@ from lxml import html
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Asked, Audits, Threshold, audit_from, audit_labels
+from equipoise.measures import AuditRequest, Audits, Threshold, audit_from, audit_labels
 from equipoise.report import Origin, write_audit_page
 from equipoise.report.audit_page import MOST_GROUPS, audit_page, audit_views
 from equipoise.report.audits_page import audits_page
@@ -163,7 +163,7 @@ def test_many_groups_are_in_the_explorer_and_not_drawn_one_by_one():
 def test_a_matrix_has_the_gap_of_each_label_and_group_and_marks_the_clear_ones():
     frames = {"Effusion": shifted(0.35), "Mass": shifted()}
     scores = {label: Scores.from_frame(f, label="y", score="p", group="sex", reference="M") for label, f in frames.items()}
-    audits = audit_labels(scores, {label: Asked(rule=Threshold(0.5)) for label in scores}, "labels", "vendor.csv")
+    audits = audit_labels(scores, {label: AuditRequest(rule=Threshold(0.5)) for label in scores}, "labels", "vendor.csv")
     assert isinstance(audits, Audits)
     page = html.fromstring(audits_page(audits, {"Effusion": "a.html"}, NAMES))
     [table] = page.xpath("//table[@class='matrix'][caption/span='eod']")

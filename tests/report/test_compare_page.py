@@ -9,7 +9,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.measures import Monitoring
-from equipoise.repair import Contrast
+from equipoise.repair import ScoreComparison
 from equipoise.report import condition_words
 
 HOSTILE = "<script>alert(1)</script>"
@@ -24,7 +24,7 @@ def audit(seed: int, gap: float = 0.0, rows: int = 200) -> eq.Audit:
 
 
 @pytest.fixture(scope="module")
-def contrast() -> Contrast:
+def contrast() -> ScoreComparison:
     return eq.compare({HOSTILE: audit(0), "b": audit(1, 0.4)})
 
 
@@ -82,11 +82,11 @@ def test_the_terminal_shows_no_markup_of_users(contrast, followed):
 
 def test_a_condition_names_the_group_the_number_and_itself(contrast):
     from equipoise.measures import read_condition
-    from equipoise.repair import contrast_facts
+    from equipoise.repair import score_comparison_facts
 
     condition = read_condition("|eod| > 0.1")
-    words = condition_words(condition, condition.check(contrast_facts(contrast)))
+    words = condition_words(condition, condition.check(score_comparison_facts(contrast)))
     assert f"{abs(contrast.gaps['value'][0]):.4g}" in words
     assert "|eod| > 0.1" in words
     never = read_condition("eod > 5")
-    assert condition_words(never, never.check(contrast_facts(contrast))) == ""
+    assert condition_words(never, never.check(score_comparison_facts(contrast))) == ""

@@ -21,7 +21,7 @@ from equipoise.report.panels import (
     calibration_panel,
     decision_panels,
     forest_range,
-    line,
+    path_through,
     roc_panel,
     score_panel,
     trajectory_panel,
@@ -189,7 +189,7 @@ def test_a_long_trajectory_keeps_its_extremes():
 
 
 def test_a_path_breaks_where_a_value_is_missing():
-    assert line([(0, 0), (1, np.nan), (2, 2), (3, 3)]) == "M0 0M2 2L3 3"
+    assert path_through([(0, 0), (1, np.nan), (2, 2), (3, 3)]) == "M0 0M2 2L3 3"
 
 
 def test_the_axis_of_intervals_holds_them_and_stays_possible():

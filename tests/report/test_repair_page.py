@@ -15,11 +15,11 @@ from equipoise.errors import BadInput
 from equipoise.measures import GAPS
 from equipoise.methods import Goal
 from equipoise.models import READ_IS_NOT_USED
-from equipoise.repair import below_limit
-from equipoise.report import why_words, write_page
+from equipoise.repair import below_upper_bound
+from equipoise.report import why_words, write_repair_page
 from equipoise.report.repair_page import DECISIONS, probe_views, report_page
 from equipoise.report.templating import script_data
-from equipoise.report.text import amount, p_words, span, thousand
+from equipoise.report.text import amount, p_value_words, span, thousand
 from equipoise.report.wording.names import share_words, upper_bound_words
 from equipoise.report.wording.repairs import goal_words
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
@@ -284,12 +284,12 @@ def test_the_same_case_gives_the_same_page():
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
     path = tmp_path / "new" / "report.html"
     case = small_case(rows=100, methods=("bias-gda",))
-    write_page(case, path)
+    write_repair_page(case, path)
     assert path.read_text(encoding="utf-8") == report_page(case)
     path.write_text("old")
     broken = replace(case, candidates=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
     with pytest.raises(BadInput):
-        write_page(broken, path)
+        write_repair_page(broken, path)
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
@@ -312,7 +312,7 @@ def test_the_distance_to_the_best_rule_is_told_for_every_method():
     for row in case.found.methods:
         assert upper_bound_words(row.below) in words
     chosen = case.result.candidate.trace.iloc[case.result.candidate.chosen]
-    below = below_limit(case.original.valid, case.result.candidate.goal, float(chosen["gap"]), float(chosen["performance"]))
+    below = below_upper_bound(case.original.valid, case.result.candidate.goal, float(chosen["gap"]), float(chosen["performance"]))
     assert says(words, case.result.name, upper_bound_words(below, "balanced accuracy"))
 
 
@@ -329,7 +329,7 @@ def test_p_values_are_next_to_the_differences():
     found = case.found
     read = _read(case)
     [row] = [row for row in found.gaps["sex"] if row.target]
-    both = " → ".join(p_words(side.p_adjusted) for side in (row.before, row.after))
+    both = " → ".join(p_value_words(side.p_adjusted) for side in (row.before, row.after))
     assert both in read.words("gaps")
     assert span(row.after.simultaneous_low, row.after.simultaneous_high, "points") in read.words("gaps")
 

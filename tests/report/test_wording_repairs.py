@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.measures import Baseline, Contribution, Estimate, Versus
+from equipoise.measures import Baseline, BaselineComparison, Contribution, Estimate
 from equipoise.methods import Goal, JudgedGap, Judgement, Note, Outcome
 from equipoise.repair import Balance
 from equipoise.report import baseline_words, outcome_words
@@ -114,7 +114,7 @@ def test_clear_changes_are_counted_for_the_better_and_for_the_worse():
 
 
 def test_a_simple_model_is_mentioned_only_where_it_is_clearly_better():
-    ahead, level = Versus(0.66, 0.62, _estimate(0.04), 0.02, 0.03), Versus(0.62, 0.62, _estimate(0.0), 0.02, 0.03)
+    ahead, level = BaselineComparison(0.66, 0.62, _estimate(0.04), 0.02, 0.03), BaselineComparison(0.62, 0.62, _estimate(0.0), 0.02, 0.03)
     found = Baseline("table", "repair set", 900, 800, "balanced_accuracy", "eod", ahead, ahead)
     first, second = baseline_words(found)
     assert says(first, "66.0%", "4.0 points", "2.0 to 6.0", 800)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.study import Event, Folder, Plan, make_plan, read_rows, read_traces, run_study, runners
+from equipoise.study import Event, Plan, StudyFolder, make_plan, read_rows, read_traces, run_study, runners
 from equipoise.study.rows import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
@@ -39,10 +39,10 @@ def tiny() -> Made:
 
 
 @pytest.fixture(scope="session")
-def everything() -> Callable[[Folder], pd.DataFrame]:
+def everything() -> Callable[[StudyFolder], pd.DataFrame]:
     """All results of a study except timings: the rows with their traces."""
 
-    def collect(folder: Folder) -> pd.DataFrame:
+    def collect(folder: StudyFolder) -> pd.DataFrame:
         rows = read_rows(folder).drop(columns=list(TIMINGS))
         return rows.merge(read_traces(folder), on=["data", "seed", "method", "measure"], how="outer", suffixes=("", "_trace"))
 
@@ -50,14 +50,14 @@ def everything() -> Callable[[Folder], pd.DataFrame]:
 
 
 @pytest.fixture(scope="session")
-def calm(tiny: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, list[Event]]:
+def calm(tiny: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, list[Event]]:
     """The tiny study run in this process, and the events it reported."""
     events: list[Event] = []
     return run_study(tiny(), tmp_path_factory.mktemp("serial"), runner="serial", device="cpu", progress=events.append), events
 
 
 @pytest.fixture(scope="session")
-def serial(calm: tuple[Folder, list[Event]], everything: Callable[[Folder], pd.DataFrame]) -> pd.DataFrame:
+def serial(calm: tuple[StudyFolder, list[Event]], everything: Callable[[StudyFolder], pd.DataFrame]) -> pd.DataFrame:
     """The results of the tiny study run in this process."""
     return everything(calm[0])
 

@@ -17,8 +17,8 @@ from equipoise.methods.adversarial_training import fresh
 from equipoise.models.vision import import_torchvision
 from equipoise.study import (
     Event,
-    Folder,
     FromSource,
+    StudyFolder,
     make_plan,
     narrow,
     read_plan,
@@ -177,11 +177,11 @@ def test_nih_with_a_pretrained_network_by_sex_and_by_age() -> None:
 
 
 @pytest.fixture
-def nih(tiny_xrays, xrays: Path, tmp_path: Path) -> Folder:
+def nih(tiny_xrays, xrays: Path, tmp_path: Path) -> StudyFolder:
     return run_study(tiny_xrays(), tmp_path / "nih", runner="serial", root=xrays)
 
 
-def test_nih(nih: Folder, xrays: Path) -> None:
+def test_nih(nih: StudyFolder, xrays: Path) -> None:
     rows = read_rows(nih)
     assert len(rows) == 2 * 2
     assert rows["performance"].between(0, 1).all()
@@ -208,7 +208,7 @@ def test_mimic_cxr(tiny_xrays, xrays: Path, tmp_path: Path, finding: str, attrib
     assert rows.loc["pruning", "steps"] <= 3
 
 
-def test_deleting_networks_changes_no_row(tiny_xrays, nih: Folder, everything, xrays: Path, tmp_path: Path) -> None:
+def test_deleting_networks_changes_no_row(tiny_xrays, nih: StudyFolder, everything, xrays: Path, tmp_path: Path) -> None:
     plan, at_once = tiny_xrays(keep_networks=False), list[int]()
     out = tmp_path / "dropped"
 
@@ -236,7 +236,7 @@ def test_deleting_networks_changes_no_row(tiny_xrays, nih: Folder, everything, x
 def test_splits_are_completed_in_order_if_networks_are_deleted(keep: bool, tmp_path: Path) -> None:
     data = [{"source": "phantom", "name": name, "model": "squeezenet"} for name in ("one", "other")]
     plan = make_plan({"name": "x", "data": data, "methods": ["standard", "random"], "splits": 3, "stack": 1, "keep_networks": keep})
-    run = _Run(Folder(tmp_path, plan, "", ""), tasks_of(plan), None, None)
+    run = _Run(StudyFolder(tmp_path, plan, "", ""), tasks_of(plan), None, None)
     done: list[tuple[str, int]] = []
     while task := run._next_task():  # as one worker takes them
         done.append((task.data, task.seeds[0]))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from equipoise.measures import largest_gap_p_value
 from equipoise.report import pooled_view
-from equipoise.study import make_plan, opened, read_pooled, read_rows, run_study
+from equipoise.study import make_plan, open_study, read_pooled, read_rows, run_study
 from equipoise.study.summary import pooled
 from support.facts import says
 
@@ -108,7 +108,7 @@ def test_a_study_by_folds_stores_decisions_and_no_patient_id(tmp_path) -> None:
     }
     plan = make_plan(raw, folder=tmp_path)
     run_study(plan, tmp_path / "out", runner="serial")
-    study = opened(tmp_path / "out")
+    study = open_study(tmp_path / "out")
     found = read_pooled(study).set_index("method")
     assert found["rows"].tolist() == [n, n]
     assert found["patients"].tolist() == [len(set(patient))] * 2

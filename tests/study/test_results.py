@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.measures import gaps
-from equipoise.study import Event, opened, read_rows, read_timings, read_traces, results, rows, run_study
+from equipoise.study import Event, open_study, read_rows, read_timings, read_traces, results, rows, run_study
 from equipoise.study.plan import tasks_of
 from equipoise.study.results import finished, locked_folder
 from support.facts import facts, says
@@ -28,16 +28,16 @@ def done(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def study(done: Path, tmp_path: Path) -> results.Folder:
+def study(done: Path, tmp_path: Path) -> results.StudyFolder:
     shutil.copytree(done, tmp_path / "out")
-    return opened(tmp_path / "out")
+    return open_study(tmp_path / "out")
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_the_content_of_the_folder(study: results.Folder) -> None:
+def test_the_content_of_the_folder(study: results.StudyFolder) -> None:
     assert set(content(study.path)) == {"study.json", ".lock", *(str(study.file(t).relative_to(study.path)) for t in tasks_of(study.plan))}
     rows, traces, timings = read_rows(study), read_traces(study), read_timings(study)
     assert len(rows) == 2 * 2 * 2
@@ -48,17 +48,17 @@ def test_the_content_of_the_folder(study: results.Folder) -> None:
     assert len(steps) == first["steps"]
     assert len(timings) == 2 * 3
     assert (timings["seconds"] > 0).all()
-    assert opened(study.path) == study
+    assert open_study(study.path) == study
 
 
-def test_running_again_does_nothing(study: results.Folder) -> None:
+def test_running_again_does_nothing(study: results.StudyFolder) -> None:
     before, events = content(study.path), list[Event]()
     run_study(study.plan, study.path, runner="serial", progress=events.append)
     assert content(study.path) == before
     assert [(e.done, e.total, e.share) for e in events] == [(6, 6, 1.0)]
 
 
-def test_missing_results_are_computed_again(study: results.Folder, everything) -> None:
+def test_missing_results_are_computed_again(study: results.StudyFolder, everything) -> None:
     before = everything(study)
     train, *methods = (study.file(t) for t in tasks_of(study.plan)[:3])
     methods[0].unlink()
@@ -73,7 +73,7 @@ def test_missing_results_are_computed_again(study: results.Folder, everything) -
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:200] + bytes([b[200] ^ 255]) + b[201:]])
-def test_damaged_files_are_named_and_replaced(study: results.Folder, everything, damage, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_files_are_named_and_replaced(study: results.StudyFolder, everything, damage, caplog: pytest.LogCaptureFixture) -> None:
     before = everything(study)
     task = tasks_of(study.plan)[1]
     damaged = [study.file(task), study.file(task.training)]
@@ -86,7 +86,7 @@ def test_damaged_files_are_named_and_replaced(study: results.Folder, everything,
     assert everything(study).equals(before)
 
 
-def test_a_link_in_the_folder_is_replaced_and_not_written_through(study: results.Folder, everything, tmp_path: Path) -> None:
+def test_a_link_in_the_folder_is_replaced_and_not_written_through(study: results.StudyFolder, everything, tmp_path: Path) -> None:
     before, mine = everything(study), tmp_path / "mine.txt"
     mine.write_text("not of the study")
     task = next(task for task in tasks_of(study.plan) if task.method)
@@ -96,14 +96,14 @@ def test_a_link_in_the_folder_is_replaced_and_not_written_through(study: results
     assert (mine.read_text(), study.file(task).is_symlink()) == ("not of the study", False)
 
 
-def test_damaged_pandas_metadata_in_rows_is_ignored(study: results.Folder) -> None:
+def test_damaged_pandas_metadata_in_rows_is_ignored(study: results.StudyFolder) -> None:
     path = study.file(next(task for task in tasks_of(study.plan) if task.method))
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": b"{broken"}), path)
     assert len(read_rows(study)) > 0
 
 
-def test_a_file_with_a_wrong_name_is_replaced(study: results.Folder, everything) -> None:
+def test_a_file_with_a_wrong_name_is_replaced(study: results.StudyFolder, everything) -> None:
     before = everything(study)
     first, second = (study.file(t) for t in tasks_of(study.plan)[1:3])
     second.write_bytes(first.read_bytes())
@@ -120,7 +120,7 @@ def test_a_file_with_a_wrong_name_is_replaced(study: results.Folder, everything)
         ({"training": {"epochs": 1}}, ("training", '{"epochs": 2}', '{"epochs": 1}')),
     ],
 )
-def test_another_study_is_refused(study: results.Folder, tiny, change, said: str) -> None:
+def test_another_study_is_refused(study: results.StudyFolder, tiny, change, said: str) -> None:
     before = content(study.path)
     with pytest.raises(BadInput) as caught:
         run_study(tiny(**{**FEW, "name": "other", **change}), study.path, runner="serial")
@@ -128,7 +128,7 @@ def test_another_study_is_refused(study: results.Folder, tiny, change, said: str
     assert content(study.path) == before
 
 
-def test_another_version_is_refused(study: results.Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_refused(study: results.StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     before = content(study.path)
     monkeypatch.setattr(results, "present_version", lambda: "9.9")
     with pytest.raises(BadInput, match=facts("9.9")):
@@ -136,7 +136,7 @@ def test_another_version_is_refused(study: results.Folder, monkeypatch: pytest.M
     assert content(study.path) == before
 
 
-def test_rows_of_another_study_are_refused(study: results.Folder, tiny, tmp_path: Path) -> None:
+def test_rows_of_another_study_are_refused(study: results.StudyFolder, tiny, tmp_path: Path) -> None:
     other = run_study(tiny(**FEW, training={"epochs": 1}), tmp_path / "other", runner="serial")
     stranger = study.file(tasks_of(study.plan)[1])
     stranger.write_bytes(other.file(tasks_of(other.plan)[1]).read_bytes())
@@ -160,7 +160,7 @@ def new_measure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     importlib.reload(rows)
 
 
-def test_a_study_from_before_a_measure_is_read_and_resumed(study: results.Folder, new_measure, everything) -> None:
+def test_a_study_from_before_a_measure_is_read_and_resumed(study: results.StudyFolder, new_measure, everything) -> None:
     before = everything(study)
     kept, redone = (study.file(t) for t in tasks_of(study.plan)[1:3])
     old = kept.read_bytes()
@@ -179,7 +179,7 @@ def test_a_study_from_before_a_measure_is_read_and_resumed(study: results.Folder
     assert everything(study).drop(columns=column).equals(before)
 
 
-def test_a_study_without_a_measure_is_read_and_resumed(study: results.Folder, everything) -> None:
+def test_a_study_without_a_measure_is_read_and_resumed(study: results.StudyFolder, everything) -> None:
     before, task, lost = everything(study), tasks_of(study.plan)[1], "test_aod"
     pq.write_table(pq.read_table(study.file(task)).drop_columns([lost]), study.file(task))
     found = read_rows(run_study(study.plan, study.path, runner="serial"))
@@ -187,24 +187,24 @@ def test_a_study_without_a_measure_is_read_and_resumed(study: results.Folder, ev
     assert everything(study).drop(columns=lost).equals(before.drop(columns=lost))
 
 
-def test_the_definition_has_a_schema_version(study: results.Folder) -> None:
+def test_the_definition_has_a_schema_version(study: results.StudyFolder) -> None:
     path = study.path / "study.json"
     definition = json.loads(path.read_text())
     assert (definition["schema"], definition["schema_version"]) == ("equipoise.study", 2)
     for other in ({"schema_version": 1}, {"schema_version": None}, {"schema_version": 3}, {"schema": "something.else"}):
         path.write_text(json.dumps({**definition, **other}))
-        for call in (lambda: opened(study.path), lambda: run_study(study.plan, study.path, runner="serial")):
+        for call in (lambda: open_study(study.path), lambda: run_study(study.plan, study.path, runner="serial")):
             with pytest.raises(BadInput, match=str(next(iter(other.values())))):
                 call()
 
 
-def test_changed_code_is_reported(study: results.Folder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_is_reported(study: results.StudyFolder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "code_digest", lambda: "other")
     run_study(study.plan, study.path, runner="serial")
     assert says(caplog.text, study.path)
 
 
-def test_unusable_folders_are_refused(study: results.Folder, tiny, tmp_path: Path) -> None:
+def test_unusable_folders_are_refused(study: results.StudyFolder, tiny, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("...")
     with pytest.raises(BadInput, match="study"):
@@ -212,7 +212,7 @@ def test_unusable_folders_are_refused(study: results.Folder, tiny, tmp_path: Pat
     with pytest.raises(BadInput, match="file"):
         run_study(tiny(), tmp_path / "thesis" / "chapter1.tex", runner="serial")
     with pytest.raises(BadInput, match=facts("study.json")):
-        opened(tmp_path / "thesis")
+        open_study(tmp_path / "thesis")
     assert content(tmp_path / "thesis") == {"chapter1.tex": b"..."}
 
 
@@ -233,16 +233,16 @@ DAMAGED_DEFINITIONS = {  # replaced values of study.json, and the keys that the 
 
 
 @pytest.mark.parametrize("damage", DAMAGED_DEFINITIONS)
-def test_a_damaged_definition_is_an_error_that_names_the_key(study: results.Folder, damage: str) -> None:
+def test_a_damaged_definition_is_an_error_that_names_the_key(study: results.StudyFolder, damage: str) -> None:
     path = study.path / "study.json"
     values, said = DAMAGED_DEFINITIONS[damage]
     path.write_text(values if isinstance(values, str) else json.dumps({**json.loads(path.read_text()), **values}))
-    for call in (lambda: opened(study.path), lambda: run_study(study.plan, study.path, runner="serial")):
+    for call in (lambda: open_study(study.path), lambda: run_study(study.plan, study.path, runner="serial")):
         with pytest.raises(BadInput, match=facts(*said)):
             call()
 
 
-def test_leftovers_of_a_killed_run_are_cleared(study: results.Folder) -> None:
+def test_leftovers_of_a_killed_run_are_cleared(study: results.StudyFolder) -> None:
     leftover = study.path / "rows" / ".equipoise.abc.tmp"
     leftover.write_bytes(b"half")
     run_study(study.plan, study.path, runner="serial")
@@ -250,7 +250,7 @@ def test_leftovers_of_a_killed_run_are_cleared(study: results.Folder) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no file locks there")
-def test_two_runs_do_not_share_a_folder(study: results.Folder) -> None:
+def test_two_runs_do_not_share_a_folder(study: results.StudyFolder) -> None:
     with (
         locked_folder(study.path, study.plan),
         pytest.raises(BadInput, match=facts(study.path)),
@@ -259,7 +259,7 @@ def test_two_runs_do_not_share_a_folder(study: results.Folder) -> None:
         pass
 
 
-def test_an_unfinished_study_can_be_read(study: results.Folder) -> None:
+def test_an_unfinished_study_can_be_read(study: results.StudyFolder) -> None:
     for task in tasks_of(study.plan):
         if task.method == "bias-gda":
             study.file(task).unlink()

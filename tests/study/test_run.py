@@ -16,7 +16,7 @@ import torch
 from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
-from equipoise.study import Event, Plan, opened, read_rows, run, run_study
+from equipoise.study import Event, Plan, open_study, read_rows, run, run_study
 from equipoise.study.plan import tasks_of
 from equipoise.study.run import TasksFailed
 from support.facts import facts, says
@@ -101,7 +101,7 @@ def test_failed_tasks_are_named_at_the_end_and_other_results_kept(tiny, tmp_path
     with pytest.raises(TasksFailed) as caught:
         run_study(plan, tmp_path / "out", runner="serial", progress=events.append)
     assert says(caught.value, 1, "'tiny'", "bad", "0-1", "standard", "eod", "positives", "'F'")
-    assert len(read_rows(opened(tmp_path / "out"))) == 3 * 2
+    assert len(read_rows(open_study(tmp_path / "out"))) == 3 * 2
     assert (events[-1].done, events[-1].total) == (5, 6)
 
 
@@ -110,7 +110,7 @@ def test_unreadable_data_do_not_stop_the_other_data(tiny, tmp_path: Path) -> Non
     data = [{"file": str(tmp_path / "bad.csv"), "label": "y", "group": "sex"}, {"source": "loh", "options": {"n": 300}}]
     with pytest.raises(TasksFailed, match=facts("bad", "0-1", "training", 2)):
         run_study(tiny(data=data, methods=["standard"], splits=2), tmp_path / "out", runner="serial")
-    assert set(read_rows(opened(tmp_path / "out"))["data"]) == {"loh"}
+    assert set(read_rows(open_study(tmp_path / "out"))["data"]) == {"loh"}
 
 
 def test_the_number_of_workers_fits_the_memory_of_the_gpu(tiny, monkeypatch: pytest.MonkeyPatch) -> None:

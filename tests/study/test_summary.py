@@ -7,7 +7,7 @@ from scipy import stats
 
 from equipoise.errors import BadInput
 from equipoise.study import compare, summarise
-from equipoise.study.summary import resampled_t
+from equipoise.study.summary import corrected_t_test
 from support.facts import facts, suggests
 
 
@@ -96,7 +96,7 @@ def test_the_corrected_interval_covers_where_splits_share_rows() -> None:
     for _ in range(300):
         x, y = data()
         splits = np.array([difference(x[order], y[order]) for order in (rng.permutation(100) for _ in range(20))])
-        ends = [resampled_t(splits, shared) for shared in (0.0, 20 / 80)]
+        ends = [corrected_t_test(splits, shared) for shared in (0.0, 20 / 80)]
         covered.append([end["low"] <= truth <= end["high"] for end in ends])
     plain, corrected = np.mean(covered, axis=0)
     assert plain < 0.85

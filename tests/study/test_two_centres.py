@@ -37,7 +37,7 @@ def test_patients_have_one_label_and_one_sex_and_are_shuffled():
 
 
 def test_the_network_of_centre_1_misses_more_women_at_centre_2():
-    network = centres.train_at_one(1_000, epochs=4)
+    network = centres.train_at_centre_1(1_000, epochs=4)
     scores = predict(network, centres.simulate_xrays(centres.CENTRE_2, 1_000, "two", 0))
     found = scores.score >= network.threshold
     sick, women = scores.y == 1, scores.groups == "F"
@@ -90,5 +90,5 @@ def test_code_and_weights_do_not_need_equipoise(hospital, monkeypatch):
 
 def test_all_wrong_numbers_are_named_at_once():
     with pytest.raises(BadInput) as caught:
-        centres.train_at_one(10, epochs=0, seed=-1)
+        centres.train_at_centre_1(10, epochs=0, seed=-1)
     assert [problem.split()[0] for problem in caught.value.problems] == ["rows", "epochs", "seed"]

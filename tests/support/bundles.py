@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise.data import sha256
 from equipoise.measures import Rule, Threshold
-from equipoise.methods import rule_in, rule_to_dict
+from equipoise.methods import read_rule, rule_to_dict
 from equipoise.models import code_of
 from equipoise.repair.verify import sealed
 
@@ -96,6 +96,6 @@ def run_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_rule(path: Path) -> Rule:
+def rule_in_file(path: Path) -> Rule:
     """The rule in a file."""
-    return rule_in(path.read_bytes(), str(path))
+    return read_rule(path.read_bytes(), str(path))

@@ -12,9 +12,9 @@ from torch import nn
 from equipoise.data import Attribute, Scores
 from equipoise.measures import Settings, Threshold, sweep
 from equipoise.methods import Candidate, Goal, Note, equalised_odds, reject_option, select
-from equipoise.models import GIVEN
+from equipoise.models import AUROC_LABELS
 from equipoise.models.layer_encoding import COLUMNS
-from equipoise.repair import Comparison, Probes, Provenance, Tried
+from equipoise.repair import Comparison, Probes, Provenance, ScoredCandidate
 from equipoise.repair.candidates import UnitMap
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
@@ -157,16 +157,18 @@ def _frame(rows: list[tuple[int, float, float, float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold"])
 
 
-def _original(valid: _Part, test: _Part, goal: Goal, seed: int) -> Tried:
+def _original(valid: _Part, test: _Part, goal: Goal, seed: int) -> ScoredCandidate:
     gap, performance, threshold = _look(valid.scores(0), goal)
     settled = goal.settled(performance)
     trace = _frame([(0, gap, performance, threshold)])
     rule = Threshold(threshold, "chosen by standard on the validation part")
     found = Candidate("standard", nn.Linear(2, 1), rule, trace, 0, (Note("original"),), select(trace, settled).met, settled, seed)
-    return Tried(found, valid.scores(0), test.scores(0), 0.4)
+    return ScoredCandidate(found, valid.scores(0), test.scores(0), 0.4)
 
 
-def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure: float, harm: float, seed: int, hostile: bool) -> Tried:
+def _tuned(
+    method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure: float, harm: float, seed: int, hostile: bool
+) -> ScoredCandidate:
     """A repair that undoes the bias step by step, beyond what is good, with noise that grows."""
     rng = np.random.default_rng(seed)
     path = [
@@ -180,10 +182,10 @@ def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure:
     settings = {"learning_rate": 1e-5, "epochs": steps}
     found = Candidate(method, nn.Linear(2, 1), rule, trace, picked.row, picked.why, picked.met, settled, seed, settings, notes)
     state = path[picked.row]
-    return Tried(found, valid.scores(*state), test.scores(*state), 12.5)
+    return ScoredCandidate(found, valid.scores(*state), test.scores(*state), 12.5)
 
 
-def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: int) -> Tried:
+def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: int) -> ScoredCandidate:
     """The same scores with a rule of their own."""
     fitted = FITTED[method](valid.scores(0), goal)
     row = getattr(fitted, "chosen", 1)
@@ -191,7 +193,7 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
     found = Candidate(
         method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"max_gap": 0.05}, notes
     )
-    return Tried(found, valid.scores(0), test.scores(0), 2.0)
+    return ScoredCandidate(found, valid.scores(0), test.scores(0), 2.0)
 
 
 def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", "output"), after: Sequence[str] | None = None) -> Probes:
@@ -201,7 +203,7 @@ def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", 
         rows = []
         for depth, layer in enumerate(names):
             found = {}
-            for k, name in enumerate(GIVEN):
+            for k, name in enumerate(AUROC_LABELS):
                 value = start + 0.04 * depth + 0.1 * k
                 found |= {name: value, f"{name}_low": value - 0.02, f"{name}_high": value + 0.02}
             rows.append({"attribute": attribute, "layer": layer, "depth": depth, "width": 2 + depth, **found, "chance": 0.5, "note": ""})

@@ -92,12 +92,12 @@ class Result:
     analysis: AnalysisOptions
     audits: measures.Audits
     scores: dict[str, data.Scores]  # empty if the table was read in batches
-    files: dict[Path, data.Read]  # the files that a network was run on
+    files: dict[Path, data.ReadCohort]  # the files that a network was run on
     checks: list[repair.ScoreCheck]
     layers: pd.DataFrame | None
     group_names: dict[str, str]
     preprocessing_origin: str  # in words, if the model came with its preprocessing
-    returning: data.Returning | None  # patients of earlier periods; None if they were not identified
+    returning: data.ReturningPatients | None  # patients of earlier periods; None if they were not identified
     returning_unknown: bool  # whether there are earlier periods whose patients were not identified
 
     @property
@@ -106,7 +106,7 @@ class Result:
         return next(iter(self.audits.audits.values())) if len(self.source.inputs.labels) == 1 else None
 
     @property
-    def image_files(self) -> dict[str, data.Read]:
+    def image_files(self) -> dict[str, data.ReadCohort]:
         """The files with images, by the prefix of their keys in the JSON."""
         if self.source.inputs.options["images"] is None:
             return {}
@@ -126,7 +126,7 @@ def _run_audit(source: Source, analysis: AnalysisOptions, group_name: list[str] 
     """Audits each label, from the scores in a file or from those of a network."""
     labels = source.inputs.labels
     network, reading, preprocessing_origin = _load_model(source)
-    files: dict[Path, data.Read] = {}
+    files: dict[Path, data.ReadCohort] = {}
 
     def read(path: Path) -> dict[str, data.Scores]:
         if network is None:
@@ -152,7 +152,7 @@ def _run_audit(source: Source, analysis: AnalysisOptions, group_name: list[str] 
             scans = data.scan_scores(source.file, reading, source.columns, logits=source.scores.logits)
             audits = measures.audit_scans(scans, valid=valid, progress=_label_progress(step, labels), **options)
         else:
-            settings = {name: measures.Asked.of(options).decided(valid.get(name)) for name in scores}
+            settings = {name: measures.AuditRequest.of(options).decided(valid.get(name)) for name in scores}
             audits = measures.audit_labels(scores, settings, reading.kind, source.file.name, _label_progress(step, list(scores)))
     if analysis.train is not None and network is not None:
         cohort = files[source.file].cohort
@@ -172,7 +172,7 @@ def _run_audit(source: Source, analysis: AnalysisOptions, group_name: list[str] 
     return Result(source, analysis, audits, scores, files, checks, layers, group_names, preprocessing_origin, returning, returning_unknown)
 
 
-def _load_model(source: Source) -> tuple[Any, data.Reading, str]:
+def _load_model(source: Source) -> tuple[Any, data.ReadOptions, str]:
     """The network or estimator of --model, if any, how its rows are read, and the origin of the preprocessing in words."""
     options = source.network
     reading, preprocessing_origin = networks.with_saved_preprocessing(options.model, source.inputs.reading)

@@ -18,7 +18,7 @@ from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
     from equipoise.measures import Monitoring
-    from equipoise.repair import Contrast
+    from equipoise.repair import ScoreComparison
 
 ROLES = ("labels", "group", "reference", "patient", "id", "positive", "bins", "conflicts", "weight", "max_table_bytes")
 AUDIT, HISTORY, TABLE = "audit", "history", "table"
@@ -112,10 +112,10 @@ def compare(
         out.print(report.monitoring_view(result, verbose) if over_time else report.contrast_view(result, verbose))  # type: ignore[arg-type]
         say_places({"result": save, "report": page, "PDF": pdf})
     if conditions:
-        exit_if(conditions, measures.monitoring_facts(result) if over_time else repair.contrast_facts(result))  # type: ignore[arg-type]
+        exit_if(conditions, measures.monitoring_facts(result) if over_time else repair.score_comparison_facts(result))  # type: ignore[arg-type]
 
 
-def _compare(files: list[Path], inputs: Inputs, how: CompareOptions) -> Contrast | Monitoring:
+def _compare(files: list[Path], inputs: Inputs, how: CompareOptions) -> ScoreComparison | Monitoring:
     """The comparison of audits or of tables, or the course of an audit over time."""
     kinds = [_kind(path) for path in files]
     raise_all(_kind_problems(files, kinds, inputs.options, how))
@@ -185,7 +185,7 @@ def _checked_names(names: list[str], count: int) -> list[str]:
 
 def _read_scores(files: list[Path], roles: Mapping[str, Any], score: list[str], names: list[str] | None) -> dict[str, data.Scores]:
     """The scores by name: several columns of one table, or the same column of several tables, with the groups of the first."""
-    reading = data.Reading(**{**roles, "bins": dict(map(data.read_bins, roles["bins"] or []))})
+    reading = data.ReadOptions(**{**roles, "bins": dict(map(data.read_bins, roles["bins"] or []))})
     if len(files) == 1:
         pairs, names = [(files[0], column) for column in score], _checked_names(names or score, len(score))
     else:
@@ -194,5 +194,5 @@ def _read_scores(files: list[Path], roles: Mapping[str, Any], score: list[str], 
     for name, (path, column) in zip(names, pairs, strict=True):
         (scores,) = data.read_scores(path, reading, [column]).values()
         by_name[name] = replace(scores, name=name)
-        reading = reading.as_for(scores)
+        reading = reading.like(scores)
     return by_name

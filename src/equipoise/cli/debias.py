@@ -99,7 +99,7 @@ class _PreparedNetwork:
     checkpoint: Checkpoint | None  # the original weights
     output_name: str | None  # of the only label
     output: str  # logit or probability, if known
-    reading: data.Reading
+    reading: data.ReadOptions
     cohort: data.Cohort  # all rows of the data file
     train: data.Cohort | None
     repair: data.Cohort
@@ -118,7 +118,7 @@ class _PreparedNetwork:
 
     def run(self, request: RepairRequest) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it."""
-        from equipoise.repair import ROWS_CHECKED, Request, Serving, findable, inputs_of, save_all, servings, try_methods
+        from equipoise.repair import ROWS_CHECKED, Request, Serving, absolute_model_name, inputs_of, save_all, serving_by_label, try_methods
 
         run, labels, model = request.run, request.source.inputs.labels, request.source.network.model or ""
         reading, repair, test = self.reading, self.repair, self.test
@@ -127,8 +127,8 @@ class _PreparedNetwork:
             columns |= {"image_column": reading.image_column, "view_column": reading.view}
         inputs = inputs_of(self.cohort, **columns)
         sample = test.inputs[: min(len(test), ROWS_CHECKED)]
-        served = Serving(findable(model), self.output, sample, inputs, self.output_name, self.checkpoint, self.code)
-        serving = servings(self.network, repair, labels[0], request.outputs, served)
+        served = Serving(absolute_model_name(model), self.output, sample, inputs, self.output_name, self.checkpoint, self.code)
+        serving = serving_by_label(self.network, repair, labels[0], request.outputs, served)
         cases = try_methods(
             self.network,
             repair,
@@ -152,7 +152,7 @@ class _PreparedNetwork:
 def _prepare_network(request: RepairRequest, arguments: list[str]) -> _PreparedNetwork:
     """Loads the network and its patients, and compares its scores with known ones."""
     from equipoise.models import code_of
-    from equipoise.repair import Provenance, check_methods, original_weights, set_output, settled_output
+    from equipoise.repair import Provenance, check_methods, original_weights, resolve_output, set_output
 
     source, run = request.source, request.run
     options, labels = source.network, source.inputs.labels
@@ -169,12 +169,12 @@ def _prepare_network(request: RepairRequest, arguments: list[str]) -> _PreparedN
     if run.test_file is None:
         repair, test = data.hold_out(cohort, run.share, seed=run.seed)
     else:
-        test = data.read_cohort(run.test_file, reading.as_for(cohort), progress=counting).cohort
+        test = data.read_cohort(run.test_file, reading.like(cohort), progress=counting).cohort
         repair, test = cohort, data.same_groups(cohort, test)
     output = options.output_type or "auto"
     if len(labels) == 1:
         predicted(network, repair.take(range(min(2, len(repair)))), "auto")  # reports wrong shapes before any work
-        output = settled_output(network, repair.inputs, output)
+        output = resolve_output(network, repair.inputs, output)
     else:
         set_output(network, output)
     checks = []
@@ -196,7 +196,7 @@ def _prepare_network(request: RepairRequest, arguments: list[str]) -> _PreparedN
 class _PreparedScores:
     """The scores in a file, or of an estimator, ready for the repair."""
 
-    reading: data.Reading
+    reading: data.ReadOptions
     estimator: Predictor | None  # saved in the folder
     scores: ByLabel
     repair: ByLabel
@@ -213,13 +213,13 @@ class _PreparedScores:
 
     def run(self, request: RepairRequest) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it."""
-        from equipoise.repair import SCORE, Request, rule_serving, save_all, try_rules, with_predictor
+        from equipoise.repair import PREDICTOR_SCORE, Request, save_all, serving_of_rule, try_rules, with_predictor
 
         reading, run, source = self.reading, request.run, request.source
-        labels, columns = reading.labels, source.columns if self.estimator is None else [SCORE]
+        labels, columns = reading.labels, source.columns if self.estimator is None else [PREDICTOR_SCORE]
         roles: dict[str, Any] = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
         roles["logits"] = source.scores.logits
-        serving = {label: rule_serving(self.scores[label], score=column, **roles) for label, column in zip(labels, columns, strict=True)}
+        serving = {label: serving_of_rule(self.scores[label], score=column, **roles) for label, column in zip(labels, columns, strict=True)}
         cases = try_rules(
             self.repair,
             self.test,
@@ -254,9 +254,9 @@ def _prepare_scores(request: RepairRequest, arguments: list[str]) -> _PreparedSc
     if run.test_file is None:
         repair, test = data.hold_out_scores(scores, run.share, seed=run.seed)
     else:
-        test_scores, _ = _scores_in(run.test_file, reading.as_for(first), request, estimator)
+        test_scores, _ = _scores_in(run.test_file, reading.like(first), request, estimator)
         repair, test = scores, {label: data.same_groups(scores[label], test_scores[label]) for label in scores}
-    lines = [*map(report.varying_words, data.varying_in(first.attributes, first.patients)), *map(str, checks)]
+    lines = [*map(report.varying_words, data.conflicts_in(first.attributes, first.patients)), *map(str, checks)]
     model, limits = source.network.model, lines
     if model is None:
         model = f"scores in {source.file.name}"
@@ -266,7 +266,7 @@ def _prepare_scores(request: RepairRequest, arguments: list[str]) -> _PreparedSc
 
 
 def _scores_in(
-    path: Path, reading: data.Reading, request: RepairRequest, estimator: Predictor | None
+    path: Path, reading: data.ReadOptions, request: RepairRequest, estimator: Predictor | None
 ) -> tuple[ByLabel, data.Cohort | None]:
     """The scores of each label in a file; with an estimator, the scores of the rows, and the rows."""
     if estimator is None:

@@ -147,7 +147,7 @@ def _test_table(case: Comparison) -> Table:
     for k, row in enumerate(case.found.methods):
         size = "" if isnan(row.gap.value) else f"{abs(row.gap.value):.3f}"
         above = "" if row.below is None or isnan(row.below) else f"{-row.below:+.3f}"
-        cells = (size, report.p_words(row.gap.p_value), report.p_words(row.gap.p_adjusted), above)
+        cells = (size, report.p_value_words(row.gap.p_value), report.p_value_words(row.gap.p_adjusted), above)
         table.add_row(_row_name(row, k), *cells, style="bold" if row.chosen else "")
     return table
 

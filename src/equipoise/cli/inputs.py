@@ -51,7 +51,7 @@ def repeated(values: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The options that say how to read a data file, by field of `data.Reading`."""
+    """The options that say how to read a data file, by field of `data.ReadOptions`."""
 
     options: Mapping[str, Any]
 
@@ -66,7 +66,7 @@ class Inputs:
         return list(self.options["classes"] or self.columns)
 
     @property
-    def reading(self) -> data.Reading:
+    def reading(self) -> data.ReadOptions:
         """The options as the library takes them."""
         transform = self.options["transform"]
         if transform is not None:
@@ -75,7 +75,7 @@ class Inputs:
             transform = load_transform(transform)
         bins = dict(map(data.read_bins, self.options["bins"] or []))
         parsed = {"labels": self.columns, **self._parsed_preprocessing(), "transform": transform, "bins": bins}
-        return data.Reading(**{**self.options, **parsed})
+        return data.ReadOptions(**{**self.options, **parsed})
 
     def _parsed_preprocessing(self) -> dict[str, Any]:
         preset = self.options["preset"]
@@ -132,7 +132,7 @@ class Inputs:
                 problems.append(f"--transform does all of the preprocessing. Omit {', '.join(used)}, or --transform.")
         elif (parsed := collected(problems, self._parsed_preprocessing)) is not None:
             norm, others = parsed.pop("norm"), {name: options[name] for name in ("size", "interpolation", "channels", "preset")}
-            collected(problems, lambda: data.preprocessing_of(**others, **parsed, **norm))
+            collected(problems, lambda: data.make_preprocessing(**others, **parsed, **norm))
         return problems
 
 
@@ -209,7 +209,7 @@ def preprocessing_of(cohort: data.Cohort) -> dict[str, object] | None:
     return cohort.source.to_dict() if isinstance(cohort.source, data.Images) else None
 
 
-def reading_notes(read: data.Read, *, names: bool, varying: bool = True) -> list[str]:
+def reading_notes(read: data.ReadCohort, *, names: bool, varying: bool = True) -> list[str]:
     """Notes about rows left out and, unless an audit reports them itself, about patients in several groups.
 
     With `names`, which are for the user's terminal only, the first images left out are listed.
@@ -218,13 +218,13 @@ def reading_notes(read: data.Read, *, names: bool, varying: bool = True) -> list
     if read.not_frontal:
         lines.append(f"{read.not_frontal:,} rows that are not frontal views were left out")
     if count := len(read.left_out):
-        kinds = ", ".join(f"{number:,} {kind}" for kind, number in data.counted(read.left_out).items())
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in data.count_by_kind(read.left_out).items())
         lines.append(f"{count:,} unreadable images were left out: {kinds}")
         if names:
             lines += [f"  {image}" for image in read.left_out[:5]]
             lines += [f"  and {count - 5:,} more (--json lists them)"] if count > 5 else []
     if varying:
-        lines += map(report.varying_words, data.varying_in(read.cohort.attributes, read.cohort.patients))
+        lines += map(report.varying_words, data.conflicts_in(read.cohort.attributes, read.cohort.patients))
     return lines
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ESTIMATOR_FILES = (".skops", ".pkl", ".pickle", ".joblib")  # as in models, repeated here to avoid imports for a network
 
 
-def load_network(options: NetworkOptions, reading: data.Reading, output_name: str | None = None, code: Code | None = None) -> nn.Module:
+def load_network(options: NetworkOptions, reading: data.ReadOptions, output_name: str | None = None, code: Code | None = None) -> nn.Module:
     """The network of --model in eval mode: from a factory, a backbone, a file or a folder. With `output_name`, only that output of it.
 
     An exported program looks like data but is code, so running one is reported on stderr.
@@ -51,7 +51,7 @@ def load_network(options: NetworkOptions, reading: data.Reading, output_name: st
     return network.eval()
 
 
-def with_saved_preprocessing(model: str | None, reading: data.Reading) -> tuple[data.Reading, str]:
+def with_saved_preprocessing(model: str | None, reading: data.ReadOptions) -> tuple[data.ReadOptions, str]:
     """The reading with the preprocessing saved in a folder of transformers, except for options that were given.
 
     Also returns the origin of the preprocessing in words, which are empty for any other model.
@@ -64,7 +64,7 @@ def with_saved_preprocessing(model: str | None, reading: data.Reading) -> tuple[
         return reading, ""
     if reading.preset is not None or reading.transform is not None:
         return reading, f"instead of {PREPARED} in {model}"
-    prepared, overridden = reading.prepared_as(preparation_in(model), model)
+    prepared, overridden = reading.with_preprocessing(preparation_in(model), model)
     exceptions = f", but for {', '.join(map(flag_of, overridden))}" if overridden else ""
     return prepared, f"as in {PREPARED} of the model{exceptions}"
 
@@ -148,7 +148,7 @@ def estimator_problems(source: Source, network_only: Mapping[str, object]) -> li
     return problems
 
 
-def load_estimator(options: NetworkOptions, reading: data.Reading) -> tuple[Predictor, data.Reading]:
+def load_estimator(options: NetworkOptions, reading: data.ReadOptions) -> tuple[Predictor, data.ReadOptions]:
     """The estimator of --model, and the reading of its raw columns: those of --feature, or those it was fitted on."""
     from equipoise.models import load_predictor
 
@@ -179,7 +179,7 @@ def check_score_problems(source: Source) -> list[str]:
 
 
 def check_known_scores(
-    source: Source, reading: data.Reading, network: Any, cohort: data.Cohort, scores: Mapping[str, data.Scores]
+    source: Source, reading: data.ReadOptions, network: Any, cohort: data.Cohort, scores: Mapping[str, data.Scores]
 ) -> list[repair.ScoreCheck]:
     """Compares the scores of each label with those of --check-scores; raises an error with all differences and, if known, the reason.
 
@@ -204,7 +204,7 @@ def check_known_scores(
     checks, tolerance, only = [], source.scores.tolerance or repair.TOLERANCE, len(scores) == 1
     for (label, label_scores), column in zip(scores.items(), source.known, strict=True):
         known = repair.known_scores(frame, column, key)
-        check = repair.compare_known(label_scores, known, tolerance, file.name if only else label)
+        check = repair.compare_with_known(label_scores, known, tolerance, file.name if only else label)
         checks.append(check if check.agrees else repair.with_hint(check, network if only else None, cohort, label_scores, known))
     if not all(check.agrees for check in checks):
         raise repair.ScoresDiffer(checks)

@@ -100,7 +100,7 @@ GroupNameOption = Annotated[
 
 @dataclass(frozen=True)
 class Option:
-    """An option that sets a field of `data.Reading`."""
+    """An option that sets a field of `data.ReadOptions`."""
 
     kind: Any
     default: Any

@@ -19,7 +19,7 @@ from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
-    from equipoise.study import Event, Folder, Plan
+    from equipoise.study import Event, Plan, StudyFolder
 
 study_app = typer.Typer(
     no_args_is_help=True,
@@ -162,9 +162,9 @@ def study_show(
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
     from equipoise.report import save_csv, save_latex, study_view
-    from equipoise.study import describe, opened, read_rows, read_traces
+    from equipoise.study import open_study, read_rows, read_traces, study_document
 
-    study = opened(folder)
+    study = open_study(folder)
     rows = read_rows(study)
     if csv:
         save_csv(study.plan, rows, csv, on)
@@ -175,14 +175,14 @@ def study_show(
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
-        print(to_json(describe(study, baseline, on)))
+        print(to_json(study_document(study, baseline, on)))
         return
     out.print(study_view(study.plan, rows, out.width, on))
     _print_pooled(study)
     say_places({"csv": csv, "latex": latex, "figures": figures})
 
 
-def _print_pooled(study: Folder) -> None:
+def _print_pooled(study: StudyFolder) -> None:
     """Prints the pooled results of a study by folds."""
     if study.plan.protocol == "folds":
         from equipoise.report import pooled_view

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.bins import Bins, Span, make_bins, numbers_in
+from equipoise.data.bins import Bins, Span, make_bins, read_numeric_column
 from equipoise.errors import BadInput, UnknownName, raise_all
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Attribute:
         >>> Attribute.binned([35, 81, 59, None, 40], [40, 60, 80], name="age", reference="40-59").levels
         ('40-59', '<40', '80+')
         """
-        numbers = numbers_in(pd.Series(values), name)
+        numbers = read_numeric_column(pd.Series(values), name)
         bins = make_bins(numbers, edges, name)
         names = pd.Series(np.array([*bins.names, None], dtype=object)[bins.codes(numbers)], dtype=object)
         levels = ordered_bin_levels(names.value_counts(), bins, Span.of(numbers), name, reference)
@@ -102,11 +102,11 @@ class Attribute:
         flat = np.ravel_multi_index(tuple(np.where(missing, 0, codes)), shape)
         present = np.unique(np.append(flat[~missing], 0))
         levels = tuple(
-            joined([a.levels[i] for a, i in zip(attributes, cell, strict=True)])
+            intersection_name([a.levels[i] for a, i in zip(attributes, cell, strict=True)])
             for cell in zip(*np.unravel_index(present, shape), strict=True)
         )
         crossed_codes = np.where(missing, MISSING, np.searchsorted(present, flat))
-        return cls(joined([a.name for a in attributes]), levels, crossed_codes, all(a.named for a in attributes))
+        return cls(intersection_name([a.name for a in attributes]), levels, crossed_codes, all(a.named for a in attributes))
 
     @property
     def reference(self) -> str:
@@ -188,10 +188,10 @@ def _encode(names: "pd.Series[Any]", levels: tuple[str, ...]) -> IntArray:
     return codes
 
 
-def joined(names: Sequence[str]) -> str:
+def intersection_name(names: Sequence[str]) -> str:
     """The name of an intersection, different for different names.
 
-    >>> joined(["F", "white"]), joined(["x & y", "z"]), joined(["x", "y & z"])
+    >>> intersection_name(["F", "white"]), intersection_name(["x & y", "z"]), intersection_name(["x", "y & z"])
     ('F & white', '"x & y" & z', 'x & "y & z"')
     """
     return " & ".join('"' + name.replace('"', '""') + '"' if "&" in name or name.startswith('"') else name for name in names)
@@ -327,7 +327,7 @@ def drop_empty_levels(attribute: Attribute, counts: IntArray, rule: str) -> tupl
 
 
 @dataclass(frozen=True)
-class Varying:
+class GroupConflicts:
     """The number of patients with more than one recorded group of an attribute, and the rule of CONFLICTS that was applied."""
 
     attribute: str
@@ -335,12 +335,12 @@ class Varying:
     rule: str
 
 
-def varying_in(attributes: Sequence[Attribute], patients: ObjectArray | None) -> tuple[Varying, ...]:
+def conflicts_in(attributes: Sequence[Attribute], patients: ObjectArray | None) -> tuple[GroupConflicts, ...]:
     """The attributes that vary within patients: in these rows, or in the whole table if a rule has resolved the conflicts."""
     if patients is None:
         return ()
     counts = [patients_varying(a, patients) if a.conflicts == "row" else a.varied for a in attributes]
-    return tuple(Varying(a.name, count, a.conflicts) for a, count in zip(attributes, counts, strict=True) if count)
+    return tuple(GroupConflicts(a.name, count, a.conflicts) for a, count in zip(attributes, counts, strict=True) if count)
 
 
 def patients_varying(attribute: Attribute, patients: ObjectArray | None) -> int:

@@ -81,7 +81,7 @@ def read_bins(text: str) -> tuple[str, tuple[float, ...]]:
     return name, parse_edges([edge.strip() for edge in edges.split(",")], name)
 
 
-def bins_in(document: Mapping[str, Any]) -> dict[str, Bins]:
+def bins_from_dict(document: Mapping[str, Any]) -> dict[str, Bins]:
     """The bins by column, from the `Bins.to_dict` of each; raises `BadInput` if the document is damaged."""
     try:
         entries = [(str(name), entry["edges"], entry["whole"]) for name, entry in document.items()]
@@ -104,7 +104,7 @@ def all_integers(values: npt.NDArray[np.float64]) -> bool:
     return bool((present == np.round(present)).all())
 
 
-def numbers_in(column: "pd.Series[Any]", name: str) -> npt.NDArray[np.float64]:
+def read_numeric_column(column: "pd.Series[Any]", name: str) -> npt.NDArray[np.float64]:
     """The numbers (n,) in a column that is to be binned, NaN in empty cells; raises `BadInput` if a cell holds anything else."""
     if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
         raise BadInput(f"column {name!r} holds dates, which cannot be binned. Turn it into a number, such as an age in years.")

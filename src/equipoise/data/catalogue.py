@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.files import locate, read_bytes, replacing, sha256, user_cache
+from equipoise.data.files import atomic_path, locate, read_bytes, sha256, user_cache
 from equipoise.data.sets import File, Recipe, adult, bank, compas, mimic_cxr, mimic_iii, nih, phantom, synthetic
 from equipoise.errors import BadInput, Misuse, pick
 
@@ -99,7 +99,7 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     outdated = [file for file in recipe.files if _state(folder, file).status != "ok"]
     contents = {file.name: _download(file, folder, progress, open_url or _open_url) for file in outdated}
     for file_name, content in contents.items():
-        with replacing(folder / file_name) as temporary:
+        with atomic_path(folder / file_name) as temporary:
             temporary.write_bytes(content)
     return folder
 

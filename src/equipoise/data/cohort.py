@@ -13,7 +13,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
 from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, missing_column, read_columns
-from equipoise.data.image_files import find_files, of_view
+from equipoise.data.image_files import find_files, is_view
 from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.table_files import as_parsed
@@ -323,7 +323,7 @@ class Cohort:
         return column
 
 
-def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Cohort:
+def cohort_from_table(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Cohort:
     """The cohort in a frame whose columns `text` were read as text. If one of them is also an input, the input is parsed as numbers."""
     cohort = Cohort.from_frame(frame, **columns)
     assert isinstance(cohort.source, Table)
@@ -336,7 +336,7 @@ def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
     """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
     if view not in frame.columns:
         raise BadInput(missing_column(view, list(map(str, frame.columns))), source=name)
-    rows = np.flatnonzero(of_view(frame[view]))
+    rows = np.flatnonzero(is_view(frame[view]))
     if len(frame) and not len(rows):
         values = ", ".join(map(str, frame[view].unique()[:6]))
         raise BadInput(

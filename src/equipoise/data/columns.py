@@ -158,7 +158,7 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
         y, targets = _read_targets(frame, roles)
     scores = weights = None
     if roles.score is not None:
-        scores, score_problems = score_of(frame[roles.score], roles.score, roles.logits)
+        scores, score_problems = read_score_column(frame[roles.score], roles.score, roles.logits)
         problems += score_problems
     if roles.weight is not None:
         weights, weight_problems = read_weights(frame[roles.weight], roles.weight)
@@ -232,7 +232,7 @@ def missing_column(name: str, columns: Sequence[str]) -> str:
     return f"no column {name!r}.{did_you_mean(name, columns, 0.6)} The columns are: {shown}."
 
 
-def score_of(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
+def read_score_column(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
     """The scores in a column, and their problems. Logits are mapped to scores by the logistic function."""
     numbers = to_numbers(column)
     empty = column.isna().to_numpy()

@@ -34,7 +34,7 @@ from PIL import (  # noqa: F401
 )
 
 from equipoise.data.dicom import is_dicom, read_pixels
-from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, Limit, NoRoom
+from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, ImageLimit, NoRoom
 from equipoise.data.image_files import Make, Pixels, Source, file_state
 from equipoise.data.preprocessing import Geometry
 from equipoise.errors import BadInput, MissingExtra, first_line
@@ -80,7 +80,9 @@ class ColourFound(Exception):
     """An image has colours, and decoding it to gray would lose them for a network with colour inputs."""
 
 
-def decode(source: Source, geometry: Geometry, limit: Limit = Limit(), *, colour: bool = False, gray_only: bool = False) -> Pixels:
+def decode(
+    source: Source, geometry: Geometry, limit: ImageLimit = ImageLimit(), *, colour: bool = False, gray_only: bool = False
+) -> Pixels:
     """The image as 8-bit gray (height, width) or colour (height, width, 3). Raises `BadImage` if it cannot be used.
 
     With `gray_only`, an image that is not gray raises `ColourFound`.
@@ -92,7 +94,7 @@ def decode(source: Source, geometry: Geometry, limit: Limit = Limit(), *, colour
 
 
 @contextmanager
-def open_image(source: Source, limit: Limit = Limit(), *, upright: bool = True) -> Iterator[Image.Image]:
+def open_image(source: Source, limit: ImageLimit = ImageLimit(), *, upright: bool = True) -> Iterator[Image.Image]:
     """The decoded image at its own size; `upright` applies the orientation in its header. Raises `BadImage` if it cannot be used."""
     size = 0
     if not isinstance(source, bytes):
@@ -176,7 +178,7 @@ def _scale_to_8_bits(values: npt.NDArray[np.generic]) -> Pixels:
     return scaled
 
 
-def attempt(source: Source, make: Make, limit: Limit = Limit()) -> npt.NDArray[Any] | Broken:
+def attempt(source: Source, make: Make, limit: ImageLimit = ImageLimit()) -> npt.NDArray[Any] | Broken:
     """The row that `make` returns for one image, or the fault of that image. The reason does not contain the file name."""
     try:
         return make(source)
@@ -202,7 +204,7 @@ def _printable_line(error: BaseException) -> str:
 
 
 @contextmanager
-def collect_warnings(limit: Limit, current_row: Mapping[int, int], remarks: dict[int, str]) -> Iterator[None]:
+def collect_warnings(limit: ImageLimit, current_row: Mapping[int, int], remarks: dict[int, str]) -> Iterator[None]:
     """Puts the first warning of a decoder about each image into `remarks`, by row, instead of printing it.
 
     `current_row` maps the id of a thread to the row that it decodes. Pillow's own pixel limit is set to ours meanwhile. That limit and the

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.faults import BadImage, Broken, Limit
+from equipoise.data.faults import BadImage, Broken, ImageLimit
 from equipoise.data.image_files import Pixels, file_state
 from equipoise.errors import BadInput, MissingExtra, first_line
 
@@ -51,7 +51,7 @@ def is_dicom(content: bytes, suffix: str = "") -> bool:
     return content[128:132] == b"DICM" or suffix.lower() in SUFFIXES
 
 
-def read_pixels(content: bytes, limit: Limit = Limit()) -> Pixels:
+def read_pixels(content: bytes, limit: ImageLimit = ImageLimit()) -> Pixels:
     """The image (rows, columns) in the content of a DICOM file. Raises `BadImage` if it cannot be used."""
     pydicom = _pydicom()
     _check_inflated(pydicom, BytesIO(content), limit)
@@ -143,7 +143,7 @@ def _range_without_padding(
     return min(lows), max(highs)
 
 
-def _check_inflated(pydicom: Any, file: Any, limit: Limit) -> None:
+def _check_inflated(pydicom: Any, file: Any, limit: ImageLimit) -> None:
     """Raises `BadImage` if a deflated file holds more than an image may. Inflates it piece by piece, which pydicom does not."""
     file.seek(128)
     file.seek(132 if file.read(4) == b"DICM" else 0)
@@ -206,7 +206,7 @@ def codestream_size(frame: bytes) -> tuple[int, int] | None:
     return None
 
 
-def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
+def header(file: str | Path, limit: ImageLimit = ImageLimit()) -> dict[str, object]:
     """Patient, sex, age and view in the header of one DICOM file. Raises `BadImage` if it cannot be read."""
     pydicom = _pydicom()
     state = file_state(file)
@@ -237,11 +237,11 @@ def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
     return fields | {"age": age_in_years(fields["age"])}
 
 
-def with_headers(
+def add_dicom_columns(
     frame: "pd.DataFrame",
     files: Sequence[str | Path],
     progress: Callable[[int], None] | None = None,
-    limit: Limit | None = None,
+    limit: ImageLimit | None = None,
     patient: str | None = None,
 ) -> "tuple[pd.DataFrame, dict[int, Broken]]":
     """The frame with the missing ones of the columns sex, age and view read from the files, and the broken files by position.
@@ -253,7 +253,7 @@ def with_headers(
     broken: dict[int, Broken] = {}
     for at, file in enumerate(files) if missing else ():
         try:
-            headers.append(header(file, limit or Limit()))
+            headers.append(header(file, limit or ImageLimit()))
         except BadInput as error:
             headers.append({})
             broken[at] = Broken(error.kind if isinstance(error, BadImage) else "damaged", str(error), name=str(file))

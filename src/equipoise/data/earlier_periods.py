@@ -17,7 +17,7 @@ from equipoise.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Returning:
+class ReturningPatients:
     """The numbers of patients, and of their rows, that were in an earlier period."""
 
     patients: int
@@ -42,7 +42,9 @@ def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None =
     return frozenset(patients)
 
 
-def first_periods(scores: Mapping[str, Scores], earlier: Collection[str], *, keep: bool = False) -> tuple[dict[str, Scores], Returning]:
+def first_periods(
+    scores: Mapping[str, Scores], earlier: Collection[str], *, keep: bool = False
+) -> tuple[dict[str, Scores], ReturningPatients]:
     """The scores of each label without the patients of `earlier` periods, and the number of these patients. `keep` keeps them.
 
     >>> rows = Scores.from_arrays([0, 1, 1], [0.1, 0.8, 0.4], ["F", "M", "F"], reference="M", patients=["a", "b", "c"])
@@ -64,7 +66,7 @@ def first_periods(scores: Mapping[str, Scores], earlier: Collection[str], *, kee
             "one."
         )
     longest = max(returning_rows.values(), key=len)
-    counts = Returning(len(returning_patients), len(patients), int(longest.sum()), len(longest), not keep)
+    counts = ReturningPatients(len(returning_patients), len(patients), int(longest.sum()), len(longest), not keep)
     if keep or not returning_patients:
         return dict(scores), counts
     return {label: label_scores.take(~returning_rows[label]) for label, label_scores in scores.items()}, counts

@@ -52,14 +52,14 @@ class Broken:
         return f"{where}: {self.reason}" if where else self.reason
 
 
-def counted(broken: Iterable[Broken]) -> dict[str, int]:
+def count_by_kind(broken: Iterable[Broken]) -> dict[str, int]:
     """The number of broken images of each kind, in the order of KINDS; kinds that do not occur are left out."""
     counts = Counter(fault.kind for fault in broken)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
 @dataclass(frozen=True)
-class Limit:
+class ImageLimit:
     """The largest number of pixels of one image, and a lock that lets only one image near that size be decoded at a time.
 
     A pickled limit, as sent to a worker process, has no lock: an image that needs it raises `NoRoom` there and is left to the main process.
@@ -74,7 +74,7 @@ class Limit:
             raise BadInput(f"max_pixels must be at least 1; got {self.pixels}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Limit, (self.pixels, self.threads, None)
+        return ImageLimit, (self.pixels, self.threads, None)
 
     @property
     def bytes(self) -> int:

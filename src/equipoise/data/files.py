@@ -95,7 +95,7 @@ def without_folders(argument: str) -> str:
 
 
 @contextmanager
-def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
+def atomic_path(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
     """A temporary path next to `path` that replaces it if the block succeeds, and is removed if it fails.
 
     With `follow`, a symbolic link is kept and the file behind it is replaced, as expected of a path that the user has named. Without it,
@@ -117,7 +117,7 @@ def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
     temporary, lock = Path(name), take_lock(Path(name))
     os.close(handle)
     try:
-        with naming(target):
+        with add_path_to_errors(target):
             yield temporary
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
@@ -150,7 +150,7 @@ def take_lock(path: Path, *, wait: bool = False) -> int | None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def add_path_to_errors(path: Path) -> Iterator[None]:
     """Adds the path to an `OSError` that lacks it, such as "no space left on device"."""
     try:
         yield
@@ -161,7 +161,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises `BadInput` if `replacing` could not write this path, to be called before a long run. Creates nothing."""
+    """Raises `BadInput` if `atomic_path` could not write this path, to be called before a long run. Creates nothing."""
     target = _target(path)
     folder = next(parent for parent in target.parents if parent.exists())
     if not folder.is_dir():
@@ -180,8 +180,8 @@ def _target(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str, *, follow: bool = True) -> Path:
-    """Writes a text file atomically; `follow` as in `replacing`."""
-    with replacing(path, follow=follow) as temporary:
+    """Writes a text file atomically; `follow` as in `atomic_path`."""
+    with atomic_path(path, follow=follow) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.data.faults import Broken
-from equipoise.data.files import replacing
+from equipoise.data.files import atomic_path
 from equipoise.data.image_files import Make, Pixels, Source, file_state
 from equipoise.data.image_rows import CHUNK, Gone, Job, Processes, cache_folder, check_disk_space, fill
 from equipoise.errors import BadInput
@@ -128,13 +128,13 @@ def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tu
             job.report(len(sources))
             _mark_used(path)
             return stored
-        with replacing(path, follow=False) as temporary:
+        with atomic_path(path, follow=False) as temporary:
             check_disk_space(folder, (len(sources), *shape), np.uint8)
             out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
             broken = fill(out, job, make, processes)
             out.flush()
             del out
-            with replacing(_faults_file(path), follow=False) as faults:  # first, so that there are never pixels without them
+            with atomic_path(_faults_file(path), follow=False) as faults:  # first, so that there are never pixels without them
                 faults.write_text(json.dumps({row: [fault.kind, fault.reason] for row, fault in broken.items()}), encoding="utf-8")
         _mark_used(path)
         return np.load(path, mmap_mode="r"), broken

@@ -29,7 +29,7 @@ IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")  # columns 
 MAX_LISTED = 100  # names in one message; a table may hold many thousand wrong ones
 
 
-def of_view(column: "pd.Series[Any]", view: str = "frontal") -> npt.NDArray[np.bool_]:
+def is_view(column: "pd.Series[Any]", view: str = "frontal") -> npt.NDArray[np.bool_]:
     """A mask of the rows with a frontal view (PA, AP or frontal, in any case), or with only one of these. Missing views are False."""
     return np.asarray(column.astype("string").str.match(VIEWS[view]).fillna(False), dtype=bool)
 

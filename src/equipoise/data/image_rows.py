@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.faults import Broken, Limit
+from equipoise.data.faults import Broken, ImageLimit
 from equipoise.data.files import user_cache
 from equipoise.data.image_files import Make, Source
 from equipoise.errors import BadInput, first_line
@@ -47,7 +47,7 @@ class Job:
     """The images to decode and how to do it; `progress` is called with the number of images done since the last call."""
 
     sources: Sequence[Source]
-    limit: Limit
+    limit: ImageLimit
     cache: str | Path | None
     progress: Callable[[int], None] | None
 
@@ -110,7 +110,7 @@ class Filled:
     remaining: list[int] = field(default_factory=list)
 
 
-def fill_mapped(path: str, start: int, sources: Sequence[Source], make: Make, limit: Limit) -> Filled:
+def fill_mapped(path: str, start: int, sources: Sequence[Source], make: Make, limit: ImageLimit) -> Filled:
     """Fills the rows of a mapped file from `start` on. Runs in a worker process.
 
     An image that fails for another reason than its own fault (a missing library, or a large image that needs the caller's lock) is left to

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, Limit
+from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, ImageLimit
 from equipoise.data.image_cache import cached
 from equipoise.data.image_files import Source
 from equipoise.data.image_rows import Job, fill, fits_in_memory, float_rows, source_name
-from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of, xray_resized
+from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
 from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed
 from equipoise.errors import BadInput, raise_all
 
@@ -128,9 +128,9 @@ class Images:
         norm = {"mean": tuple(mean), "std": tuple(std)}
         if transform is not None and (unused := [name for name, value in (sizing | norm).items() if value not in (None, ())]):
             raise BadInput(f"a transform does all of the preprocessing; leave out {', '.join(unused)}, or the transform")
-        how = Preprocessing(channels=channels or 1) if transform is not None else preprocessing_of(**sizing, channels=channels, **norm)  # type: ignore[arg-type]
+        how = Preprocessing(channels=channels or 1) if transform is not None else make_preprocessing(**sizing, channels=channels, **norm)  # type: ignore[arg-type]
         raise_all([] if len(sources) else ["no image was given"])
-        job = Job(sources, Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1))), cache, progress)
+        job = Job(sources, ImageLimit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1))), cache, progress)
         if transform is not None:
             images = _open_by_transform(job, as_transform(transform), channels)
         elif preset == XRAY_PRESET:

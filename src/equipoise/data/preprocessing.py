@@ -167,12 +167,12 @@ class Preprocessing:
         raise_all(problems)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values that are options of `preprocessing_of`."""
+        """Plain values that are options of `make_preprocessing`."""
         norm = {"channels": self.channels, "mean": list(self.mean), "std": list(self.std)}
         return self.geometry.to_dict() | norm | {"preset": self.preset}
 
 
-def preprocessing_of(
+def make_preprocessing(
     *,
     size: int | None = None,
     resize: int | tuple[int, int] | list[int] | None = None,
@@ -186,9 +186,9 @@ def preprocessing_of(
 ) -> Preprocessing:
     """The preprocessing from these options; those that are not given come from the preset, if any, or the defaults.
 
-    >>> preprocessing_of(preset="timm").geometry
+    >>> make_preprocessing(preset="timm").geometry
     Geometry(resize=256, crop=224, interpolation='bicubic', centre='rounded')
-    >>> preprocessing_of(resize=80, crop=64).geometry.shape, preprocessing_of(size=64).geometry.resize
+    >>> make_preprocessing(resize=80, crop=64).geometry.shape, make_preprocessing(size=64).geometry.resize
     ((64, 64), (64, 64))
     """
     base = DEFAULT if preset is None else PRESETS[pick("preset", preset, PRESETS)]

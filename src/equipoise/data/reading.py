@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import varying_in
+from equipoise.data.attribute import conflicts_in
 from equipoise.data.bins import Bins
-from equipoise.data.cohort import Cohort, cohort_in
+from equipoise.data.cohort import Cohort, cohort_from_table
 from equipoise.data.columns import Roles, read_columns
-from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
-from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
+from equipoise.data.faults import MAX_PIXELS, Broken, ImageLimit, count_by_kind
+from equipoise.data.image_files import IMAGE_COLUMNS, find_files, is_view
 from equipoise.data.images import BROKEN_ADVICE, Images
 from equipoise.data.preprocessing import Norm
 from equipoise.data.scans import Scan
@@ -38,7 +38,7 @@ def _silent(_task: str, _total: int) -> AbstractContextManager[Callable[[int], N
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How to read a data file: the roles of its columns and, with a folder of images, how the images are read."""
 
     labels: list[str]
@@ -89,15 +89,15 @@ class Reading:
         images = () if self.images is None else (self.image_column,) if self.image_column else IMAGE_COLUMNS
         return identifiers | {*images} | {name for name in self.group if name not in self.bins}
 
-    def with_bins_of(self, cohort: Rows) -> "Reading":
+    def with_bins_of(self, cohort: Rows) -> "ReadOptions":
         """The reading of another file with the bins of this cohort, so that the groups have the same names."""
         return replace(self, bins={a.name: a.bins for a in cohort.attributes if a.bins is not None})
 
-    def as_for(self, cohort: Rows) -> "Reading":
+    def like(self, cohort: Rows) -> "ReadOptions":
         """The reading of another file with the bins and the reference groups of this cohort."""
         return replace(self.with_bins_of(cohort), reference=[attribute.reference for attribute in cohort.attributes])
 
-    def prepared_as(self, default: Mapping[str, Any], owner: str) -> tuple["Reading", tuple[str, ...]]:
+    def with_preprocessing(self, default: Mapping[str, Any], owner: str) -> tuple["ReadOptions", tuple[str, ...]]:
         """The reading with a default preprocessing of images, and the names of the options that the user has set instead.
 
         `default` holds keywords of `Images.open`, such as those of a model's own preprocessor, and `owner` is its name in messages. A
@@ -149,7 +149,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadCohort:
     """A cohort, and the rows of its file that were left out."""
 
     cohort: Cohort
@@ -160,9 +160,9 @@ class Read:
         """The number of rows left out by reason, without any name that could identify a patient."""
         return {
             "left_out_count": len(self.left_out),
-            "left_out_kinds": counted(self.left_out),
+            "left_out_kinds": count_by_kind(self.left_out),
             "not_frontal": self.not_frontal,
-            "patients_in_several_groups": {v.attribute: v.patients for v in varying_in(self.cohort.attributes, self.cohort.patients)},
+            "patients_in_several_groups": {v.attribute: v.patients for v in conflicts_in(self.cohort.attributes, self.cohort.patients)},
             "conflicts": self.cohort.attributes[0].conflicts,
         }
 
@@ -171,7 +171,7 @@ class Read:
         return {"left_out": [f"{broken.place}: {broken.reason}" for broken in self.left_out[:LISTED]], **self.counts()}
 
 
-def read_cohort(path: str | Path, reading: Reading, *, progress: Counting = _silent) -> Read:
+def read_cohort(path: str | Path, reading: ReadOptions, *, progress: Counting = _silent) -> ReadCohort:
     """The cohort in a data file, with its numbers or the images that its rows name as inputs, and the rows left out.
 
     Numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was trained elsewhere.
@@ -179,11 +179,11 @@ def read_cohort(path: str | Path, reading: Reading, *, progress: Counting = _sil
     path = Path(path)
     frame = reading.table(path)
     if reading.images is None:
-        return Read(_read_numbers(frame, path.name, reading))
+        return ReadCohort(_read_numbers(frame, path.name, reading))
     return _read_images(frame, path.name, reading, reading.images, progress)
 
 
-def scan_scores(path: str | Path, reading: Reading, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scan]:
+def scan_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scan]:
     """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
     if reading.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit --id {reading.id} (id=).")
@@ -193,7 +193,7 @@ def scan_scores(path: str | Path, reading: Reading, columns: Sequence[str], *, l
     }
 
 
-def read_scores(path: str | Path, reading: Reading, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scores]:
+def read_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scores]:
     """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known.
 
     Groups, bins, references and conflicts are those of the whole table, for every label. With `logits`, the columns hold logits. The
@@ -233,7 +233,7 @@ def paired_columns(path: str | Path, prefix: str) -> dict[str, str]:
     return pairs
 
 
-def _read_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, progress: Counting) -> Read:
+def _read_images(frame: pd.DataFrame, name: str, reading: ReadOptions, folder: Path, progress: Counting) -> ReadCohort:
     column = reading.image_column or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
     if column is None or column not in frame.columns:
         problem = f"no column {column!r}" if column else f"no column with the names of images (tried {', '.join(IMAGE_COLUMNS)})"
@@ -246,7 +246,7 @@ def _read_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path,
     if not len(readable):
         raise_all(header_problems, name)
     view = reading.view
-    frontal = int(of_view(readable[view]).sum()) if view in readable.columns else len(readable)
+    frontal = int(is_view(readable[view]).sum()) if view in readable.columns else len(readable)
     decoding = {option: getattr(reading, option) for option in (*PREPROCESSING, "centre", "skip_broken", "max_pixels", "cache")}
     try:
         with progress("decoding", frontal) as advance:
@@ -270,22 +270,22 @@ def _read_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path,
     if broken_headers and not reading.skip_broken:
         raise BadInput(*header_problems, BROKEN_ADVICE, source=name)
     assert isinstance(cohort.source, Images)
-    return Read(cohort, (*broken_headers.values(), *cohort.source.broken.values()), len(readable) - frontal)
+    return ReadCohort(cohort, (*broken_headers.values(), *cohort.source.broken.values()), len(readable) - frontal)
 
 
 def _with_headers(
-    frame: pd.DataFrame, column: str, folder: Path, reading: Reading, progress: Counting
+    frame: pd.DataFrame, column: str, folder: Path, reading: ReadOptions, progress: Counting
 ) -> tuple[pd.DataFrame, dict[int, Broken]]:
     """The frame with columns from the DICOM headers of its rows, and the rows whose header cannot be read, by position."""
-    from equipoise.data.dicom import with_headers
+    from equipoise.data.dicom import add_dicom_columns
 
     files = find_files(frame[column], folder, column, allow_outside=reading.allow_outside)
     with progress("reading headers", len(files)) as advance:
-        filled, broken = with_headers(frame, files, advance, Limit(reading.max_pixels), reading.patient)
+        filled, broken = add_dicom_columns(frame, files, advance, ImageLimit(reading.max_pixels), reading.patient)
     return filled, {row: replace(fault, place=f"row {row + 1} below the header") for row, fault in broken.items()}
 
 
-def _read_numbers(frame: pd.DataFrame, name: str, reading: Reading) -> Cohort:
+def _read_numbers(frame: pd.DataFrame, name: str, reading: ReadOptions) -> Cohort:
     other_columns = {*reading.labels, reading.patient, reading.id, reading.weight, *reading.group}
     features = reading.features or [c for c in frame.columns if c not in other_columns]
     problems: list[str] = []
@@ -294,7 +294,7 @@ def _read_numbers(frame: pd.DataFrame, name: str, reading: Reading) -> Cohort:
             problems += _input_problems(as_parsed(frame[feature]) if feature in reading.text else frame[feature])
     options = {"features": features, "scale": False, "name": name, "id": reading.id, "classes": reading.classes}
     try:
-        cohort = cohort_in(frame, reading.text, **options, **reading.roles)
+        cohort = cohort_from_table(frame, reading.text, **options, **reading.roles)
     except BadInput as error:
         raise BadInput(*error.problems, *problems, source=name) from None
     raise_all(problems, name)

@@ -27,9 +27,9 @@ from equipoise.data.attribute import (
     varying_units,
 )
 from equipoise.data.batches import Batch, read_batches
-from equipoise.data.bins import Bins, Span, all_integers, numbers_in, parse_edges
-from equipoise.data.columns import Roles, identifier_problems, read_weights, score_of
-from equipoise.data.stored import CodedRows, HashArray, Part, Storage, Stored, mixed
+from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_numeric_column
+from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
+from equipoise.data.stored import CodedRows, HashArray, Part, Storage, Stored, splitmix64
 from equipoise.data.table_files import arrow_texts
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
@@ -145,7 +145,7 @@ class _TableCoder:
                 batch.values[label_column], label_column, roles.positive, unknown_allowed=len(self.labels) > 1
             )
             known, scores = y[:, k] != UNKNOWN, batch.values[score_column]
-            score[known, k], score_problems = score_of(scores if known.all() else scores[known], score_column, roles.logits)
+            score[known, k], score_problems = read_score_column(scores if known.all() else scores[known], score_column, roles.logits)
             problems += label_problems + score_problems
         if roles.weight is not None:
             rows["weight"], weight_problems = read_weights(batch.values[roles.weight], roles.weight)
@@ -173,7 +173,7 @@ class _TableCoder:
             )
         self.patient_type = patient_type
         if patient_type == "integers" and not values.null_count:
-            return mixed(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
+            return splitmix64(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
         ids = _as_names(values, name, where)
         plain = pa.types.is_string(values.type) and not values.null_count  # the usual case, in which only blank ids are a problem
         if not plain or pc.any(pc.or_(pc.equal(pc.binary_length(values), 0), pc.utf8_is_space(values))).as_py():
@@ -247,7 +247,7 @@ class _GroupCoder:
         if self.bins is None:
             codes = self._code_names(batch)
         else:
-            numbers = numbers_in(batch.values[self.name], self.name)
+            numbers = read_numeric_column(batch.values[self.name], self.name)
             self.integers = self.integers and all_integers(numbers)
             self.span += Span.of(numbers)
             codes = self.bins.codes(numbers).astype(np.int32)

@@ -132,7 +132,7 @@ class Storage:
             records = _as_records(rows)
             start = self.rows - sum(len(held["y"]) for held in self.held)
             keys = rows.get("patient", np.arange(start, start + len(records), dtype=np.uint64))
-            place = (mixed(keys) % np.uint64(FILES)).astype(np.uint8)
+            place = (splitmix64(keys) % np.uint64(FILES)).astype(np.uint8)
             by_place = records[np.argsort(place, kind="stable")]
             ends = np.cumsum(np.bincount(place, minlength=FILES))
             for file, begin, end in zip(self.files, [0, *ends[:-1]], ends, strict=True):
@@ -161,7 +161,7 @@ def _as_records(rows: CodedRows) -> npt.NDArray[np.void]:
     return records
 
 
-def mixed(numbers: HashArray) -> HashArray:
+def splitmix64(numbers: HashArray) -> HashArray:
     """The numbers scattered over 64 bits; equal numbers give equal results (the finaliser of splitmix64)."""
     x = numbers + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.faults import BadImage, BadTransform, Limit
+from equipoise.data.faults import BadImage, BadTransform, ImageLimit
 from equipoise.data.image_files import Source
 from equipoise.errors import first_line
 
@@ -86,7 +86,7 @@ def _argument_kind(transform: Any) -> str:
     return "array" if "ndarray" in annotation or "NDArray" in annotation else "image"
 
 
-def transformed(source: Source, transform: Transform, channels: int | None, limit: Limit) -> Row:
+def transformed(source: Source, transform: Transform, channels: int | None, limit: ImageLimit) -> Row:
     """The result of a transform on one image, which is first converted to gray (`channels` 1) or RGB (3) unless `channels` is None."""
     from equipoise.data.decode import open_image
 

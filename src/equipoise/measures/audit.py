@@ -11,11 +11,11 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, Scores, Varying
+from equipoise.data import CONFLICTS, GroupConflicts, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.estimates import Estimate, Settings
-from equipoise.measures.gaps import Gap, named
+from equipoise.measures.gaps import Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.no_finding import underdiagnosis
@@ -47,7 +47,7 @@ class Audit:
     patients: int | None
     name: str
     settings: Settings
-    varying: tuple[Varying, ...] = ()  # attributes of which some patients have more than one group
+    varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
     by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at other thresholds, if computed
@@ -215,7 +215,7 @@ def no_finding_dict(audit: Audit | None, label: str | None = None) -> dict[str, 
 def _name_of(measure: Gap) -> str:
     """The name of a measure; an invalid one is returned as text, for an error that lists the measures of the audit."""
     try:
-        return named(measure)
+        return canonical_name(measure)
     except BadInput:
         return str(measure)
 

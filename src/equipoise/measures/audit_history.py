@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import replacing, take_lock
+from equipoise.data import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, Audits, AuditSums, sums_of
 from equipoise.measures.confidence_sequences import EXPECTED_CHANGE
@@ -110,7 +110,7 @@ class History:
         rows = [row for period, by_label in self.periods.items() for sums in by_label.values() for row in _rows(period, sums)]
         table = pa.Table.from_pandas(pd.DataFrame(rows)[COLUMNS], preserve_index=False)
         about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION})
-        with replacing(path) as temporary:
+        with atomic_path(path) as temporary:
             pq.write_table(table.replace_schema_metadata({SCHEMA: about}), temporary)
         return Path(path)
 

@@ -1,7 +1,7 @@
 """Audits of scores in memory, and the steps that audits in batches (`streamed`) share with them.
 
 Each label is first estimated by itself (`UntestedAudit`); then the gaps of all labels are tested and adjusted together. `AuditOptions` are
-the keywords of every function that audits; `Asked` holds them after validation.
+the keywords of every function that audits; `AuditRequest` holds them after validation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, Scores, Varying, varying_in
+from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
 from equipoise.measures.audit import Audit, Audits, digest_of
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
@@ -20,7 +20,7 @@ from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_performance, frames_of, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
-from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named, thresholds_of
+from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, canonical_name, is_quotient, thresholds_of
 from equipoise.measures.intervals import Limits
 from equipoise.measures.large_samples import estimate_sampled_scores
 from equipoise.measures.moments import Moments, moments_of_scores
@@ -29,13 +29,13 @@ from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
 from equipoise.measures.performance import PERFORMANCE, aurocs
 from equipoise.measures.permutation import p_values
 from equipoise.measures.rules import Rule, choose_rule
-from equipoise.measures.score_measures import CURVES, OF_ALL, ScoreMeasures, everyone, overall_measures, with_score_measures
+from equipoise.measures.score_measures import CURVES, OVERALL_SCORE_MEASURES, ScoreMeasures, everyone, overall_measures, with_score_measures
 
-OVERALL = (*PERFORMANCE, *OF_ALL)  # measures of all rows together; all others are gaps
+OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
 
 
 class AuditOptions(TypedDict, total=False):
-    """The keywords of an audit. See `Asked` and `Settings` for their defaults."""
+    """The keywords of an audit. See `AuditRequest` and `Settings` for their defaults."""
 
     rule: Rule | None
     threshold: float | None
@@ -53,7 +53,7 @@ class AuditOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AuditRequest:
     """The validated options of an audit."""
 
     rule: Rule | None = None  # the decision rule; else score >= threshold; else the best threshold on validation scores; else 0.5
@@ -70,7 +70,7 @@ class Asked:
             raise BadInput("give a decision rule or a threshold, not both")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Asked":
+    def of(cls, options: Mapping[str, Any]) -> "AuditRequest":
         """The validated options; `thresholds` may be START:STOP or START:STOP:STEP."""
         own_names, setting_names = ({f.name for f in fields(kind) if f.name != "settings"} for kind in (cls, Settings))
         for name in options:
@@ -83,7 +83,7 @@ class Asked:
         _ = asked.wanted  # an invalid measure is an error before anything is computed
         return asked
 
-    def decided(self, valid: Scores | None = None) -> "Asked":
+    def decided(self, valid: Scores | None = None) -> "AuditRequest":
         """The same options with a decision rule, chosen on the validation scores `valid` if neither rule nor threshold is given."""
         return self if self.rule is not None else replace(self, rule=choose_rule(self.threshold, valid, self.optimise), threshold=None)
 
@@ -96,7 +96,7 @@ class Asked:
     def wanted(self) -> tuple[str, ...]:
         """The names of all measures."""
         measures: tuple[Gap, ...] = (*GAPS, *OVERALL) if self.measures is None else tuple(self.measures)
-        names = [m if isinstance(m, str) and m in OVERALL else named(m, also=OVERALL) for m in (*measures, *self.also)]
+        names = [m if isinstance(m, str) and m in OVERALL else canonical_name(m, also=OVERALL) for m in (*measures, *self.also)]
         return tuple(dict.fromkeys(names))
 
     @property
@@ -165,17 +165,17 @@ def audit_scores(
     >>> audit["eod"].low < audit["eod"].value < audit["eod"].high
     True
     """
-    return audit_asked(scores, Asked.of(options).decided(valid), progress)
+    return audit_with(scores, AuditRequest.of(options).decided(valid), progress)
 
 
-def audit_asked(scores: Scores, asked: Asked, progress: Progress | None = None) -> Audit:
+def audit_with(scores: Scores, asked: AuditRequest, progress: Progress | None = None) -> Audit:
     """The audit of scores with validated options."""
     (audit,) = adjust_together([untested_audit(scores, asked, progress)])
     return audit
 
 
 def audit_labels(
-    scores: Mapping[str, Scores], asked: Mapping[str, Asked], kind: str, name: str, progress: Callable[[str], Progress] | None = None
+    scores: Mapping[str, Scores], asked: Mapping[str, AuditRequest], kind: str, name: str, progress: Callable[[str], Progress] | None = None
 ) -> Audits:
     """The audits of several labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
 
@@ -189,10 +189,10 @@ def audit_labels(
     return audits_of(untested, kind, name, no_finding, derived)
 
 
-def options_of_no_finding(asked: Mapping[str, Asked]) -> Asked:
+def options_of_no_finding(asked: Mapping[str, AuditRequest]) -> AuditRequest:
     """The options for auditing derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
     settings = replace(next(iter(asked.values())).settings, thresholds=())
-    return Asked(rule=NoneOf(tuple(asked)), measures=("fpr_gap",), settings=settings)
+    return AuditRequest(rule=NoneOf(tuple(asked)), measures=("fpr_gap",), settings=settings)
 
 
 def audits_of(
@@ -228,7 +228,7 @@ class UntestedAudit:
 
 
 def assemble(
-    asked: Asked,
+    asked: AuditRequest,
     estimates: Sequence[AttributeEstimates],
     performance: dict[str, Estimate],
     overall: ScoreMeasures | None,
@@ -237,7 +237,7 @@ def assemble(
     assumed: tuple[str, ...],
     rows: int,
     patients: int | None,
-    varying: tuple[Varying, ...],
+    varying: tuple[GroupConflicts, ...],
     weighted: bool,
     decisions_by_threshold: pd.DataFrame | None = None,
     digest: str | None = None,
@@ -273,7 +273,7 @@ def assemble(
     return UntestedAudit(audit, estimates, asked.gaps)
 
 
-def untested_audit(scores: Scores, asked: Asked, progress: Progress | None = None, *, has_scores: bool = True) -> UntestedAudit:
+def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | None = None, *, has_scores: bool = True) -> UntestedAudit:
     """All estimates of the audit of scores in memory; without those of the scores if `has_scores` is False (they are decisions)."""
     settings, rule = asked.settings, asked.decision
     f = rule.decide(scores)
@@ -311,7 +311,7 @@ def untested_audit(scores: Scores, asked: Asked, progress: Progress | None = Non
         assumed=tuple(a.name for a in scores.attributes if not a.named),
         rows=len(scores),
         patients=None if scores.patients is None else int(units.max(initial=-1)) + 1,
-        varying=varying_in(scores.attributes, scores.patients),
+        varying=conflicts_in(scores.attributes, scores.patients),
         weighted=scores.weight is not None,
         decisions_by_threshold=by_threshold(scores, rule, units, settings.min_patients) if has_scores else None,
         digest=digest_of(scores),

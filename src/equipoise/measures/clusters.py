@@ -106,7 +106,7 @@ def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -
         done += b
 
 
-def by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, width: int) -> FloatArray:
+def sums_by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, width: int) -> FloatArray:
     """Row values summed into a matrix (P, width): row i adds values[i] at (units[i], columns[i])."""
     count = int(units.max()) + 1
     weights = np.broadcast_to(np.asarray(values, dtype=np.float64), units.shape)
@@ -119,7 +119,7 @@ def bootstrap_cells(
     """The cell tables (draws, groups + 1, 2) of bootstrap samples, from which the rates and gaps of each sample follow."""
     size = 2 * (len(levels) + 1)
     cell = cell_index(y, codes, len(levels))
-    table = np.concatenate([by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
+    table = np.concatenate([sums_by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
     drawn = np.concatenate([block @ table for block in multiplicities(len(table), draws, seed)])
     grid = (draws, len(levels) + 1, 2)
     return Cells(levels, drawn[:, :size].reshape(grid), drawn[:, size:].reshape(grid))

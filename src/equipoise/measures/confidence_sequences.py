@@ -135,7 +135,7 @@ def cumulative(periods: Sequence[Moments]) -> list[Moments]:
     return list(itertools.accumulate(periods))
 
 
-def first_at(reached: npt.NDArray[np.bool_]) -> IntArray:
+def first_period(reached: npt.NDArray[np.bool_]) -> IntArray:
     """The first period in which a condition holds (T, ...) -> (...); -1 if it never does."""
     first: IntArray = np.where(reached.any(0), reached.argmax(0), -1)
     return first

@@ -12,7 +12,7 @@ from equipoise.data import Attribute, BoolArray, Scores
 from equipoise.errors import raise_all
 from equipoise.measures.cells import FloatArray, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.gaps import MEASURES, USUAL, is_quotient, labels_needed, read_range, terms
+from equipoise.measures.gaps import DEFAULT_THRESHOLDS, MEASURES, is_quotient, labels_needed, read_range, terms
 from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, moments_of, moments_of_scores
 from equipoise.measures.multiplicity import max_t
@@ -35,7 +35,7 @@ class Settings:
     min_patients: int = 5
     specificity: float = 0.9  # at which sensitivity is reported
     sensitivity: float = 0.9  # at which specificity is reported
-    thresholds: tuple[float, ...] = read_range(USUAL)  # of decision curves
+    thresholds: tuple[float, ...] = read_range(DEFAULT_THRESHOLDS)  # of decision curves
 
     def __post_init__(self) -> None:
         inside = {"specificity": self.specificity, "sensitivity": self.sensitivity}
@@ -265,13 +265,13 @@ def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: f
     return found
 
 
-def gaps_together(scores: Scores, f: FloatArray, measure: str, settings: Settings, labels: int = 1) -> list[Estimate]:
+def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Settings, labels: int = 1) -> list[Estimate]:
     """The gap of every group except the reference, with pointwise and simultaneous limits; NaN if a group has too few patients.
 
     The simultaneous intervals of the measure all cover with probability `settings.level`, over as many `labels` as are judged together.
 
     >>> scores = Scores.from_arrays([1, 1, 1, 1, 0] * 40, [0.5] * 200, ["F", "M"] * 100, reference="M")
-    >>> (gap,) = gaps_together(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", Settings())
+    >>> (gap,) = simultaneous_gaps(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", Settings())
     >>> gap.value, gap.low == gap.simultaneous_low < gap.value
     (-0.5, True)
     """

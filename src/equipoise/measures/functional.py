@@ -18,7 +18,7 @@ from equipoise.measures.gaps import QUOTIENTS, RATES, Gap, is_quotient, labels_n
 from equipoise.measures.performance import f1
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
-HANDFUL = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
+MIN_DECIDED = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,27 +125,27 @@ def performance_values(name: str, cells: Cells) -> FloatArray:
     return f1(cells.s[..., 1].sum(-1), cells.s[..., 0].sum(-1), cells.n[..., 1].sum(-1))
 
 
-def largest(gaps: FloatArray) -> FloatArray:
+def largest_gap(gaps: FloatArray) -> FloatArray:
     """The signed gap with the largest absolute value over the last axis, ignoring NaN."""
     size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
     picked: FloatArray = np.take_along_axis(gaps, size.argmax(-1)[..., None], axis=-1)[..., 0]
     return picked
 
 
-def furthest(gap: Gap, cells: Cells) -> FloatArray:
+def worst_gap(gap: Gap, cells: Cells) -> FloatArray:
     """The signed gap of the group that is furthest from the reference, (...): what a method reduces.
 
     The gap in PPV is NaN if any group has fewer than a handful of positive decisions: otherwise one true positive in a group would close
     its gap. A group with fewer rows than that must have all of them decided positive. NPV is analogous, with negative decisions.
     """
-    worst = largest(gap_values(gap, cells))
-    return np.where(handful(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
+    worst = largest_gap(gap_values(gap, cells))
+    return np.where(enough_decided(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
 
 
-def handful(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
+def enough_decided(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
     """Whether enough rows of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to count, (..., groups)."""
     rows = cells.n[..., :-1, :].sum(-1)
-    enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, HANDFUL) - 1e-9) & (rows > 0)
+    enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, MIN_DECIDED) - 1e-9) & (rows > 0)
     return enough
 
 

@@ -17,7 +17,7 @@ from equipoise.errors import BadInput, UnknownName
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 STEPS = 18  # between the ends of a range, if no step is given
 MOST = 200  # thresholds in a range
-USUAL = "0.05:0.5"  # the default range of thresholds
+DEFAULT_THRESHOLDS = "0.05:0.5"  # the default range of thresholds
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ def terms(gap: Gap) -> Mapping[str, float]:
     return gap
 
 
-def named(gap: Gap, also: Iterable[str] = ()) -> str:
+def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     """The canonical name of a measure: from the table, or its sum of rates in normal form. `also` are further names that an error lists.
 
-    >>> named("0.5*tpr + 0.5*fpr"), named({"fpr": -1, "tpr": 1}), named("ppv_gap")
+    >>> canonical_name("0.5*tpr + 0.5*fpr"), canonical_name({"fpr": -1, "tpr": 1}), canonical_name("ppv_gap")
     ('aod', 'tpr-fpr', 'ppv_gap')
     """
     if isinstance(gap, str) and (gap in GAPS or gap in QUOTIENTS):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute, Scores, mixed
+from equipoise.data import Attribute, Scores, splitmix64
 from equipoise.measures.calibration import ENOUGH, Scored, expit, logit
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
 from equipoise.measures.estimates import Settings
@@ -160,7 +160,7 @@ def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Sc
     if (counts <= SAMPLED).all():
         return scores, attribute, units
     share = np.append(SAMPLED / np.maximum(counts, SAMPLED), 0.0)  # the last is of rows without a group
-    uniform = mixed(np.arange(int(units.max()) + 1, dtype=np.uint64)).astype(np.float64) / 2.0**64  # one number per patient
+    uniform = splitmix64(np.arange(int(units.max()) + 1, dtype=np.uint64)).astype(np.float64) / 2.0**64  # one number per patient
     rows = np.flatnonzero(uniform[units] < share[attribute.codes])
     groups, patients = attribute.take(rows), grouped(units[rows], int(units.max()) + 1)[1]
     return replace(scores.take(rows), attributes=(groups,)), groups, patients

@@ -14,9 +14,9 @@ import pandas as pd
 from equipoise.errors import BadInput
 from equipoise.measures.audit import AuditSums, records
 from equipoise.measures.cells import FloatArray, IntArray
-from equipoise.measures.confidence_sequences import Evidence, Periods, change_evidence, confidence_sequence, cumulative, first_at
+from equipoise.measures.confidence_sequences import Evidence, Periods, change_evidence, confidence_sequence, cumulative, first_period
 from equipoise.measures.estimates import coefficients
-from equipoise.measures.gaps import Gap, named, signature
+from equipoise.measures.gaps import Gap, canonical_name, signature
 from equipoise.measures.moments import DECISIONS, Moments
 from equipoise.measures.signed_sums import SignedSum
 from equipoise.presenting import presenter
@@ -93,7 +93,7 @@ def monitor(
             f"level must be at least 0.01 and at most 0.9999, and the expected change of a gap between 0.001 and 1; got {level} and "
             f"{expected_change}"
         )
-    names = list(dict.fromkeys(named(measure) for measure in measures))
+    names = list(dict.fromkeys(canonical_name(measure) for measure in measures))
     if not names:
         raise BadInput("at least one measure is needed, such as eod")
     first_period = next(iter(periods.values()))
@@ -173,8 +173,8 @@ def _follow(periods: Sequence[Moments], measure: str, level: float, alpha: float
     evidence = change_evidence(Periods.of(periods, signs), alpha, expected, least)
     by_period = np.stack([limits(sums, lambda gap: gap.limits(level)) for sums in periods])
     so_far = np.stack([limits(sums, lambda gap: confidence_sequence(gap, alpha, expected)) for sums in cumulative(periods)])
-    shown_at = first_at((so_far[:, 1] > 0) | (so_far[:, 2] < 0))
-    return _Followed(evidence, by_period, so_far, first_at(evidence.value >= 1 / alpha), shown_at)
+    shown_at = first_period((so_far[:, 1] > 0) | (so_far[:, 2] < 0))
+    return _Followed(evidence, by_period, so_far, first_period(evidence.value >= 1 / alpha), shown_at)
 
 
 def _series(periods: Mapping[str, Mapping[str, AuditSums]], label: str, attribute: str) -> tuple[tuple[str, ...], list[Moments]]:

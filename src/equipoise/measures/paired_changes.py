@@ -8,12 +8,12 @@ from equipoise.data import Attribute, Scores
 from equipoise.measures.cells import Cells, FloatArray, ratio, tabulate
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, coefficients
-from equipoise.measures.functional import gap_values, largest, performance_values, predictive
+from equipoise.measures.functional import gap_values, largest_gap, performance_values, predictive
 from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.moments import Moments, Signed, moments_of_change, moments_of_scores
 from equipoise.measures.signed_sums import SignedSum
 
-ALMOST = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
+NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
 HARMFUL = {"tpr": -1.0, "fpr": 1.0}  # the direction in which a change of a rate is harmful; a change of the selection rate is neither
 SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
 
@@ -37,7 +37,7 @@ class Shift:
     @property
     def worse(self) -> bool:
         """Whether the change is harmful."""
-        return self.change.value * HARMFUL.get(self.rate, 0.0) > ALMOST
+        return self.change.value * HARMFUL.get(self.rate, 0.0) > NEGLIGIBLE_CHANGE
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Paired:
             for code, side in ((k, 1.0), (0, -1.0)):
                 change = changes[code]
                 towards = float(-direction * weight * side * change.value)
-                harm = change.value * HARMFUL.get(rate, 0.0) > ALMOST
+                harm = change.value * HARMFUL.get(rate, 0.0) > NEGLIGIBLE_CHANGE
                 clear = change.low > 0 or change.high < 0
                 contributions.append(Contribution(self.attribute.levels[code], rate, change.value, towards, harm, clear))
         return contributions
@@ -190,7 +190,7 @@ def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: 
 
 
 @dataclass(frozen=True)
-class Versus:
+class BaselineComparison:
     """A simple model compared with a classifier on the same rows."""
 
     value: float  # performance of the simple model
@@ -223,8 +223,8 @@ class Baseline:
     rows: int  # held-out rows that both were judged on
     performance: str
     measure: str
-    original: Versus  # compared with the original network
-    repaired: Versus | None  # with its gap constrained too, compared with the repaired classifier; None if there is none
+    original: BaselineComparison  # compared with the original network
+    repaired: BaselineComparison | None  # with its gap constrained too, compared with the repaired classifier; None if there is none
 
     @property
     def beats_original(self) -> bool:
@@ -248,9 +248,11 @@ class Baseline:
         }
 
 
-def versus(scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: Settings) -> Versus:
+def compare_with_baseline(
+    scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: Settings
+) -> BaselineComparison:
     """The decisions of a simple model (`decided`) compared with those of another classifier (`other`) on the same rows."""
     comparison = paired(scores, other, decided, settings)
     other_value, value = comparison.performance(performance)
-    other_gap, gap = (float(largest(gap_values(measure, cells))) for cells in (comparison.before, comparison.after))
-    return Versus(value, other_value, comparison.performance_change(performance), gap, other_gap)
+    other_gap, gap = (float(largest_gap(gap_values(measure, cells))) for cells in (comparison.before, comparison.after))
+    return BaselineComparison(value, other_value, comparison.performance_change(performance), gap, other_gap)

@@ -150,7 +150,7 @@ def choose_rule(threshold: float | None = None, valid: Scores | None = None, opt
     return Threshold(0.5, "the default; none was given or chosen on validation data")
 
 
-def codes_among(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
+def group_positions(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
     """The position of each row's group among the groups of a rule, -1 if missing; raises an error if a group is not among them."""
     attribute = scores.attribute
     unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]

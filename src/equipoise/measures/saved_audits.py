@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from equipoise.data import Scores, Varying
+from equipoise.data import GroupConflicts, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
 from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.moments import Moments
-from equipoise.measures.paired_changes import Baseline, Versus
+from equipoise.measures.paired_changes import Baseline, BaselineComparison
 from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 
@@ -90,7 +90,7 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
     names = {field.name for field in fields(Settings)} & set(plain["settings"])
     cuts = tuple(sorted(curves["threshold"].unique())) if len(curves) else ()
     settings = Settings(**{name: plain["settings"][name] for name in names}, thresholds=cuts)
-    varying = tuple(Varying(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
+    varying = tuple(GroupConflicts(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
     groups_by_attribute = Counter(row["attribute"] for row in plain["groups"])
     return Audit(
         estimates={
@@ -151,6 +151,6 @@ def _baseline(plain: Mapping[str, Any] | None) -> Baseline | None:
     return Baseline(**values)
 
 
-def _versus(plain: Mapping[str, Any]) -> Versus:
+def _versus(plain: Mapping[str, Any]) -> BaselineComparison:
     numbers = {name: math.nan if plain[name] is None else float(plain[name]) for name in ("value", "other", "gap", "other_gap")}
-    return Versus(**numbers, difference=_estimate(plain["difference"]))
+    return BaselineComparison(**numbers, difference=_estimate(plain["difference"]))

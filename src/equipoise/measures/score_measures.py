@@ -252,11 +252,16 @@ def _correlated(drawn: IntArray, products: FloatArray, rng: np.random.Generator)
     return np.moveaxis(reordered, -1, 0).astype(np.int64)
 
 
-OF_ALL = ("brier", "calibration_intercept", "calibration_slope", "calibration_in_the_large")  # also estimated for all rows together
+OVERALL_SCORE_MEASURES = (
+    "brier",
+    "calibration_intercept",
+    "calibration_slope",
+    "calibration_in_the_large",
+)  # also estimated for all rows together
 AT_POINTS = ("sensitivity_at_specificity", "specificity_at_sensitivity")
-SCORE_MEASURES = (*OF_ALL, *AT_POINTS)  # each with an interval; the calibration error has a band instead
+SCORE_MEASURES = (*OVERALL_SCORE_MEASURES, *AT_POINTS)  # each with an interval; the calibration error has a band instead
 SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of OF_ALL that are estimated from a sample of many rows
-EVERYONE = "all"  # the attribute and the group of all rows together, including rows without a group
+ALL_ROWS = "all"  # the attribute and the group of all rows together, including rows without a group
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +334,7 @@ def overall_measures(measures: ScoreMeasures, rows: int, names: Collection[str])
     """Those of the named measures that are estimated for all rows together, with a note if they come from a sample of the rows."""
     sampled = f"from a random sample of {int(measures.rows[0]):,} of {rows:,} rows (whole patients)" if measures.rows[0] < rows else ""
     estimates = {}
-    for name in (name for name in OF_ALL if name in names):
+    for name in (name for name in OVERALL_SCORE_MEASURES if name in names):
         limits = measures.limits[name]
         note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
         estimates[name] = Estimate(float(limits.value[0]), float(limits.low[0]), float(limits.high[0]), note)
@@ -338,4 +343,4 @@ def overall_measures(measures: ScoreMeasures, rows: int, names: Collection[str])
 
 def everyone(rows: int) -> Attribute:
     """An attribute with one group that holds all rows."""
-    return Attribute(EVERYONE, (EVERYONE,), np.zeros(rows, np.int64))
+    return Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(rows, np.int64))

@@ -114,7 +114,7 @@ class SignedSum:
         return np.where(np.isnan(total), np.nan, np.where(total == 0, 1.0, _erfc(z / sqrt(2))))
 
 
-def stacked(sums: Sequence[SignedSum]) -> SignedSum:
+def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
     """All rows of several sums in order, for one call to `limits` or `p_values`; shorter sums are padded with terms of sign 0."""
     width = max(each.value.shape[-1] for each in sums)
 

@@ -21,13 +21,13 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, patients_varying, read_labels
+from equipoise.data import Attribute, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audits
 from equipoise.measures.auditing import (
-    Asked,
     AttributeEstimates,
     AuditOptions,
+    AuditRequest,
     Progress,
     UntestedAudit,
     assemble,
@@ -179,7 +179,7 @@ def audit_scans(
     **options: Unpack[AuditOptions],
 ) -> Audits:
     """The audits of the labels of one table on disk, which is read once; the keywords are those of `audit_scores`."""
-    asked = {label: Asked.of(options).decided((valid or {}).get(label)) for label in scans}
+    asked = {label: AuditRequest.of(options).decided((valid or {}).get(label)) for label in scans}
     no_finding, derived = next(iter(asked.values())).no_finding, None
     with read_labels(scans) as stored:
         untested = {label: _untested_audit(rows, rows.parts, asked[label], progress and progress(label)) for label, rows in stored.items()}
@@ -201,14 +201,18 @@ def _no_finding_parts(stored: Stored, rules: Mapping[str, Rule]) -> Iterator[Sco
         yield none_of_rows(dict(zip(rules, by_label, strict=True)), rules)
 
 
-def _untested_audit(stored: Stored, parts: Parts, asked: Asked, progress: Progress | None, *, has_scores: bool = True) -> UntestedAudit:
+def _untested_audit(
+    stored: Stored, parts: Parts, asked: AuditRequest, progress: Progress | None, *, has_scores: bool = True
+) -> UntestedAudit:
     """All estimates of the audit of one label: from its rows if they are in memory, otherwise from sums over the parts."""
     if stored.whole:
         return untested_audit(next(parts()), asked, progress, has_scores=has_scores)
     return _untested_audit_in_parts(stored, parts, asked, progress, has_scores)
 
 
-def _untested_audit_in_parts(stored: Stored, parts: Parts, asked: Asked, progress: Progress | None, has_scores: bool) -> UntestedAudit:
+def _untested_audit_in_parts(
+    stored: Stored, parts: Parts, asked: AuditRequest, progress: Progress | None, has_scores: bool
+) -> UntestedAudit:
     """All estimates of the audit of one label, from two passes over the parts."""
     shape = tuple(len(a.levels) for a in stored.attributes)
     sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
@@ -269,7 +273,7 @@ def _untested_audit_in_parts(stored: Stored, parts: Parts, asked: Asked, progres
         assumed=tuple(a.name for a in stored.attributes if not a.named),
         rows=rows,
         patients=patients if has_patients else None,
-        varying=tuple(Varying(a.name, n, a.conflicts) for a, n in zip(stored.attributes, counts, strict=True) if n),
+        varying=tuple(GroupConflicts(a.name, n, a.conflicts) for a, n in zip(stored.attributes, counts, strict=True) if n),
         weighted=weighted,
     )
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from equipoise.data import Scores
 from equipoise.errors import pick
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, normalised, tabulate, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_functional, largest, performance_functional
-from equipoise.measures.gaps import GAPS, Gap, is_quotient, named
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, largest_gap, performance_functional, worst_gap
+from equipoise.measures.gaps import GAPS, Gap, canonical_name, is_quotient
 from equipoise.measures.performance import AT_THRESHOLD, f1
 
 
@@ -75,7 +75,7 @@ def sweep(
     gaps: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
     for name in measures:
         if name not in gaps and name not in AT_THRESHOLD:
-            gaps[name] = named(name, also=[*(own or ()), *AT_THRESHOLD])
+            gaps[name] = canonical_name(name, also=[*(own or ()), *AT_THRESHOLD])
     order = np.argsort(-s, axis=-1)  # half the time of a sweep
     ranked = np.take_along_axis(s, order, -1)
     cell = cell_index(y, codes, len(levels))
@@ -96,13 +96,13 @@ def sweep(
         elif is_quotient(gaps[name]):
             indicators = np.eye(2 * (len(levels) + 1))
             above = np.stack([_cumulative(w.reshape(n.shape[-2:]), np.zeros(()), cell, weights) for w in indicators], axis=-1)
-            values[name] = furthest(gaps[name], Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], *n.shape[-2:])))
+            values[name] = worst_gap(gaps[name], Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], *n.shape[-2:])))
         else:
             by_group = []
             for k in range(1, len(levels)):
                 functional = gap_functional(gaps[name], n, k)
                 by_group.append(_cumulative(functional.w, functional.offset, cell, weights))
-            values[name] = by_group[0] if len(by_group) == 1 else largest(np.stack(by_group, axis=-1))
+            values[name] = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
     if s.ndim == 1:
         return Sweep(thresholds, values) if ends.all() else Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
     return Sweep(thresholds, {k: np.where(ends, v, np.nan) for k, v in values.items()})

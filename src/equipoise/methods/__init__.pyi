@@ -15,9 +15,9 @@ from .contract import Step as Step
 from .contract import Steps as Steps
 from .contract import Task as Task
 from .contract import Work as Work
+from .contract import cross_fitting_parts as cross_fitting_parts
+from .contract import make_settings as make_settings
 from .contract import method as method
-from .contract import parts_of as parts_of
-from .contract import settings_of as settings_of
 from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
@@ -44,8 +44,8 @@ from .reject_option import RejectOption as RejectOption
 from .remarks import check_cells as check_cells
 from .rules import STRICT as STRICT
 from .rules import Cut as Cut
-from .rules import described as described
-from .rules import rule_in as rule_in
+from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict
+from .rules import validation_problems as validation_problems
 from .selection import IN_USE as IN_USE
 from .selection import select as select

@@ -24,7 +24,7 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, method, settings_of
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, make_settings, method
 from equipoise.methods.cost import Speed, work_of
 from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.debiasing import run_many
@@ -78,7 +78,7 @@ def cost(task: Task, settings: Settings) -> Work:
     works, names = [], []
     for name in settings.order(task.repair):
         try:
-            works.append(work_of(name, task, settings_of(name, settings.settings.get(name, {}))))
+            works.append(work_of(name, task, make_settings(name, settings.settings.get(name, {}))))
         except EquipoiseError:
             continue  # it cannot be run on this network, and auto skips it too
         names.append(name)

@@ -282,7 +282,7 @@ def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: 
     return register
 
 
-def parts_of(method: Method, rows: int) -> int:
+def cross_fitting_parts(method: Method, rows: int) -> int:
     """The number of parts into which cross-fitted selection splits this number of rows for a method."""
     return FOLDS if method.kind == Kind.RULE or (method.kind == Kind.PROBES and rows <= PROBED_ROWS) else 2
 
@@ -297,7 +297,7 @@ def takes(name: str, measure: str) -> bool:
     return METHODS[name].quotients or not is_quotient(measure)
 
 
-def settings_of(name: str, given: Mapping[str, Any]) -> Any:
+def make_settings(name: str, given: Mapping[str, Any]) -> Any:
     """The settings object of a method; raises an error for an unknown setting, with the closest valid one, and for invalid numbers."""
     settings = METHODS[pick("method", name, METHODS)].settings
     valid = [f.name for f in fields(settings)]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
-from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Task, Work, adaptive, parts_of, settings_of
+from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Task, Work, adaptive, cross_fitting_parts, make_settings
 from equipoise.methods.evaluation import Label
 from equipoise.methods.goal import Goal
 from equipoise.models import evaluating, outputs
@@ -25,7 +25,7 @@ def work_of(name: str, task: Task, settings: Any) -> Work:
     once = method.cost(task, settings)
     if method.kind == Kind.OTHERS or task.goal.selection == "paper" or once.rows is None or not method.selects:
         return once
-    parts = parts_of(method, len(task.repair))
+    parts = cross_fitting_parts(method, len(task.repair))
     what = f"{parts + 1} fits, for {task.goal.selection} selection, of: {once.what}"
     if method.kind == Kind.RULE:  # all fits use the scores of the original network
         return Work(once.rows, (parts + 1) * once.evaluations, what, once.seconds)
@@ -57,7 +57,7 @@ class Speed:
 
     def work(self, name: str, settings: Mapping[str, Any]) -> Work:
         """The work of a method; a method that repairs labels one by one is run once per label."""
-        work = work_of(name, self.task, settings_of(name, settings))
+        work = work_of(name, self.task, make_settings(name, settings))
         if self.labels == 1 or METHODS[name].labels != ONE_BY_ONE:
             return work
         rows = None if work.rows is None else self.labels * work.rows

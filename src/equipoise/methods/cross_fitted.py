@@ -32,7 +32,7 @@ from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.candidate import Candidate, HeldOut
 from equipoise.methods.constant import refused
-from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
+from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, cross_fitting_parts
 from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
@@ -121,7 +121,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     everyone = np.arange(len(whole))
     fit = _fit(job, whole, scores, everyone, network)
     steps, rows = _deliverable(job, fit, scores)
-    parts = parts_of(job.method, len(whole))
+    parts = cross_fitting_parts(job.method, len(whole))
     fold = assign_folds(whole, parts, generator(seed, "cross-fitted selection"))
     held, tuned = (np.zeros((len(steps), len(whole))) for _ in range(2))
     for k in range(parts):

@@ -17,9 +17,9 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
-from equipoise.measures import Gap, named
+from equipoise.measures import Gap, canonical_name
 from equipoise.methods.candidate import Candidate, Progress
-from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
+from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import joined, run
 from equipoise.methods.goal import Goal, JointGoal, Note
@@ -94,7 +94,7 @@ def debias(
     of the network, by number or name.
     """
     given = model
-    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
+    goal = Goal(canonical_name(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
@@ -231,7 +231,7 @@ def run_many(
     if budget is not None and not budget > 0:
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
-    chosen = settings_of(name, settings or {})
+    chosen = make_settings(name, settings or {})
     _check_given(method, models, cohorts, goal, trains)
     deadline = None if budget is None else time.monotonic() + budget
     candidates: list[Candidate]

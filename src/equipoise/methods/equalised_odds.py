@@ -34,9 +34,9 @@ from equipoise.measures import (
     IntArray,
     Rule,
     cells_at,
-    codes_among,
     gap_values,
-    largest,
+    group_positions,
+    largest_gap,
     normalised,
     performance_functional,
     performance_values,
@@ -125,7 +125,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
 
     def decide(self, scores: Scores) -> FloatArray:
         """The probability of a positive decision, the expectation of `draw`."""
-        codes = codes_among(self.groups, scores, "equalised odds")
+        codes = group_positions(self.groups, scores, "equalised odds")
         chances = np.stack([steps(scores.score) for steps in self.steps])
         chances = np.concatenate([chances, (np.array(self.shares) @ chances)[None]])  # the last is for a missing group, code -1
         rows: FloatArray = chances[codes, np.arange(len(scores))]
@@ -207,7 +207,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     rule = _Program.of(scores, settings).rule(goal.performance, origin)
 
     cells = tabulate(rule.decide(scores), scores.y, attribute, weight)
-    gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
+    gap, performance = float(largest_gap(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
     met = select(trace.iloc[1:], settled).met

@@ -24,10 +24,9 @@ from equipoise.measures import (
     IntArray,
     Sweep,
     cells_at,
-    furthest,
     gap_values,
     is_quotient,
-    largest,
+    largest_gap,
     linearised,
     normalised,
     performance_values,
@@ -36,6 +35,7 @@ from equipoise.measures import (
     sweep_scores,
     tabulate,
     tabulate_codes,
+    worst_gap,
 )
 from equipoise.methods.goal import Goal, Keep, highest_thresholds, kept_rates, limits_of, spare
 
@@ -115,7 +115,7 @@ class Label:
         cells = self.cells(decisions)
         margin = None if least is None else spare(kept_rates(self.keep, cells), least)
         half = np.full(len(decisions), HALF)
-        return LabelResult(furthest(self.measure, cells), performance_values(self.performance, cells), half, margin)
+        return LabelResult(worst_gap(self.measure, cells), performance_values(self.performance, cells), half, margin)
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (R, n)."""
@@ -147,7 +147,7 @@ def original_threshold(scores: Scores, goal: Goal) -> Choice:
         swept = sweep_scores(scores, (goal.measure, goal.performance))
         return swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     cells = cells_at(scores, goal.threshold)
-    gap, performance = furthest(goal.measure, cells), performance_values(goal.performance, cells)
+    gap, performance = worst_gap(goal.measure, cells), performance_values(goal.performance, cells)
     values = {goal.measure: np.asarray(gap), goal.performance: np.asarray(performance)}
     return Choice(np.asarray(goal.threshold), values, np.asarray(True))
 
@@ -272,7 +272,7 @@ class Data:
             else:
                 results.append(label.original(scores[:, rows]) if original else label.evaluate(scores[:, rows], max_gap, limit))
                 thresholds[:, rows] = results[-1].threshold[:, None]
-        gap = largest(np.stack([result.gap for result in results], axis=-1))
+        gap = largest_gap(np.stack([result.gap for result in results], axis=-1))
         performance: FloatArray = np.mean([result.performance for result in results], axis=0)
         return Evaluation(scores, gap, performance, thresholds, tuple(results), float(np.mean(recalls)) if recalls else None)
 

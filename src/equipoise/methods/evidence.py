@@ -20,8 +20,8 @@ from equipoise.measures import (
     Cells,
     FloatArray,
     IntArray,
+    enough_decided,
     gap_values,
-    handful,
     is_quotient,
     normalised,
     performance_values,
@@ -71,7 +71,7 @@ class Evidence:
         """The signed gap of the largest absolute value, (steps,); NaN if a quotient rests on too few decisions in some group."""
         taken: FloatArray = np.take_along_axis(self._gaps, self._worst[:, None], 1)[:, 0]
         if is_quotient(self.goal.measure):
-            return np.where(handful(QUOTIENTS[self.goal.measure], self.cells).all(-1), taken, np.nan)
+            return np.where(enough_decided(QUOTIENTS[self.goal.measure], self.cells).all(-1), taken, np.nan)
         return taken
 
     @cached_property

@@ -20,12 +20,12 @@ from equipoise.measures import (
     FloatArray,
     Rule,
     cells_at,
-    furthest,
     is_quotient,
     normalised,
     performance_values,
     tabulate,
     terms,
+    worst_gap,
 )
 from equipoise.methods.contract import Fit, FitStep
 from equipoise.methods.goal import Goal, kept_rates, limits_of, spare
@@ -58,7 +58,7 @@ def half_rows(measure: str, cells: Cells) -> FloatArray:
 def gap_windows(scores: Scores, goal: Goal, original: float) -> Iterator[tuple[float, float, float]]:
     """For each removed share of the original threshold's largest gap: the share, and the lowest and highest remaining gap."""
     before = cells_at(scores, original)
-    gap, slack = np.array([furthest(goal.measure, before)]), np.array([half_rows(goal.measure, before).min()])
+    gap, slack = np.array([worst_gap(goal.measure, before)]), np.array([half_rows(goal.measure, before).min()])
     for share in SHARES:
         low, high = (float(edge[0]) for edge in windows(gap, share, slack))
         if len(scores.attribute.levels) > 2:  # the largest of several gaps may change sides when another group becomes the worst
@@ -74,7 +74,7 @@ def along(fit: Fit, method: str, scores: Scores, rules: Sequence[Rule]) -> Fit:
     tables = [tabulate(rule.decide(scores), scores.y, attribute, weight) for rule in all_rules]
     columns = {
         "step": np.arange(len(all_rules)),
-        "gap": [float(furthest(goal.measure, cells)) for cells in tables],
+        "gap": [float(worst_gap(goal.measure, cells)) for cells in tables],
         "performance": [float(performance_values(goal.performance, cells)) for cells in tables],
         "threshold": [original.value, *[np.nan] * (len(all_rules) - 1)],
     }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.errors import pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, named
+from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name
 
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
@@ -68,7 +68,7 @@ class Goal:
     original: float | None = field(default=None, compare=False)  # the original's performance, if `min_performance` was derived from it
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measure", named(self.measure))
+        object.__setattr__(self, "measure", canonical_name(self.measure))
         pick("performance measure", self.performance, AT_THRESHOLD)
         pick("selection", self.selection, SELECTIONS)
         problems = []

@@ -21,16 +21,15 @@ import pandas as pd
 from equipoise.data import MISSING, Scores
 from equipoise.errors import raise_all
 from equipoise.measures import (
-    HANDFUL,
+    MIN_DECIDED,
     QUOTIENTS,
     RATES,
     FloatArray,
     IntArray,
     Rule,
     at_threshold,
-    codes_among,
-    furthest,
     gap_values,
+    group_positions,
     is_quotient,
     normalised,
     performance_functional,
@@ -40,6 +39,7 @@ from equipoise.measures import (
     sweep,
     tabulate,
     terms,
+    worst_gap,
 )
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.evaluation import original_threshold
@@ -75,7 +75,7 @@ class GroupThresholds:
 
     def decide(self, scores: Scores) -> FloatArray:
         cuts = np.array([*self.thresholds, self.missing])  # a missing group has code -1, the last cut
-        return (scores.score >= cuts[codes_among(self.groups, scores, "group thresholds")]).astype(np.float64)
+        return (scores.score >= cuts[group_positions(self.groups, scores, "group thresholds")]).astype(np.float64)
 
     def describe(self) -> str:
         parts = [f">= {cut:.4g} for {group}" for group, cut in zip(self.groups, self.thresholds, strict=True)]
@@ -139,7 +139,7 @@ def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit
     rows = []
     for step, cells in enumerate((before, after)):
         margin = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
-        gap, performance = furthest(goal.measure, cells), performance_values(goal.performance, cells)
+        gap, performance = worst_gap(goal.measure, cells), performance_values(goal.performance, cells)
         rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *margin))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
     eased = replace(settled, min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
@@ -308,7 +308,7 @@ def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: Float
         value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
     fine = np.ones(len(cuts), bool)
     if is_quotient(goal.measure):  # undefined with fewer than a handful of such decisions
-        fine = side.sum(-1) >= min(HANDFUL, n.sum()) - NOISE
+        fine = side.sum(-1) >= min(MIN_DECIDED, n.sum()) - NOISE
     if least is not None:
         groups = len(scores.attribute.levels)
         for k, name in enumerate(goal.keep):

@@ -33,10 +33,10 @@ from equipoise.measures import (
     Paired,
     Settings,
     estimate_performance,
-    gaps_together,
     moments_of,
     paired,
     pooled_gaps,
+    simultaneous_gaps,
     units_of,
 )
 from equipoise.methods.goal import BEFORE, NOISE, Goal, Note
@@ -264,7 +264,7 @@ def _same_rows(before: Scores, after: Scores, *decisions: FloatArray) -> None:
 
 def _gaps(pair: Paired, before: FloatArray, after: FloatArray, measure: str, labels: int) -> tuple[JudgedGap, ...]:
     """The gap of every group but the reference, before and after, with its change."""
-    ends = zip(*(gaps_together(pair.scores, f, measure, pair.settings, labels) for f in (before, after)), strict=True)
+    ends = zip(*(simultaneous_gaps(pair.scores, f, measure, pair.settings, labels) for f in (before, after)), strict=True)
     simultaneous = _at_level(pair, labels * max(len(pair.attribute.others), 1))
     gaps = []
     for old, new in ends:

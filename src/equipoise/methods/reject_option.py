@@ -33,13 +33,13 @@ from equipoise.measures import (
     Rule,
     cell_index,
     cells_at,
-    codes_among,
-    furthest,
     gap_values,
+    group_positions,
     is_quotient,
     normalised,
     performance_values,
     terms,
+    worst_gap,
 )
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import original_threshold
@@ -106,7 +106,7 @@ class RejectOption:
         raise_all([*repeated(self.groups), *unknown(self.favoured, self.groups, "favours")])
 
     def decide(self, scores: Scores) -> FloatArray:
-        codes = codes_among(self.groups, scores, "the reject option")
+        codes = group_positions(self.groups, scores, "the reject option")
         low, high = self.threshold - self.margin, self.threshold + self.margin
         cuts = np.array([*(low if group in self.favoured else high for group in self.groups), self.threshold])
         return (scores.score >= cuts[codes]).astype(np.float64)  # a missing group has code -1, the last cut
@@ -244,7 +244,7 @@ def _evaluate(
     for side in sides:
         favoured = np.append(side, False)[:, None]
         cells = Cells(attribute.levels, above[0], np.where(missing[:, None], plain, np.where(favoured, low, high)))  # (m, t, groups + 1, 2)
-        gaps.append(furthest(goal.measure, cells))
+        gaps.append(worst_gap(goal.measure, cells))
         performances.append(performance_values(goal.performance, cells))
     return np.concatenate(gaps, -1), np.concatenate(performances, -1)
 

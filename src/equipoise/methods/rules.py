@@ -76,7 +76,7 @@ def _checked(kind: type[Any], plain: Mapping[str, Any], source: str) -> Rule:
     try:
         rule: Rule = TypeAdapter(kind).validate_json(values, strict=True)
     except ValidationError as error:
-        raise_all([*problems, *described(error, skip=0)], source)
+        raise_all([*problems, *validation_problems(error, skip=0)], source)
         raise
     except BadInput as error:
         raise_all([*problems, *error.problems], source)
@@ -106,7 +106,7 @@ def of_every_group(groups: Sequence[str], **values: Sequence[object]) -> list[st
     return [f"has {len(own)} `{name}` for {len(groups)} `groups`" for name, own in values.items() if len(own) != len(groups)]
 
 
-def described(error: "ValidationError", skip: int = 1) -> list[str]:
+def validation_problems(error: "ValidationError", skip: int = 1) -> list[str]:
     """The problems in a pydantic error: key, expectation and value. The first `skip` parts of a location are not keys."""
     problems = []
     for problem in error.errors(include_url=False):
@@ -119,7 +119,7 @@ def described(error: "ValidationError", skip: int = 1) -> list[str]:
     return problems
 
 
-def rule_in(content: bytes, source: str) -> Rule:
+def read_rule(content: bytes, source: str) -> Rule:
     """The rule in the bytes of a file."""
     try:
         plain = json.loads(content.decode("utf-8"))

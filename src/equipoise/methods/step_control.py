@@ -22,7 +22,7 @@ from torch import Tensor
 
 from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
-from equipoise.measures import FloatArray, gap_values, largest, sweep
+from equipoise.measures import FloatArray, gap_values, largest_gap, sweep
 from equipoise.methods.contract import Draws, Step, Steps, Task, Work
 from equipoise.methods.evaluation import Data, Evaluation
 from equipoise.models import Optimiser, Replicas
@@ -187,7 +187,7 @@ def smooth_gaps(data: Data, evaluation: Evaluation) -> FloatArray:
             below = np.searchsorted(swept.thresholds[r, ::-1], scores[r], side="right")
             decided[r] = np.concatenate([[0.0], np.cumsum(chance[r, ::-1])])[below]
         gaps.append(gap_values(label.measure, label.cells(decided)))
-    return largest(np.concatenate(gaps, axis=-1))
+    return largest_gap(np.concatenate(gaps, axis=-1))
 
 
 def lowest(data: Data, stop_below: float) -> FloatArray:

@@ -34,7 +34,7 @@ from .hugging_face import is_classifier as is_classifier
 from .hugging_face import is_folder as is_folder
 from .hugging_face import load_hugging_face as load_hugging_face
 from .hugging_face import preparation_in as preparation_in
-from .layer_encoding import GIVEN as GIVEN
+from .layer_encoding import AUROC_LABELS as AUROC_LABELS
 from .layer_encoding import READ_IS_NOT_USED as READ_IS_NOT_USED
 from .layer_encoding import encoding as encoding
 from .loading import build as build
@@ -57,15 +57,15 @@ from .onnx_network import ONNX as ONNX
 from .onnx_network import ORIGINAL_ONNX as ORIGINAL_ONNX
 from .onnx_network import OnnxNetwork as OnnxNetwork
 from .onnx_network import load_onnx as load_onnx
+from .onnx_network import onnx_file_and_output as onnx_file_and_output
 from .onnx_network import onnx_in as onnx_in
-from .onnx_network import place_of as place_of
 from .optimisers import OPTIMISERS as OPTIMISERS
-from .predictors import HARMLESS as HARMLESS
+from .predictors import TRUSTED_TYPES as TRUSTED_TYPES
 from .predictors import Predictor as Predictor
 from .predictors import load_predictor as load_predictor
-from .predictors import predicted as predicted
 from .predictors import predictor as predictor
 from .predictors import predictor_in as predictor_in
+from .predictors import predictor_scores as predictor_scores
 from .probes import Probe as Probe
 from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of

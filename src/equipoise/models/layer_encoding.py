@@ -23,13 +23,17 @@ from equipoise.models.score import outputs
 
 READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
 CHANCE = 0.5  # AUROC of a random score, whatever the sizes of the groups
-GIVEN: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label that its rows must have
+AUROC_LABELS: dict[str, int | None] = {
+    "auroc": None,
+    "auroc_positives": 1,
+    "auroc_negatives": 0,
+}  # column: the label that its rows must have
 COLUMNS = [
     "attribute",
     "layer",
     "depth",
     "width",
-    *(f"{name}{bound}" for name in GIVEN for bound in ("", "_low", "_high")),
+    *(f"{name}{bound}" for name in AUROC_LABELS for bound in ("", "_low", "_high")),
     "chance",
     "note",
 ]
@@ -147,7 +151,7 @@ def _layer_aurocs(x: FloatArray, cohort: Cohort, fold: IntArray, settings: _Sett
     values: dict[str, float] = {}
     notes: list[str] = []
     unit = "rows" if cohort.patients is None else "patients"
-    for name, label in GIVEN.items():
+    for name, label in AUROC_LABELS.items():
         rows = np.ones(len(cohort), bool) if label is None else cohort.y == label
         kept, small = _large_groups(cohort.attributes[0], cohort, rows, settings.min_patients)
         if small:

@@ -16,7 +16,7 @@ from equipoise.data import Transform, as_transform
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.exported import PROGRAM, exported_in, exported_object
 from equipoise.models.hugging_face import HuggingFaceNetwork, is_classifier, is_folder, load_hugging_face
-from equipoise.models.onnx_network import OnnxNetwork, is_session, load_onnx, place_of
+from equipoise.models.onnx_network import OnnxNetwork, is_session, load_onnx, onnx_file_and_output
 from equipoise.models.predictors import Predictor, can_predict, is_estimator_file, load_predictor, predictor
 from equipoise.models.units import MASK, MASKED
 from equipoise.models.user_code import Code, code_of, factory_in, own_folder, running
@@ -59,7 +59,7 @@ def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
 
 def includes_weights(factory: str) -> bool:
     """Whether a name is that of a file that contains the weights too: an exported program or an ONNX file."""
-    return factory.endswith(PROGRAM) or place_of(factory) is not None
+    return factory.endswith(PROGRAM) or onnx_file_and_output(factory) is not None
 
 
 def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
@@ -76,7 +76,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
     A backbone gets as many channels as the weights in `state` have, or one.
     """
     code = code or code_of(factory)
-    if (graph := place_of(factory)) is not None:
+    if (graph := onnx_file_and_output(factory)) is not None:
         return load_onnx(*graph)
     if code is None and is_folder(factory):
         return load_hugging_face(factory, weights=state is None)

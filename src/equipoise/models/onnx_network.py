@@ -98,7 +98,7 @@ def load_onnx(path: str | Path, which: str | None = None) -> OnnxNetwork:
     return OnnxNetwork(_with_weights(file_content(path, "Name the ONNX file."), path), str(path), which)
 
 
-def place_of(named: str) -> tuple[str, str | None] | None:
+def onnx_file_and_output(named: str) -> tuple[str, str | None] | None:
     """The file and the output in a name such as net.onnx or net.onnx:logits; None for other names."""
     place, colon, which = named.rpartition(":")
     if colon and place.endswith(ONNX):

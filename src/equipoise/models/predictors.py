@@ -35,7 +35,7 @@ OBVIOUS = ({0, 1}, {-1, 1}, {"0", "1"})  # pairs of classes whose larger one is 
 UNNAMED = re.compile(r"(Column_|f|x)?\d+")  # names that a library gave to the columns of an array
 BATCH = 256  # images at a time
 SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
-HARMLESS = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)  # arrays of scikit-learn that skops does not know
+TRUSTED_TYPES = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)  # arrays of scikit-learn that skops does not know
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-image", "yaml": "pyyaml"}
 log = logging.getLogger(__name__)
 NOT_A_CLASSIFIER = {  # by type: what to do with objects that are no classifiers
@@ -286,7 +286,7 @@ def _packages() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def predicted(model: Predictor, cohort: Cohort) -> Scores:
+def predictor_scores(model: Predictor, cohort: Cohort) -> Scores:
     """The cohort's scores by a classifier that is not a network, with the columns of the table for rules that read features."""
     if cohort.targets is not None:
         raise BadInput(
@@ -326,7 +326,7 @@ def predictor_in(
 ) -> Predictor:
     """The classifier in the bytes of such a file."""
     if source.endswith(SKOPS):
-        model = _load_skops(content, source, [*trusted, *HARMLESS])
+        model = _load_skops(content, source, [*trusted, *TRUSTED_TYPES])
     elif trust_pickle:
         import joblib
 

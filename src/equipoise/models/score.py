@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.data import Images, Rows, Scores
 from equipoise.errors import BadInput, first_line
 from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
-from equipoise.models.predictors import Predictor, predicted, with_output
+from equipoise.models.predictors import Predictor, predictor_scores, with_output
 
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
@@ -268,7 +268,7 @@ def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = 
     if model is None:
         raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
     if isinstance(model, Predictor):
-        return predicted(with_output(model, output), cohort)
+        return predictor_scores(with_output(model, output), cohort)
     if raw is None:
         raw = outputs(model, cohort.inputs)
     bad = int((~torch.isfinite(raw)).sum())

@@ -19,7 +19,7 @@ from equipoise.data import sha256
 from equipoise.errors import BadInput, did_you_mean
 from equipoise.models.exported import PROGRAM
 from equipoise.models.hugging_face import is_folder
-from equipoise.models.onnx_network import ONNX, place_of
+from equipoise.models.onnx_network import ONNX, onnx_file_and_output
 from equipoise.models.predictors import pip_advice
 from equipoise.models.vision import BACKBONES, declare_operators
 from equipoise.models.weights import file_content
@@ -63,7 +63,7 @@ def code_of(named: str, *, here: bool = True) -> Code | None:
     `here`: whether `package.module` is also searched for in the current folder, as for a name given on the command line.
     """
     place, _, name = named.rpartition(":")
-    if (not place and named in BACKBONES) or place_of(named) is not None or is_folder(named):
+    if (not place and named in BACKBONES) or onnx_file_and_output(named) is not None or is_folder(named):
         return None
     path: Path | None
     if not place and named.endswith(PROGRAM):

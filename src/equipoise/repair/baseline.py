@@ -24,13 +24,13 @@ from equipoise.measures import (
     Settings,
     cell_index,
     choose_rule,
+    compare_with_baseline,
     gap_functional,
     is_quotient,
     performance_functional,
     sweep,
     tabulate,
     units_of,
-    versus,
 )
 from equipoise.methods import Goal
 
@@ -85,7 +85,9 @@ def fit_baseline(
     rows = Scores.of(tests, original[0].score[sampled])
 
     def compare_with(decisions: FloatArray, score: FloatArray, rule: Rule) -> Any:
-        return versus(rows, rule.decide(replace(rows, score=score)), decisions[sampled], goal.performance, goal.measure, settings)
+        return compare_with_baseline(
+            rows, rule.decide(replace(rows, score=score)), decisions[sampled], goal.performance, goal.measure, settings
+        )
 
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)

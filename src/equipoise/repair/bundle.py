@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import IMAGE_COLUMNS, MAX_PIXELS, Attribute, Bins, Cohort, Images, Scores, Table, Transform, as_parsed, bins_in
+from equipoise.data import IMAGE_COLUMNS, MAX_PIXELS, Attribute, Bins, Cohort, Images, Scores, Table, Transform, as_parsed, bins_from_dict
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import FloatArray, Rule
-from equipoise.methods import rule_in
+from equipoise.methods import read_rule
 from equipoise.models import (
     HEADS,
     MLP,
@@ -33,10 +33,10 @@ from equipoise.models import (
     fit_weights,
     heads_in,
     network_with,
+    onnx_file_and_output,
     output_named,
     outputs,
-    place_of,
-    predicted,
+    predictor_scores,
     safetensors_in,
     sigmoid,
 )
@@ -53,7 +53,7 @@ from equipoise.repair.new_rows import (
     unlabelled,
 )
 from equipoise.repair.provenance import OWN_NETWORK
-from equipoise.repair.saved_predictor import SCORE, predictor_of
+from equipoise.repair.saved_predictor import PREDICTOR_SCORE, predictor_of
 from equipoise.repair.schema import PREDICTOR_KIND, RULE_KIND, opening
 from equipoise.repair.verify import AGAIN, WEIGHTS, Verified, code_to_run, transform_to_serve, verify
 
@@ -97,7 +97,7 @@ class Bundle:
         """
         files = verify(folder)
         run = files.run
-        rule = rule_in(files.contents["rule.json"], files.source("rule.json"))
+        rule = read_rule(files.contents["rule.json"], files.source("rule.json"))
         if rule.needs_group and not run["groups"]:
             raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
         if images is not None:
@@ -126,7 +126,7 @@ class Bundle:
     @property
     def bins(self) -> dict[str, Bins]:
         """The bins of numeric columns that define groups."""
-        return bins_in(self.run["inputs"].get("bins") or {})
+        return bins_from_dict(self.run["inputs"].get("bins") or {})
 
     @property
     def text_columns(self) -> set[str]:
@@ -183,7 +183,7 @@ class Bundle:
         are logged.
         """
         if isinstance(rows, Cohort) and self.predictor is not None:
-            return self._with_decisions(pd.DataFrame({"id": rows.ids}), predicted(self.predictor, rows), seed)
+            return self._with_decisions(pd.DataFrame({"id": rows.ids}), predictor_scores(self.predictor, rows), seed)
         if isinstance(rows, Scores) and self.model is None:
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), rows, seed)
         if isinstance(rows, Cohort) and self.model is not None:
@@ -222,7 +222,7 @@ class Bundle:
         """The decisions on new scores, in the columns of the repair, or on the scores of the saved classifier."""
         recorded = self.run["inputs"]
         if self.predictor is not None:
-            frame = frame.assign(**{SCORE: self.predictor.scores(self._predictor_inputs(frame, self.predictor))})
+            frame = frame.assign(**{PREDICTOR_SCORE: self.predictor.scores(self._predictor_inputs(frame, self.predictor))})
         if images:
             raise BadInput(f"{self.folder} holds a rule for scores, which reads no images. Omit --images.")
         attributes = groups_of(frame, self.groups, name, self.bins)
@@ -289,7 +289,7 @@ def _network(files: Verified, model: object, trust: bool, running: Callable[[Cod
     named = model if isinstance(model, str) else None
     if ORIGINAL_ONNX in files.contents:
         code_to_run(files, named, trust)  # raises an error if another model is named
-        graph = place_of(str(files.run["model"]["load"]))
+        graph = onnx_file_and_output(str(files.run["model"]["load"]))
         return OnnxNetwork(files.contents[ORIGINAL_ONNX], files.source(ORIGINAL_ONNX), graph[1] if graph else None), None
     if isinstance(model, nn.Module):
         state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))

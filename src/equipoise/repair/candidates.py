@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Scores
-from equipoise.measures import FloatArray, Rule, gap_values, largest, performance_values, tabulate
+from equipoise.measures import FloatArray, Rule, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Candidate, Goal, Note, Progress, best_of, select
 from equipoise.models import MASKED, predict
 
@@ -35,7 +35,7 @@ class UnitMap:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class ScoredCandidate:
     """A candidate under its name, with its scores on the repair set (None if unknown) and on the test set."""
 
     candidate: Candidate
@@ -61,13 +61,13 @@ class Tried:
         return self.candidate.rule.decide(self.test)
 
 
-def scored(candidate: Candidate, repair: Cohort, test: Cohort, seconds: float, bars: Bars) -> Tried:
+def scored(candidate: Candidate, repair: Cohort, test: Cohort, seconds: float, bars: Bars) -> ScoredCandidate:
     """A candidate with the scores of its network on both sets."""
     with bars(f"scores of {candidate.method}") as step:
         valid = predict(candidate.model, repair)
         step(1, 2)
         held_out = predict(candidate.model, test)
-    return Tried(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.network))
+    return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.network))
 
 
 def rescored(candidate: Candidate, scores: Scores) -> Candidate:
@@ -92,7 +92,7 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
 def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
     """The largest gap and the performance of a rule on these scores, by the goal's measures."""
     cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
-    return float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
+    return float(largest_gap(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
 
 
 def unit_maps(model: nn.Module) -> tuple[UnitMap, ...]:
@@ -101,7 +101,7 @@ def unit_maps(model: nn.Module) -> tuple[UnitMap, ...]:
     return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
 
 
-def choose(tried: Sequence[Tried], goal: Goal) -> int:
+def choose(tried: Sequence[ScoredCandidate], goal: Goal) -> int:
     """The position of the best candidate by a settled goal, on the repair set only: by cross-fitted values if all have them.
 
     Otherwise candidates that meet the goal come first: with a minimum performance by the smallest |gap|, with only a maximum gap by the
@@ -125,7 +125,7 @@ def choose(tried: Sequence[Tried], goal: Goal) -> int:
     return min(ties, key=lambda k: (tried[k].candidate.rule.needs_group, loss[k]))
 
 
-def choose_for_all(tried: Sequence[Sequence[Tried]]) -> int:
+def choose_for_all(tried: Sequence[Sequence[ScoredCandidate]]) -> int:
     """The position of the method that is best for all labels, from the candidates of each label in the same order.
 
     By cross-fitted values if all have them. Otherwise most labels whose goal is met, then the smallest largest |gap|, on the repair set;

@@ -16,17 +16,17 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, choose_rule, named
+from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
 from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
-from equipoise.repair.candidates import Tried, choose, evaluate_rule
+from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
-from equipoise.repair.provenance import Provenance, Serving, findable, rule_serving, serving_of
+from equipoise.repair.provenance import Provenance, Serving, absolute_model_name, serving_of, serving_of_rule
 from equipoise.repair.save import Options, save_all
-from equipoise.repair.saved_predictor import SCORE
+from equipoise.repair.saved_predictor import PREDICTOR_SCORE
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,8 @@ class Comparison:
     `found` has the audits and the paired changes; `report(path)` writes the HTML report, `save(folder)` a bundle that can be served.
     """
 
-    original: Tried
-    candidates: tuple[Tried, ...]
+    original: ScoredCandidate
+    candidates: tuple[ScoredCandidate, ...]
     chosen: int  # position in `candidates`
     title: str = "classifier"
     label: str = "the finding"  # what the classifier detects
@@ -82,7 +82,7 @@ class Comparison:
         return "classes" if isinstance(rule, Threshold) and rule.origin == ARGMAX else "labels"
 
     @property
-    def result(self) -> Tried:
+    def result(self) -> ScoredCandidate:
         """The candidate that was chosen."""
         return self.candidates[self.chosen]
 
@@ -130,7 +130,7 @@ class Comparison:
 
         `group_names` are words for the groups in the data: {"F": "women", "M": "men"}.
         """
-        return Path(presenter("write_page")(self, Path(path), thumbnails=thumbnails, group_names=group_names))
+        return Path(presenter("write_repair_page")(self, Path(path), thumbnails=thumbnails, group_names=group_names))
 
     def save(self, folder: str | Path, *, model: str | None = None, score: str | None = None, **options: Any) -> Path:
         """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
@@ -141,7 +141,7 @@ class Comparison:
         """
         if self.serving is None:
             raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
-        serving = self.serving if model is None else replace(self.serving, model=findable(model))
+        serving = self.serving if model is None else replace(self.serving, model=absolute_model_name(model))
         if score is not None:
             serving = replace(serving, inputs={**serving.inputs, "score": score})
         return save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))[self.label].folder
@@ -163,16 +163,16 @@ def compare_models(
     if not isinstance(cohort, Scores):
         check_cohort("eq.compare", cohort)
     results = [subject for subject in models.values() if isinstance(subject, Candidate)]
-    goal = results[0].goal if results else Goal(named(measure or "eod"))
+    goal = results[0].goal if results else Goal(canonical_name(measure or "eod"))
     original, *candidates = (_entry(name, subject, cohort, valid, goal) for name, subject in models.items())
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
     network = original.candidate.model
-    serving = rule_serving(cohort) if isinstance(cohort, Scores) else None
+    serving = serving_of_rule(cohort) if isinstance(cohort, Scores) else None
     if isinstance(network, nn.Module) and isinstance(cohort, Cohort):
         serving = serving_of(network, cohort)
     elif isinstance(network, Predictor):
-        serving = rule_serving(original.test, score=SCORE)
+        serving = serving_of_rule(original.test, score=PREDICTOR_SCORE)
     baseline = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
         baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
@@ -180,11 +180,11 @@ def compare_models(
     return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, serving=serving, baseline=baseline)
 
 
-def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> Tried:
+def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> ScoredCandidate:
     """A classifier under its name, with its scores on the held-out rows and, if `valid` is given, on the repair set."""
     if isinstance(subject, Candidate):
         repair_scores = None if valid is None else predict(subject.model, valid)
-        return Tried(subject, repair_scores, predict(subject.model, cohort), called=name)
+        return ScoredCandidate(subject, repair_scores, predict(subject.model, cohort), called=name)
     model = None if isinstance(cohort, Scores) else classifier(subject)
     if isinstance(cohort, Scores):
         if isinstance(subject, bool) or not isinstance(subject, (int, float)):
@@ -199,10 +199,12 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
     gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
     trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
     candidate = Candidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
-    return Tried(candidate, repair_scores, predict(model, cohort), called=name)
+    return ScoredCandidate(candidate, repair_scores, predict(model, cohort), called=name)
 
 
-def baseline_of(original: Tried, result: Tried, test: Cohort, repair: Cohort, train: Cohort | None, settings: Settings) -> Baseline | None:
+def baseline_of(
+    original: ScoredCandidate, result: ScoredCandidate, test: Cohort, repair: Cohort, train: Cohort | None, settings: Settings
+) -> Baseline | None:
     """A simple model on the same inputs, compared with the original and with the chosen candidate."""
     repaired = (result.decisions(), float(result.chosen_row["gap"]))
     before = (original.test, original.decisions())

@@ -21,7 +21,7 @@ from equipoise.measures import (
     AT_THRESHOLD,
     FEW,
     INSUFFICIENT,
-    Asked,
+    AuditRequest,
     AuditSums,
     Estimate,
     Fact,
@@ -31,15 +31,15 @@ from equipoise.measures import (
     Settings,
     SignedSum,
     adjusted,
-    audit_asked,
+    audit_with,
     coefficients,
     combined,
     comparisons_of,
+    concatenate_sums,
     gap_facts,
     paired,
     quantile,
     records,
-    stacked,
     sums_of,
     units_of,
 )
@@ -56,7 +56,7 @@ Decisions = tuple[FloatArray, FloatArray]  # before and after, on the same rows
 
 
 @dataclass(frozen=True, eq=False)
-class Contrast:
+class ScoreComparison:
     """Differences between classifiers or cohorts: each of `others` compared with `first`, other minus first.
 
     `gaps` has one row per gap: its value in both, the change with its interval and adjusted p-value, and `clear` for a finding. `rates` has
@@ -128,7 +128,7 @@ class Contrast:
         }
 
 
-def contrast_facts(contrast: Contrast) -> list[Fact]:
+def score_comparison_facts(contrast: ScoreComparison) -> list[Fact]:
     """All numbers of a comparison that a condition can refer to; the value of a gap or a rate is its change."""
     facts = [Fact("findings", {"value": float(contrast.findings)}), *gap_facts(contrast.gaps.to_dict("records"))]
     rates = [row | {"reference": ""} for row in contrast.rates.to_dict("records")]
@@ -143,14 +143,14 @@ def compare_scores(
     measures: Sequence[Gap] | None = None,
     level: float = 0.95,
     min_patients: int = 5,
-) -> Contrast:
+) -> ScoreComparison:
     """The comparison of scores: of several models on the same patients, row by row, or of different patients.
 
     The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
     """
     thresholds = threshold if isinstance(threshold, Mapping) else dict.fromkeys(subjects, threshold)
     options = {"measures": measures, "level": level, "min_patients": min_patients}
-    requests = {name: Asked.of({"threshold": thresholds.get(name), **options}).decided() for name in subjects}
+    requests = {name: AuditRequest.of({"threshold": thresholds.get(name), **options}).decided() for name in subjects}
     reference, *names = subjects
     first = subjects[reference]
     shared = [same_patients(first, subjects[name], reference, name, paired) for name in names]
@@ -162,7 +162,7 @@ def compare_scores(
             f"{same} and {reference} are of the same patients, {different} is not. Compare the models on the same patients first."
         )
     if not shared[0]:
-        return compare_audits({name: sums_of(replace(audit_asked(own, requests[name]), name=name)) for name, own in subjects.items()})
+        return compare_audits({name: sums_of(replace(audit_with(own, requests[name]), name=name)) for name, own in subjects.items()})
     tables, changed = _Tables(level), {}
     before = requests[reference].decision.decide(first)
     for name in names:
@@ -175,10 +175,10 @@ def compare_scores(
     patients = None if first.patients is None else len(set(first.patients))
     sizes = dict.fromkeys(subjects, (len(first), patients))
     rules = {name: request.decision.describe() for name, request in requests.items()}
-    return Contrast(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed)
+    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed)
 
 
-def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> Contrast:
+def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
     """The comparison of audits of different patients, each by label: every other one with the first.
 
     Raises an error if they cover the same rows, or differ in labels, measures, groups, references, levels or weighting. With
@@ -201,12 +201,12 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules = {name: sums.decision for name, sums in first_labels.items()}
-    return Contrast(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level)
+    return ScoreComparison(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level)
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """The rows of the tables of a `Contrast` while they are collected: of gaps and rates, frames with their changes as sums."""
+    """The rows of the tables of a `ScoreComparison` while they are collected: of gaps and rates, frames with their changes as sums."""
 
     level: float
     gaps: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
@@ -293,7 +293,7 @@ def _add_paired_changes(
 def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
     """All rows, with p-values adjusted together and with simultaneous intervals over all of them."""
     frame = pd.concat([rows for rows, _ in blocks], ignore_index=True)
-    changes, known = stacked([change for _, change in blocks]), frame["first"].notna().to_numpy()
+    changes, known = concatenate_sums([change for _, change in blocks]), frame["first"].notna().to_numpy()
 
     def where_known(**columns: FloatArray) -> dict[str, FloatArray]:
         return {name: np.where(known, values, np.nan) for name, values in columns.items()}

@@ -10,7 +10,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
-from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, parts_of, settings_of
+from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, cross_fitting_parts, make_settings
 from equipoise.models import chosen_outputs, encoding
 
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
@@ -120,7 +120,7 @@ def estimate_rules(
     estimates = []
     for name, settings in {STANDARD: {}, **methods}.items():
         work = speed.work(name, settings)
-        rules = settings_of(name, settings).order(first) if METHODS[name].runs_others else [name]
+        rules = make_settings(name, settings).order(first) if METHODS[name].runs_others else [name]
         seconds = len(repair) * sum(_fit_seconds(rule, first, goal, speed, settings if rule == name else {}) for rule in rules)
         seconds = min(seconds, budget) if budget is not None and METHODS[name].runs_others else seconds
         what = f"{len(repair)} runs, one per label, of: {work.what}" if several else work.what
@@ -134,8 +134,8 @@ def _fit_seconds(name: str, scores: Scores, goal: Goal, speed: Speed, settings: 
     if method.kind != Kind.RULE:
         return speed.seconds(speed.work(name, settings)) or 0.0
     start = time.perf_counter()
-    (method.frontier or method.run)(scores, goal.for_steps(), settings_of(name, settings))
-    fits = 1 if goal.selection == "paper" or not method.selects else 1 + parts_of(method, len(scores))
+    (method.frontier or method.run)(scores, goal.for_steps(), make_settings(name, settings))
+    fits = 1 if goal.selection == "paper" or not method.selects else 1 + cross_fitting_parts(method, len(scores))
     return (time.perf_counter() - start) * fits
 
 

@@ -12,18 +12,18 @@ from equipoise.data import Cohort, Scan, Scores, Table, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
-    USUAL,
-    Asked,
+    DEFAULT_THRESHOLDS,
     Audit,
     AuditOptions,
+    AuditRequest,
     Audits,
     Progress,
     Rule,
     Settings,
     Threshold,
-    audit_asked,
     audit_labels,
     audit_scans,
+    audit_with,
     choose_rule,
 )
 
@@ -43,7 +43,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with the keywords of `AuditOptions` and their defaults in its signature, for help and the reference."""
     signature = inspect.signature(function)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    defaults = {f.name: f.default for kind in (Asked, Settings) for f in fields(kind)} | {"thresholds": USUAL}
+    defaults = {f.name: f.default for kind in (AuditRequest, Settings) for f in fields(kind)} | {"thresholds": DEFAULT_THRESHOLDS}
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
         for name, annotation in AuditOptions.__annotations__.items()
@@ -120,7 +120,7 @@ def audit(
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
-    request = Asked.of(options)
+    request = AuditRequest.of(options)
     by_label = isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan})
     if cohort is not None and (by_label or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
@@ -136,14 +136,16 @@ def audit(
         valid_by_label = None if valid is None else {label: cast(Scores, valid)}
         return audit_scans({label: subject}, valid=valid_by_label, progress=_for_each_label(progress), **options)[label]
     if isinstance(subject, Scores):
-        return audit_asked(subject, request.decided(cast(Scores | None, valid)), progress)  # which rejects any other kind of `valid`
+        return audit_with(subject, request.decided(cast(Scores | None, valid)), progress)  # which rejects any other kind of `valid`
     if isinstance(cohort, Cohort) and cohort.targets is not None:
         return _audit_multi_label(subject, cohort, request, valid, train, outputs, progress)
     scores, request = _scores_and_rule(subject, cohort, request, valid, output)
-    return with_baseline(audit_asked(scores, request, progress), scores, cohort, train)
+    return with_baseline(audit_with(scores, request, progress), scores, cohort, train)
 
 
-def _audit_by_label(subject: Mapping[Any, Any], request: Asked, valid: object, progress: Progress | None, options: AuditOptions) -> Audits:
+def _audit_by_label(
+    subject: Mapping[Any, Any], request: AuditRequest, valid: object, progress: Progress | None, options: AuditOptions
+) -> Audits:
     """The audit of scores, or of scans of one table, by label."""
     valid_by_label = valid if isinstance(valid, Mapping) else {}
     if valid is not None and set(valid_by_label) != set(subject):
@@ -158,7 +160,7 @@ def _audit_by_label(subject: Mapping[Any, Any], request: Asked, valid: object, p
 def _audit_multi_label(
     subject: object,
     cohort: Cohort,
-    request: Asked,
+    request: AuditRequest,
     valid: object,
     train: Cohort | None,
     outputs: Mapping[str, int | str] | None,
@@ -183,7 +185,9 @@ def _audit_multi_label(
     )
 
 
-def _scores_and_rule(subject: object, cohort: Cohort | None, request: Asked, valid: object, output: str) -> tuple[Scores, Asked]:
+def _scores_and_rule(
+    subject: object, cohort: Cohort | None, request: AuditRequest, valid: object, output: str
+) -> tuple[Scores, AuditRequest]:
     """The scores of a classifier or of a debiasing result on a cohort, and the request with the rule that decides on them."""
     from equipoise.methods import Candidate
 
@@ -222,7 +226,7 @@ def _for_each_label(progress: Progress | None) -> Callable[[str], Progress] | No
 def _scores_and_rules(
     subject: object,
     cohort: Cohort,
-    request: Asked,
+    request: AuditRequest,
     valid: object,
     outputs: Mapping[str, int | str] | None,
 ) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:
@@ -230,7 +234,7 @@ def _scores_and_rules(
     from torch import nn
 
     from equipoise.methods import Candidate
-    from equipoise.models import Predictor, chosen_outputs, classifier, predicted, scores_of
+    from equipoise.models import Predictor, chosen_outputs, classifier, predictor_scores, scores_of
 
     if isinstance(subject, Candidate) and subject.labels:
         results = subject.labels
@@ -243,7 +247,7 @@ def _scores_and_rules(
         return {label: (own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
     subject = classifier(subject)
     if isinstance(subject, Predictor):
-        predicted(subject, cohort)  # raises: it has one score per row
+        predictor_scores(subject, cohort)  # raises: it has one score per row
     if not isinstance(subject, nn.Module):
         kind = type(subject).__name__
         raise BadInput(f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on one; got {kind}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from equipoise.data import Rows, Scores
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import Audit, Audits, Gap, sums_of
-from equipoise.repair.compare_scores import Contrast, compare_audits, compare_scores
+from equipoise.repair.compare_scores import ScoreComparison, compare_audits, compare_scores
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,11 +33,11 @@ def compare(
     measures: Sequence[Gap] | None = ...,
     level: float = ...,
     min_patients: int = ...,
-) -> Contrast: ...
+) -> ScoreComparison: ...
 
 
 @overload
-def compare(models: Mapping[str, Audit] | Mapping[str, Audits], *, common_groups: bool = ...) -> Contrast: ...
+def compare(models: Mapping[str, Audit] | Mapping[str, Audits], *, common_groups: bool = ...) -> ScoreComparison: ...
 
 
 @overload
@@ -55,7 +55,7 @@ def compare(
 ) -> "Comparison": ...
 
 
-def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: Any) -> "Comparison | Contrast":
+def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: Any) -> "Comparison | ScoreComparison":
     """The comparison of classifiers by name: networks and repairs on a cohort, or scores or audits without one. The first is the original.
 
     **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its rule; a network by the threshold

@@ -13,26 +13,26 @@ import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import (
-    ALMOST,
     CALIBRATION_ERROR,
     GROUP_MEASURES,
     MEASURES,
+    NEGLIGIBLE_CHANGE,
     SCORE_MEASURES,
-    Asked,
     Audit,
+    AuditRequest,
     Contribution,
     Estimate,
     FloatArray,
     Settings,
     Shift,
-    audit_asked,
+    audit_with,
     group_estimate,
     is_quotient,
     paired,
     upper_bound,
 )
 from equipoise.methods import Goal, Judgement, Progress, judge
-from equipoise.repair.candidates import Tried
+from equipoise.repair.candidates import ScoredCandidate
 from equipoise.repair.changed_decisions import Affected, Balance, affected, all_attributes, balances
 from equipoise.repair.pairing import same_rows
 
@@ -147,7 +147,7 @@ class Findings:
     @property
     def contradicts(self) -> bool:
         """Whether the gap got smaller on the repair set but not on the test set."""
-        shrank = abs(self.valid_after) < abs(self.valid_before) - ALMOST
+        shrank = abs(self.valid_after) < abs(self.valid_before) - NEGLIGIBLE_CHANGE
         return bool(shrank and self.seen in ("larger", "unchanged"))
 
     @property
@@ -188,8 +188,8 @@ class Findings:
 
 
 def find(
-    original: Tried,
-    candidates: Sequence[Tried],
+    original: ScoredCandidate,
+    candidates: Sequence[ScoredCandidate],
     chosen: int,
     settings: Settings,
     labels: int = 1,
@@ -206,8 +206,8 @@ def find(
         same_rows(original.test, tried.test)
     audits = []
     for tried in entries:
-        request = Asked(rule=tried.candidate.rule, also=[tried.candidate.goal.measure], settings=settings)
-        audits.append(audit_asked(tried.test, request))
+        request = AuditRequest(rule=tried.candidate.rule, also=[tried.candidate.goal.measure], settings=settings)
+        audits.append(audit_with(tried.test, request))
         if progress is not None:
             progress(len(audits), len(entries))
     goal, test, attribute = result.candidate.goal, original.test, original.test.attribute
@@ -245,7 +245,7 @@ def find(
     )
 
 
-def _judgement(original: Tried, tried: Tried, settings: Settings, labels: int, forced: bool) -> Judgement:
+def _judgement(original: ScoredCandidate, tried: ScoredCandidate, settings: Settings, labels: int, forced: bool) -> Judgement:
     """The judgement of a candidate's decisions on the test set, by its goal."""
     before, after = original.decisions(), tried.decisions()
     goal = tried.candidate.goal
@@ -317,9 +317,11 @@ def _size(scores: Scores | None, attribute: Attribute | None, group: str | None)
     return Size(int(rows.sum()), patients, positives, int(rows.sum()) - positives)
 
 
-def _method_row(original: Tried, tried: Tried, judgement: Judgement | None, chosen: bool, goal: Goal, audit: Audit) -> MethodRow:
+def _method_row(
+    original: ScoredCandidate, tried: ScoredCandidate, judgement: Judgement | None, chosen: bool, goal: Goal, audit: Audit
+) -> MethodRow:
     gap = largest_gap(audit, goal.measure, original.test.attribute.name)
-    attribute = with_enough_data(original.test.attribute, audit, goal.measure)
+    attribute = with_sufficient_data(original.test.attribute, audit, goal.measure)
     before, after = original.decisions(), tried.decisions()
     return MethodRow(
         tried.name,
@@ -329,7 +331,7 @@ def _method_row(original: Tried, tried: Tried, judgement: Judgement | None, chos
         float(tried.chosen_row["performance"]),
         gap,
         audit[goal.performance],
-        below_limit(original.test, goal, gap.value, audit[goal.performance].value, attribute),
+        below_upper_bound(original.test, goal, gap.value, audit[goal.performance].value, attribute),
         tried.candidate.rule.needs_group,
         float((before + after - 2 * before * after).sum()),
         bool((after % 1 != 0).any()),
@@ -339,7 +341,7 @@ def _method_row(original: Tried, tried: Tried, judgement: Judgement | None, chos
 # The group-aware upper bound
 
 
-def limit_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribute | None = None) -> FloatArray | None:
+def upper_bound_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribute | None = None) -> FloatArray | None:
     """The performance of the upper bound on these scores at each |gap|; NaN for a gap that is NaN. None if the bound is not defined."""
     sizes = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
     known = ~np.isnan(sizes)
@@ -353,14 +355,14 @@ def limit_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribu
     return limits
 
 
-def below_limit(scores: Scores, goal: Goal, gap: float, performance: float, attribute: Attribute | None = None) -> float | None:
+def below_upper_bound(scores: Scores, goal: Goal, gap: float, performance: float, attribute: Attribute | None = None) -> float | None:
     """The distance of a performance below the upper bound at the same |gap|; negative if it is above. None without a bound or a gap."""
-    best = limit_at(scores, goal, gap, attribute)
+    best = upper_bound_at(scores, goal, gap, attribute)
     below = np.nan if best is None else float(best[0]) - performance
     return None if np.isnan(below) else below
 
 
-def with_enough_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
+def with_sufficient_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
     """The attribute without groups that have insufficient data in the audit: their gaps would dominate the others."""
     rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
     insufficient = set(rows.loc[rows["value"].isna(), "group"])

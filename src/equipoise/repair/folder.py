@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equipoise.data import check_writable, naming, take_lock, uninterrupted
+from equipoise.data import add_path_to_errors, check_writable, take_lock, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models import HEADS, ORIGINAL_ONNX
 
@@ -198,7 +198,7 @@ def _finish(place: Path, target: Path) -> None:
         for name in names:
             path = Path(folder, name)
             path.chmod(0o666 & ~umask)
-            with naming(path), path.open("rb") as file:
+            with add_path_to_errors(path), path.open("rb") as file:
                 os.fsync(file.fileno())
         Path(folder).chmod(0o777 & ~umask)
     if target.is_dir():

@@ -24,9 +24,9 @@ from equipoise.data import (
     as_parsed,
     find_files,
     group_names,
-    numbers_in,
-    of_view,
-    score_of,
+    is_view,
+    read_numeric_column,
+    read_score_column,
 )
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.measures import FloatArray
@@ -54,7 +54,7 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: Ma
     for column in columns:
         column_bins = (bins or {}).get(column)
         if column_bins is not None:
-            codes = column_bins.codes(numbers_in(frame[column], column))
+            codes = column_bins.codes(read_numeric_column(frame[column], column))
             attributes.append(Attribute(column, column_bins.names, codes, bins=column_bins))
             continue
         names = group_names(frame[column])
@@ -94,7 +94,7 @@ def check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str) 
 
 def check_frontal(views: "pd.Series[Any]", name: str) -> None:
     """Raises an error if a row is not a frontal view: the repair left other views out, so their scores are untested."""
-    not_frontal = ~of_view(views)
+    not_frontal = ~is_view(views)
     if not_frontal.any():
         raise BadInput(
             f"{int(not_frontal.sum()):,} of {len(not_frontal):,} rows are not frontal views by the column {views.name!r}; the first is row "
@@ -136,7 +136,7 @@ def score_column(
         f"column {c!r} is there more than once. Rename all but one." for c in (column, *features) if list(frame.columns).count(c) > 1
     ]
     raise_all(problems, name)
-    score, problems = score_of(frame[column], column, bool(recorded.get("logits")))
+    score, problems = read_score_column(frame[column], column, bool(recorded.get("logits")))
     raise_all(problems, name)
     return score, frame[list(features)].reset_index(drop=True) if features else None
 

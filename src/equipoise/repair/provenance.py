@@ -24,9 +24,9 @@ from equipoise.models import (
     OneOutput,
     chosen_outputs,
     is_folder,
+    onnx_file_and_output,
     onnx_in,
     output_kind,
-    place_of,
     read_checkpoint,
     state_like,
     weights_of,
@@ -87,7 +87,7 @@ class Serving:
     sample: Tensor | None  # a few real rows, to check the ONNX file with; None for a rule without a network
     inputs: Mapping[str, Any] = field(default_factory=dict)  # columns or preprocessing as plain values, see `inputs_of`
     output_name: str | None = None  # for a network with several outputs
-    came: Checkpoint | None = None  # the original weights' file
+    checkpoint: Checkpoint | None = None  # the original weights' file
     code: Code | None = None  # that was run to build the network; None for a network of Equipoise
     classes: Mapping[str, Any] | None = None  # for a network that decides between classes: their names, columns and type of output
 
@@ -96,11 +96,11 @@ def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
     """How a network in this process is served: one of Equipoise's networks can be built again, any other is given to `Bundle.load`."""
     model = OWN_NETWORK if type(network) is MLP else None
     if (graph := onnx_in(network)) is not None and graph.content:
-        model = f"{findable(graph.source)}:{graph.which}"
+        model = f"{absolute_model_name(graph.source)}:{graph.which}"
     return Serving(model, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
 
 
-def rule_serving(
+def serving_of_rule(
     scores: Scores, *, score: str = "score", patient: str | None = None, id: str | None = None, conflicts: str = "row", logits: bool = False
 ) -> Serving:
     """How a rule for these scores is served: the columns of new scores, their patients and their groups."""
@@ -124,7 +124,9 @@ def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoi
     return checkpoint, []
 
 
-def servings(network: nn.Module, cohort: Cohort, label: str, outputs: Mapping[str, int | str], served: Serving) -> dict[str, Serving]:
+def serving_by_label(
+    network: nn.Module, cohort: Cohort, label: str, outputs: Mapping[str, int | str], served: Serving
+) -> dict[str, Serving]:
     """How each label is served: one label as `served`, several labels with the output of the network for each."""
     if not cohort.labels:
         return {label: served}
@@ -170,9 +172,9 @@ def versions() -> dict[str, str]:
     }
 
 
-def findable(model: str) -> str:
+def absolute_model_name(model: str) -> str:
     """The model's name with an absolute path, so that it can be found from any folder."""
-    if (graph := place_of(model)) is not None:
+    if (graph := onnx_file_and_output(model)) is not None:
         return str(Path(graph[0]).absolute()) + (f":{graph[1]}" if graph[1] else "")
     if is_folder(model):
         return str(Path(model).absolute())

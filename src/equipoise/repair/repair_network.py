@@ -12,9 +12,9 @@ from torch import nn
 from equipoise.data import Cohort, Images, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
 from equipoise.measures import Settings
-from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Goal, check_cells, check_method, debias, recalibrated, settings_of
+from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Goal, check_cells, check_method, debias, make_settings, recalibrated
 from equipoise.models import ExportedNetwork, chosen_outputs, encoding, output_kind
-from equipoise.repair.candidates import Bars, Tried, choose, choose_for_all, no_bars, rescored, scored
+from equipoise.repair.candidates import Bars, ScoredCandidate, choose, choose_for_all, no_bars, rescored, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.provenance import Provenance
 
@@ -49,7 +49,7 @@ def check_methods(model: nn.Module | None, methods: Methods, train: bool) -> Non
     problems = [] if methods else ["no method was given. Name at least one."]
     for name, settings in methods.items():
         try:
-            settings_of(pick("method", name, METHODS), settings)
+            make_settings(pick("method", name, METHODS), settings)
         except BadInput as error:
             problems += error.problems
             continue
@@ -91,7 +91,7 @@ def set_output(model: nn.Module, asked: str) -> None:
     model.output = asked  # type: ignore[assignment]
 
 
-def settled_output(model: nn.Module, inputs: Any, asked: str = "auto") -> str:
+def resolve_output(model: nn.Module, inputs: Any, asked: str = "auto") -> str:
     """The type of the network's output, logit or probability: auto-detected, or as requested, and then marked on the network."""
     detected = output_kind(model, inputs)
     if asked in ("auto", detected):
@@ -229,7 +229,9 @@ class _Repairs:
     deadline: float | None
     bars: Bars
 
-    def run(self, method: str, settings: Mapping[str, Any], originals: Mapping[str, Tried] | None = None) -> dict[str, Tried]:
+    def run(
+        self, method: str, settings: Mapping[str, Any], originals: Mapping[str, ScoredCandidate] | None = None
+    ) -> dict[str, ScoredCandidate]:
         """The candidate of each label: from one repair of all labels together, or from one repair per label."""
         # Without originals this is the original itself; argmax leaves it no threshold to choose for a class alone.
         together = METHODS[method].labels == ALL_AT_ONCE and (originals is not None or self.repair.kind == "classes")
@@ -240,7 +242,9 @@ class _Repairs:
             for label, task in self.tasks.items()
         }
 
-    def _repair_label(self, method: str, settings: Mapping[str, Any], label: str, task: _LabelTask, original: Tried | None) -> Tried:
+    def _repair_label(
+        self, method: str, settings: Mapping[str, Any], label: str, task: _LabelTask, original: ScoredCandidate | None
+    ) -> ScoredCandidate:
         goal = (self.goals or {}).get(label, self.goal)
         with self.bars(method) as step:
             start = time.perf_counter()
@@ -250,10 +254,10 @@ class _Repairs:
                 candidate = recalibrated(candidate, task.model, task.repair, also=[task.test])
             seconds = time.perf_counter() - start
         if original is not None and original.valid is not None and METHODS[method].needs_group:  # the same network with another rule
-            return Tried(rescored(candidate, original.valid), original.valid, original.test, seconds)
+            return ScoredCandidate(rescored(candidate, original.valid), original.valid, original.test, seconds)
         return scored(candidate, task.repair, task.test, seconds, self.bars)
 
-    def _repair_all_labels(self, method: str, settings: Mapping[str, Any]) -> dict[str, Tried]:
+    def _repair_all_labels(self, method: str, settings: Mapping[str, Any]) -> dict[str, ScoredCandidate]:
         goals = goal_arguments(self.goal) if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
         with self.bars(method) as step:
             start = time.perf_counter()
@@ -282,7 +286,7 @@ def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = THU
     return {cohort.ids[row]: image for row, image in zip(order, pixels, strict=True)}
 
 
-def _probes(original: Tried, chosen: Tried, test: Cohort, draws: int, seed: int, bars: Bars) -> Probes:
+def _probes(original: ScoredCandidate, chosen: ScoredCandidate, test: Cohort, draws: int, seed: int, bars: Bars) -> Probes:
     with bars("probes") as step:
         before = encoding(original.candidate.network, test, draws=draws, seed=seed, progress=step)
     if chosen.test is original.test:  # the same network with another rule

@@ -14,7 +14,7 @@ from equipoise.errors import TooFewPatients, raise_all
 from equipoise.measures import Settings
 from equipoise.methods import METHODS, STANDARD, Goal, debias
 from equipoise.models import Predictor
-from equipoise.repair.candidates import Bars, Tried, choose, no_bars
+from equipoise.repair.candidates import Bars, ScoredCandidate, choose, no_bars
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.repair_network import Methods, Request, check_methods, goal_arguments, run_all, seconds_left, small_cells
 
@@ -36,7 +36,7 @@ def check_rules(methods: Methods, features: bool) -> None:
 def with_predictor(case: Comparison, model: Predictor) -> Comparison:
     """The comparison of rules for the scores of a classifier, with that classifier in every candidate, to be saved with its rule."""
 
-    def with_model(tried: Tried) -> Tried:
+    def with_model(tried: ScoredCandidate) -> ScoredCandidate:
         return replace(tried, candidate=replace(tried.candidate, model=model))
 
     return replace(case, original=with_model(case.original), candidates=tuple(map(with_model, case.candidates)))
@@ -70,12 +70,12 @@ def try_rules(
         raise TooFewPatients(*too_small)
     deadline = None if budget is None else time.monotonic() + budget
 
-    def fit_rule(label: str, method: str, settings: Mapping[str, Any]) -> Tried:
+    def fit_rule(label: str, method: str, settings: Mapping[str, Any]) -> ScoredCandidate:
         with bars(f"{label}, {method}" if several else method) as step:
             start = time.perf_counter()
             limits: dict[str, Any] = {"force": True, "budget": seconds_left(deadline), "progress": step}
             candidate = debias(repair[label], method=method, seed=seed, **limits, **goal_arguments(label_goals[label]), **settings)
-            return Tried(candidate, repair[label], test[label], time.perf_counter() - start)
+            return ScoredCandidate(candidate, repair[label], test[label], time.perf_counter() - start)
 
     def comparison_of(label: str) -> Comparison:
         original = fit_rule(label, STANDARD, {})

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import pandas as pd
 from torch import nn
 
-from equipoise.data import naming, sha256_of, write_text
+from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
-from equipoise.repair.candidates import Bars, Tried, no_bars
+from equipoise.repair.candidates import Bars, ScoredCandidate, no_bars
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
@@ -37,11 +37,11 @@ class Compared(Protocol):
     """The attributes of a `Comparison` that are saved. The class itself cannot be imported here: its method `save` imports this module."""
 
     @property
-    def original(self) -> Tried: ...
+    def original(self) -> ScoredCandidate: ...
     @property
-    def candidates(self) -> tuple[Tried, ...]: ...
+    def candidates(self) -> tuple[ScoredCandidate, ...]: ...
     @property
-    def result(self) -> Tried: ...
+    def result(self) -> ScoredCandidate: ...
     @property
     def title(self) -> str: ...
     @property
@@ -144,10 +144,10 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
     failures = dict(case.failures)
     candidate = case.result.candidate
     if isinstance(candidate.model, nn.Module):
-        save_weights(candidate.model, temporary, serving.came)
+        save_weights(candidate.model, temporary, serving.checkpoint)
     predictor = save_predictor(candidate.model, temporary) if isinstance(candidate.model, Predictor) else None
     _write_json(temporary / "rule.json", rule_to_dict(candidate.rule))
-    with naming(temporary / "trace.csv"):
+    with add_path_to_errors(temporary / "trace.csv"):
         _traces(case).to_csv(temporary / "trace.csv", index=False)
     onnx = None
     if options.onnx and isinstance(candidate.model, nn.Module):
@@ -156,18 +156,18 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
     _write_json(temporary / "audit.json", document)
-    for page, render in presenter("pages")(case, options).items():
+    for page, render in presenter("documents_of")(case, options).items():
         with bars(page) as step, _recording(failures, page):
             for file, text in render().items():
-                with naming(temporary / file):
+                with add_path_to_errors(temporary / file):
                     write_text(temporary / file, text)
             step(1, 1)
-    with naming(temporary / "README.txt"):
+    with add_path_to_errors(temporary / "README.txt"):
         text = presenter("readme")(case, folder, temporary, serving, options, onnx, failures)
         (temporary / "README.txt").write_text(text, encoding="utf-8")
     checksums = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
     run = _run_document(case, serving, onnx, failures, checksums, predictor)
-    with naming(temporary / RUN):
+    with add_path_to_errors(temporary / RUN):
         (temporary / RUN).write_text(sealed(_finite(run)), encoding="utf-8")
     files = tuple(sorted(path.name for path in temporary.iterdir()))
     return Saved(folder, files, document, failures, onnx)
@@ -196,7 +196,7 @@ def _write_onnx(
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
-    with bars("ONNX") as step, _recording(failures, "model.onnx"), naming(temporary / "model.onnx"):
+    with bars("ONNX") as step, _recording(failures, "model.onnx"), add_path_to_errors(temporary / "model.onnx"):
         assert serving.sample is not None  # `Serving` of a network always has a sample
         exported = to_onnx(case.result.candidate.network, serving.sample, temporary / "model.onnx", threshold, output=serving.output)
         step(1, 1)
@@ -250,7 +250,7 @@ def _upper_bound(row: MethodRow) -> dict[str, object] | None:
     return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
 
 
-def _method_document(tried: Tried, audit: Audit, row: MethodRow) -> dict[str, object]:
+def _method_document(tried: ScoredCandidate, audit: Audit, row: MethodRow) -> dict[str, object]:
     candidate, judgement = tried.candidate, row.judgement
     assert judgement is not None  # every candidate is judged; only the original is not
     rows = None if tried.valid is None else len(tried.valid)
@@ -294,7 +294,7 @@ def _run_document(
     """The content of run.json: everything needed to reproduce the repair and to serve the network."""
     provenance, candidate = case.provenance, case.result.candidate
     network = candidate.model if isinstance(candidate.model, nn.Module) else None
-    heads = None if network is None else heads_of(network, plain_weights(network, serving.came))
+    heads = None if network is None else heads_of(network, plain_weights(network, serving.checkpoint))
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -349,7 +349,7 @@ def _size(scores: Any) -> dict[str, int | None] | None:
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    with naming(path):
+    with add_path_to_errors(path):
         path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
 
 

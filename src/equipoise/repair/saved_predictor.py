@@ -13,12 +13,12 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import naming
+from equipoise.data import add_path_to_errors
 from equipoise.errors import BadInput, Untrusted
 from equipoise.methods import STRICT
-from equipoise.models import HARMLESS, Predictor, predictor, predictor_in
+from equipoise.models import TRUSTED_TYPES, Predictor, predictor, predictor_in
 
-SCORE = "score of the model"  # the column of its scores
+PREDICTOR_SCORE = "score of the model"  # the column of its scores
 FILES = ("predictor.skops", "predictor.joblib")
 
 
@@ -38,7 +38,7 @@ def save_predictor(model: Predictor, folder: Path) -> dict[str, Any]:
     """Writes the estimator's file, and returns its entry in run.json."""
     file, content, trusted = _serialised(model)
     if file is not None:
-        with naming(folder / file):
+        with add_path_to_errors(folder / file):
             (folder / file).write_bytes(content)
     return {
         "named": type(model.model).__name__,
@@ -58,7 +58,7 @@ def _serialised(model: Predictor) -> tuple[str | None, bytes, list[str]]:
         import skops.io
 
         content = skops.io.dumps(model.model)
-        return FILES[0], content, [name for name in skops.io.get_untrusted_types(data=content) if name not in HARMLESS]
+        return FILES[0], content, [name for name in skops.io.get_untrusted_types(data=content) if name not in TRUSTED_TYPES]
     except Exception:  # not installed, or a type that it cannot write
         import joblib
 

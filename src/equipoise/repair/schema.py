@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import CONFLICTS, Transform, preprocessing_of
+from equipoise.data import CONFLICTS, Transform, make_preprocessing
 from equipoise.methods import STRICT, Cut
-from equipoise.models import ORIGINAL_ONNX, place_of
+from equipoise.models import ORIGINAL_ONNX, onnx_file_and_output
 from equipoise.repair.folder import FILES
 from equipoise.repair.saved_predictor import SavedPredictor
 
@@ -55,7 +55,7 @@ class ServedImages:
         elif self.interpolation is None:
             raise ValueError("needs `interpolation`, or a `transform`")
         else:
-            preprocessing_of(**options)  # raises an error about options that exclude each other
+            make_preprocessing(**options)  # raises an error about options that exclude each other
         return self
 
 
@@ -201,7 +201,7 @@ class _Run:
             needed.append(self.predictor.file)
         if self.model is not None:
             needed += ["repaired.safetensors", *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])]
-            needed += [ORIGINAL_ONNX] if place_of(self.model.load or "") else []
+            needed += [ORIGINAL_ONNX] if onnx_file_and_output(self.model.load or "") else []
         if missing := [name for name in needed if name not in self.files]:
             raise ValueError(f"does not list {', '.join(missing)} among `files`")
         if self.model is not None and self.model.classes is not None and self.label not in self.model.classes.names:

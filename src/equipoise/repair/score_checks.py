@@ -114,7 +114,7 @@ def check_scores(
         raise BadInput("check_scores compares one label: give cohort.labelled(label) and the network with that output (OneOutput)")
     scores = predicted_scores(model, cohort, output)
     known_by_id = known_scores(known, score, id)
-    check = compare_known(scores, known_by_id, tolerance)
+    check = compare_with_known(scores, known_by_id, tolerance)
     if check.agrees:
         return check
     raise ScoresDiffer([with_hint(check, model, cohort, scores, known_by_id)])
@@ -160,7 +160,7 @@ def _joined(found: Scores, known: Mapping[str, float]) -> tuple[FloatArray, Floa
     return found.score[rows], np.array([known[str(found.ids[at])] for at in rows]), rows
 
 
-def compare_known(found: Scores, known: Mapping[str, float], tolerance: float = TOLERANCE, name: str = "") -> ScoreCheck:
+def compare_with_known(found: Scores, known: Mapping[str, float], tolerance: float = TOLERANCE, name: str = "") -> ScoreCheck:
     """The network's scores compared with the known ones, joined by id; raises an error if no row has both."""
     if not tolerance > 0:
         raise BadInput(f"tolerance must be positive, as in {TOLERANCE:g}; got {tolerance}")

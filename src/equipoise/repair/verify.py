@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from equipoise.data import Transform, as_transform, sha256, sha256_of
 from equipoise.errors import BadInput, Untrusted, raise_all
-from equipoise.methods import described
+from equipoise.methods import validation_problems
 from equipoise.models import HEADS, ORIGINAL_ONNX, PROGRAM, Code, code_of, load_transform
 from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK
@@ -75,7 +75,7 @@ def parsed_json(content: bytes, path: Path, kind: str) -> dict[str, Any]:
     try:
         DOCUMENTS[kind].validate_json(content)
     except ValidationError as error:
-        problems = described(error, 0)
+        problems = validation_problems(error, 0)
     if kind == RUN and not _digest_matches(content, document):
         problems.append(f"{DIGEST}: it does not match; the file was changed or damaged after it was written")
     raise_all(_with_remedy(problems), str(path))

@@ -4,8 +4,8 @@ from .audits_page import write_audits_page as write_audits_page
 from .card_facts import read_facts as read_facts
 from .compare_page import write_contrast_page as write_contrast_page
 from .compare_page import write_monitoring_page as write_monitoring_page
+from .documents import documents_of as documents_of
 from .documents import overview as overview
-from .documents import pages as pages
 from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
 from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
@@ -20,12 +20,12 @@ from .panels import PANELS as PANELS
 from .panels import Mark as Mark
 from .panels import Panel as Panel
 from .panels import add_panels as add_panels
-from .panels import along as along
-from .panels import line as line
+from .panels import path_through as path_through
 from .panels import percents as percents
-from .panels import up as up
+from .panels import x_at as x_at
+from .panels import y_at as y_at
 from .paper import check_printer as check_printer
-from .repair_page import write_page as write_page
+from .repair_page import write_repair_page as write_repair_page
 from .study_tables import pooled_view as pooled_view
 from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex
@@ -41,7 +41,7 @@ from .terminal_details import shrunken_view as shrunken_view
 from .terminal_details import underdiagnosis_view as underdiagnosis_view
 from .text import duration as duration
 from .text import interval as interval
-from .text import p_words as p_words
+from .text import p_value_words as p_value_words
 from .text import printable as printable
 from .text import short_name as short_name
 from .trajectories import save_trajectories as save_trajectories

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from equipoise import __version__
-from equipoise.measures import OF_ALL, Audit, Estimate, Threshold, group_estimate
+from equipoise.measures import OVERALL_SCORE_MEASURES, Audit, Estimate, Threshold, group_estimate
 from equipoise.report.origin import Origin
-from equipoise.report.panels import DIAGONAL, Called, Mark, Panel, RateView, Scale, along, decision_panels, dot, line, percents, up
+from equipoise.report.panels import DIAGONAL, Called, Mark, Panel, RateView, Scale, decision_panels, dot, path_through, percents, x_at, y_at
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import LIMITS, numbered, page_of, script_data
 from equipoise.report.text import amount, date_words, how_many, percent, plain, plural, sentence, short
@@ -136,7 +136,7 @@ def _answer(audit: Audit, called: GroupNames, views: Sequence["AuditView"]) -> d
         "more_clear": max(0, len(clear) - MOST_CLEAR),
         "performance": [(name, audit[name]) for name in PERFORMANCE if name in audit.estimates],
         "performance_words": PERFORMANCE,
-        "of_scores": [(name, audit[name]) for name in OF_ALL if name in audit.estimates],
+        "of_scores": [(name, audit[name]) for name in OVERALL_SCORE_MEASURES if name in audit.estimates],
         "baseline_words": baseline_words(audit.baseline, audit.settings.level),
     }
 
@@ -231,8 +231,8 @@ def calibration_panels(audit: Audit, attribute: str, called: Called = str) -> li
         points = _calibration_points(*sides) if all(len(side) for side in sides) else []
         if not points:
             continue
-        spots = [(along(x, 0, 1), up(y, 0, 1)) for x, y in points]
-        marks = [DIAGONAL, Mark("curve", line(spots), code), *(Mark("spot", dot(x, y, 2.5), code) for x, y in spots)]
+        spots = [(x_at(x, 0, 1), y_at(y, 0, 1)) for x, y in points]
+        marks = [DIAGONAL, Mark("curve", path_through(spots), code), *(Mark("spot", dot(x, y, 2.5), code) for x, y in spots)]
         title = short(called(str(group)))
         says = f"Calibration of {title}: {'; '.join(f'score {amount(x)}, share {amount(y)}' for x, y in points)}."
         panels.append(Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks)))

@@ -9,8 +9,8 @@ import pandas as pd
 
 from equipoise import __version__
 from equipoise.measures import Estimate, FloatArray, Monitoring
-from equipoise.repair import Contrast
-from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tick, along, dot, line, up
+from equipoise.repair import ScoreComparison
+from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tick, dot, path_through, x_at, y_at
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import numbered, page_of
 from equipoise.report.text import amount, how_many, number, percent, short
@@ -31,7 +31,7 @@ LEAST_HEIGHT = 0.05  # of a chart, on each side of zero
 MOST_TICKS, MOST_POINTS = 3, 60  # periods with a label, and with a dot
 
 
-def write_contrast_page(contrast: Contrast, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+def write_contrast_page(contrast: ScoreComparison, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
     """Writes the report of a comparison, HTML or PDF by the ending of its path, whole or not at all; returns the path."""
     return write_by_ending(path, lambda paper: contrast_page(contrast, group_names, paper=paper))
 
@@ -41,7 +41,7 @@ def write_monitoring_page(monitoring: Monitoring, path: Path, *, group_names: Ma
     return write_by_ending(path, lambda paper: monitoring_page(monitoring, group_names, paper=paper))
 
 
-def contrast_page(contrast: Contrast, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
+def contrast_page(contrast: ScoreComparison, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
     """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without scripts."""
     called = _group_names(contrast.rates, names)
     gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
@@ -97,21 +97,21 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
     known_limits = np.abs(np.concatenate(limits))[~np.isnan(np.concatenate(limits))]
     high = min(max(LEAST_HEIGHT, 1.6 * largest, 1.05 * float(np.median(known_limits)) if len(known_limits) else 0.0), 1.0)
     low, last = -high, max(len(course) - 1, 1)
-    x = [along(k, -0.4, last + 0.4) for k in range(len(course))]
+    x = [x_at(k, -0.4, last + 0.4) for k in range(len(course))]
 
     def clipped(values: FloatArray) -> list[float]:
-        return [up(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in values]
+        return [y_at(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in values]
 
-    marks = [Mark("base", line([(LEFT, up(0, low, high)), (WIDTH - RIGHT, up(0, low, high))]), title="no difference")]
+    marks = [Mark("base", path_through([(LEFT, y_at(0, low, high)), (WIDTH - RIGHT, y_at(0, low, high))]), title="no difference")]
     known = np.flatnonzero(~np.isnan(so_far_low))
     band_low, band_high = clipped(so_far_low), clipped(so_far_high)
     if len(known) > 1:
         edge = [*((x[k], band_high[k]) for k in known), *((x[k], band_low[k]) for k in reversed(known))]
-        marks.append(Mark("area benefit", line(edge) + "Z", title="limits of the difference over all periods so far"))
+        marks.append(Mark("area benefit", path_through(edge) + "Z", title="limits of the difference over all periods so far"))
     for limit in limits:  # not drawn outside the chart
-        inside = [up(v, low, high) if low <= v <= high else np.nan for v in limit]
-        marks.append(Mark("diagonal", line(zip(x, inside, strict=True)), title="limits of a single period"))
-    marks.append(Mark("benefit", line(zip(x, clipped(so_far), strict=True)), title="all periods so far"))
+        inside = [y_at(v, low, high) if low <= v <= high else np.nan for v in limit]
+        marks.append(Mark("diagonal", path_through(zip(x, inside, strict=True)), title="limits of a single period"))
+    marks.append(Mark("benefit", path_through(zip(x, clipped(so_far), strict=True)), title="all periods so far"))
     if len(course) <= MOST_POINTS:
         for period, gap, place, y in zip(course["period"], value, x, clipped(value), strict=True):
             if not np.isnan(gap):
@@ -121,7 +121,7 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
     ticks_x = tuple(Tick(x[k], str(course["period"].iloc[k])) for k in labelled)
     step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / size <= 6)
     ticks = np.arange(np.ceil(low / step), high / step + 1e-9) * step
-    ticks_y = tuple(Tick(up(v, low, high), number(100 * v, 0, sign=True)) for v in ticks)
+    ticks_y = tuple(Tick(y_at(v, low, high), number(100 * v, 0, sign=True)) for v in ticks)
     title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} minus {short(called(str(row['reference'])))}"
     recent = "; ".join(f"{p} {amount(v, 'points')}" for p, v in zip(course["period"][-6:], value[-6:], strict=True) if not np.isnan(v))
     says = f"{title}, in points. {state_words(row)}. The last periods: {recent}."

@@ -37,7 +37,7 @@ from equipoise.report.wording.repairs import (
 CARDS = "card.md and card.xml"
 
 
-def pages(case: Comparison, options: Options) -> dict[str, Callable[[], dict[str, str]]]:
+def documents_of(case: Comparison, options: Options) -> dict[str, Callable[[], dict[str, str]]]:
     """The documents of a comparison: for each, a function that returns the texts of its files by name."""
     return {
         CARDS: lambda: cards(case, options.card),
@@ -55,7 +55,7 @@ def readme(
     failures: Mapping[str, str],
 ) -> str:
     """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
-    rule, original = case.result.candidate.rule, serving.came
+    rule, original = case.result.candidate.rule, serving.checkpoint
     about = {
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),

@@ -15,7 +15,7 @@ import pandas as pd
 
 from equipoise.measures import FloatArray, IntArray, gap_margin, performance_margin
 from equipoise.methods import select
-from equipoise.repair import Comparison, Tried, below_limit, limit_at
+from equipoise.repair import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
 from equipoise.report.text import number, plain, short
 
 MOST_POINTS = 600  # drawn per method, approximately
@@ -31,7 +31,7 @@ class Thinned:
     drawn: npt.NDArray[np.bool_]
 
 
-def chosen_step(tried: Tried, case: Comparison) -> dict[str, Any]:
+def chosen_step(tried: ScoredCandidate, case: Comparison) -> dict[str, Any]:
     """The chosen step of a method on the repair set, as a row of the page's table."""
     row, valid = tried.chosen_row, case.original.valid
     threshold, gap, performance = (float(row[name]) for name in ("threshold", "gap", "performance"))
@@ -41,7 +41,7 @@ def chosen_step(tried: Tried, case: Comparison) -> dict[str, Any]:
         "gap": gap,
         "performance": performance,
         "threshold": "—" if math.isnan(threshold) else number(threshold, 3),
-        "below": None if valid is None else below_limit(valid, case.goal, gap, performance),
+        "below": None if valid is None else below_upper_bound(valid, case.goal, gap, performance),
         "reached": select(tried.candidate.trace.iloc[[tried.candidate.chosen]], tried.candidate.goal).met,
         "result": tried is case.result,
     }
@@ -112,10 +112,10 @@ def _rounded(values: FloatArray) -> list[float | None]:
 
 def _upper_bound(case: Comparison, gaps: FloatArray) -> FloatArray | None:
     """The group-aware upper bound on the repair set; None if it is not defined or the repair set is unknown."""
-    return None if case.original.valid is None else limit_at(case.original.valid, case.goal, gaps)
+    return None if case.original.valid is None else upper_bound_at(case.original.valid, case.goal, gaps)
 
 
-def _method_data(tried: Tried, case: Comparison) -> dict[str, Any]:
+def _method_data(tried: ScoredCandidate, case: Comparison) -> dict[str, Any]:
     candidate = tried.candidate
     kept = thin(candidate.trace, candidate.chosen)
     rows = candidate.trace.iloc[kept.rows]

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Scores, replacing
+from equipoise.data import Scores, atomic_path
 from equipoise.errors import BadInput
-from equipoise.measures import EVERYONE, Audit, Threshold, group_estimate, sweep
-from equipoise.repair import with_enough_data
+from equipoise.measures import ALL_ROWS, Audit, Threshold, group_estimate, sweep
+from equipoise.repair import with_sufficient_data
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
 
@@ -111,7 +111,7 @@ def curves_figure(audit: Audit) -> Any:
     known = audit.curves[audit.curves["net_benefit"].notna()]
     panels = []
     for (attribute, group), rows in known.groupby(["attribute", "group"], sort=False):
-        name = "all patients" if attribute == EVERYONE else f"{short_name(attribute)}: {short_name(group)}"
+        name = "all patients" if attribute == ALL_ROWS else f"{short_name(attribute)}: {short_name(group)}"
         lowest = min(float(rows["low"].min()), 0.0) - 0.01
         top = max(float(rows["high"].max()), float(rows["treat_all"].max())) + 0.01
         y = alt.Y("net_benefit:Q", title="net benefit", scale=alt.Scale(domain=[lowest, top]))
@@ -160,7 +160,7 @@ def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: in
     """A figure with a gap and the balanced accuracy at every threshold (thinned for drawing), and the threshold in use."""
     import altair as alt
 
-    attribute = with_enough_data(scores.attribute, audit, gap)
+    attribute = with_sufficient_data(scores.attribute, audit, gap)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"), weight=scores.weight)
     # A value holds for every threshold above the next lower score, up to and including its own; at the first, no row is positive.
     upto = np.concatenate([[np.inf], np.unique(scores.score)[::-1]]).clip(0, 1)
@@ -223,7 +223,7 @@ def save_figures(charts: Mapping[str, Any], folder: str | Path, formats: Sequenc
             bundle: Any = spec_to_mimebundle(specification, format=cast(Any, kind), mode="vega-lite", **options[kind])
             (content,) = (bundle[0] if kind == "png" else bundle).values()  # a PNG comes with its size
             path = Path(folder) / f"{name}.{kind}"
-            with replacing(path, follow=False) as temporary:
+            with atomic_path(path, follow=False) as temporary:
                 temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
             paths.append(path)
     return paths

@@ -15,7 +15,7 @@ from equipoise.measures import Estimate, group_estimate
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
 from equipoise.report.templating import render
-from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_words, percent, sentence, shortened
+from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_value_words, percent, sentence, shortened
 from equipoise.report.wording import cards as words
 from equipoise.report.wording.names import PERFORMANCE, performance_words, rate_title, rate_words
 from equipoise.report.wording.repairs import goal_words
@@ -110,7 +110,7 @@ def _gap_rows(case: Comparison) -> list[tuple[str, ...]]:
             detectable = "" if np.isnan(row["value"]) else "none" if np.isnan(row["detectable"]) else f"{row['detectable']:.3f}"
             between = f"{name(row['group'])} minus {name(row['reference'])}"
             simultaneous = "" if np.isnan(row["value"]) else f"{row['simultaneous_low']:+.3f} to {row['simultaneous_high']:+.3f}"
-            adjusted = f"{p_words(row['p_adjusted'])}{' (clear)' if row['clear'] else ''}"
+            adjusted = f"{p_value_words(row['p_adjusted'])}{' (clear)' if row['clear'] else ''}"
             rows.append((name(measure), name(row["attribute"]), between, *sides, simultaneous, adjusted, detectable))
     return rows
 

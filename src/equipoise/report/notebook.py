@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from equipoise.measures import Audit, Audits, Monitoring
 from equipoise.methods import Candidate
-from equipoise.repair import Comparison, Contrast
+from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
 from equipoise.report.text import how_many, percent, plural, printable, sentence, short_name
@@ -110,7 +110,7 @@ def candidate_html(candidate: Candidate) -> str:
     return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
 
 
-def contrast_html(contrast: Contrast) -> str:
+def contrast_html(contrast: ScoreComparison) -> str:
     """A comparison of scores or audits: the conclusion, and the change of every gap."""
     rows = []
     for row in shown_gaps(contrast.gaps).to_dict("records"):

@@ -21,7 +21,7 @@ from equipoise.report.wording.names import HEADLINE
 
 if TYPE_CHECKING:  # an audit of scores has a page without importing torch
     from equipoise.methods import Goal
-    from equipoise.repair import Comparison, Tried
+    from equipoise.repair import Comparison, ScoredCandidate
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
@@ -77,20 +77,20 @@ def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> N
     PANELS[heading] = draw
 
 
-def along(value: float, low: float, high: float) -> float:
+def x_at(value: float, low: float, high: float) -> float:
     """The x coordinate of a value on an axis from `low` to `high`."""
     return LEFT + (WIDTH - RIGHT - LEFT) * (value - low) / (high - low)
 
 
-def up(value: float, low: float, high: float) -> float:
+def y_at(value: float, low: float, high: float) -> float:
     """The y coordinate of a value on an axis from `low` to `high`."""
     return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low)
 
 
-def line(points: Iterable[tuple[float, float]]) -> str:
+def path_through(points: Iterable[tuple[float, float]]) -> str:
     """The path through points, interrupted at NaN.
 
-    >>> line([(0, 1), (2.04, 3)])
+    >>> path_through([(0, 1), (2.04, 3)])
     'M0 1L2 3'
     """
     parts, pen = [], "M"
@@ -112,12 +112,12 @@ def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-DIAGONAL = Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))
+DIAGONAL = Mark("diagonal", path_through([(x_at(0, 0, 1), y_at(0, 0, 1)), (x_at(1, 0, 1), y_at(1, 0, 1))]))
 
 
 def percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
     """The ticks of the axis "x" or "y" in percent."""
-    place = along if position == "x" else up
+    place = x_at if position == "x" else y_at
     return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
 
 
@@ -130,10 +130,10 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, s
             continue
         name, y, w = short(called(level)), scores.y[rows], weights_of(scores)[rows]
         fpr, tpr = (np.append(0.0, group[side].to_numpy()[::-1] / group[side].iloc[0]) for side in ("above_negative", "above_positive"))
-        curves.append(Mark("curve", line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True)), k, name))
+        curves.append(Mark("curve", path_through((x_at(a, 0, 1), y_at(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True)), k, name))
         false_positives, sensitivity = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
         words.append(f"{name}: sensitivity {amount(sensitivity)} at a false positive rate of {amount(false_positives)}")
-        points.append(Mark("at", dot(along(false_positives, 0, 1), up(sensitivity, 0, 1), 4.5), k, words[-1]))
+        points.append(Mark("at", dot(x_at(false_positives, 0, 1), y_at(sensitivity, 0, 1), 4.5), k, words[-1]))
     says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:MOST_SAID])}."
     return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (DIAGONAL, *curves, *points))
 
@@ -159,8 +159,8 @@ def calibration_panel(title: str, attribute: Attribute, steps: pd.DataFrame, cal
         n = positive + negative
         bins = np.minimum((BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), BINS - 1)
         rows, scores, positives = (np.bincount(bins, values, BINS) for values in (n, score, positive))
-        spots = [(along(s / r, 0, 1), up(p / r, 0, 1)) for r, s, p in zip(rows, scores, positives, strict=True) if r > 0]
-        marks.append(Mark("curve", line(spots), k, name))
+        spots = [(x_at(s / r, 0, 1), y_at(p / r, 0, 1)) for r, s, p in zip(rows, scores, positives, strict=True) if r > 0]
+        marks.append(Mark("curve", path_through(spots), k, name))
         marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
         words.append(f"{name}: mean score {amount(float(score.sum() / n.sum()))}, share {amount(float(positive.sum() / n.sum()))}")
     says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:MOST_SAID])}."
@@ -188,23 +188,23 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called:
             continue
         values = np.concatenate([frame[["net_benefit", "low", "high"]].to_numpy().ravel() for _, frame in sides])
         low, high = min(float(np.nanmin(values)), 0.0) - 0.01, max(float(np.nanmax(values)), 0.02) + 0.01
-        marks = [Mark("base", line([(LEFT, up(0, low, high)), (WIDTH - RIGHT, up(0, low, high))]), title="treating none")]
-        x = [along(threshold, first, end) for threshold in last["threshold"]]
-        treat_all = [(a, up(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
-        marks.append(Mark("diagonal", line(treat_all), title="treating all"))
+        marks = [Mark("base", path_through([(LEFT, y_at(0, low, high)), (WIDTH - RIGHT, y_at(0, low, high))]), title="treating none")]
+        x = [x_at(threshold, first, end) for threshold in last["threshold"]]
+        treat_all = [(a, y_at(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
+        marks.append(Mark("diagonal", path_through(treat_all), title="treating all"))
         edge = [*zip(x, last["high"], strict=True), *reversed(list(zip(x, last["low"], strict=True)))]
-        marks.append(Mark("area benefit", line((a, up(b, low, high)) for a, b in edge) + "Z"))
+        marks.append(Mark("area benefit", path_through((a, y_at(b, low, high)) for a, b in edge) + "Z"))
         for k, (title, frame) in enumerate(sides):
-            spots = [(along(t, first, end), up(b, low, high)) for t, b in zip(frame["threshold"], frame["net_benefit"], strict=True)]
-            marks.append(Mark("benefit" if k == len(sides) - 1 else "benefit before", line(spots), title=title))
+            spots = [(x_at(t, first, end), y_at(b, low, high)) for t, b in zip(frame["threshold"], frame["net_benefit"], strict=True)]
+            marks.append(Mark("benefit" if k == len(sides) - 1 else "benefit before", path_through(spots), title=title))
         middle, name = last.iloc[len(last) // 2], short(called(group))
         says = (
             f"Decision curve of {name}: at the threshold {number(middle['threshold'], 2)} the net benefit is "
             f"{number(1000 * middle['net_benefit'], 0)} per 1,000 patients; treating all has {number(1000 * middle['treat_all'], 0)}."
         )
-        ticks_x = tuple(Tick(along(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
+        ticks_x = tuple(Tick(x_at(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
         step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)
-        ticks_y = tuple(Tick(up(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
+        ticks_y = tuple(Tick(y_at(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
         panels.append(Panel(name, says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
     return panels
 
@@ -223,28 +223,28 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
     top = max([0.05, *(float(heights.max()) for heights in shares)])
     marks = []
     for sign, style, heights in zip((1, -1), ("with", "without"), shares, strict=False):
-        outline = [(along(0, 0, 1), up(0, -top, top))]
+        outline = [(x_at(0, 0, 1), y_at(0, -top, top))]
         for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
-            outline += [(along(low, 0, 1), up(sign * height, -top, top)), (along(high, 0, 1), up(sign * height, -top, top))]
-        outline.append((along(1, 0, 1), up(0, -top, top)))
-        marks.append(Mark(f"area {style}", line(outline) + "Z"))
-    marks.append(Mark("base", line([(along(0, 0, 1), up(0, -1, 1)), (along(1, 0, 1), up(0, -1, 1))])))
+            outline += [(x_at(low, 0, 1), y_at(sign * height, -top, top)), (x_at(high, 0, 1), y_at(sign * height, -top, top))]
+        outline.append((x_at(1, 0, 1), y_at(0, -top, top)))
+        marks.append(Mark(f"area {style}", path_through(outline) + "Z"))
+    marks.append(Mark("base", path_through([(x_at(0, 0, 1), y_at(0, -1, 1)), (x_at(1, 0, 1), y_at(0, -1, 1))])))
     cuts = rule.cuts(level)
     for cut in cuts:
-        x = along(min(max(cut, 0.0), 1.0), 0, 1)
-        marks.append(Mark("cut", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
+        x = x_at(min(max(cut, 0.0), 1.0), 0, 1)
+        marks.append(Mark("cut", path_through([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
     says = f"{title}: too few patients to show their scores."
     if len(group):
         flagged = [amount(_mean(rule.decide(scores), weight, rows & (scores.y == label))) for label in (1, 0)]
         says = f"{title}: scores of those with the finding (up) and without (down). Flagged: {flagged[0]} with it, {flagged[1]} without."
     if cuts:
         says += f" Threshold {', '.join(number(cut, 3) for cut in cuts[:5])}."
-    ticks = tuple(Tick(along(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
-    sides = (Tick(up(0.5 * top, -top, top), "with"), Tick(up(-0.5 * top, -top, top), "without"))
+    ticks = tuple(Tick(x_at(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
+    sides = (Tick(y_at(0.5 * top, -top, top), "with"), Tick(y_at(-0.5 * top, -top, top), "without"))
     return Panel(title, says, ticks, sides, "score", "", tuple(marks))
 
 
-def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
+def trajectory_panel(tried: ScoredCandidate, goal: Goal) -> Panel:
     """The gap and the performance of a method against its step on the repair set, with the chosen step."""
     from equipoise.methods import METHODS
 
@@ -257,26 +257,30 @@ def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
     low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
     low = -np.ceil(-low * 10) / 10
-    ticks = tuple(Tick(up(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
-    marks = [Mark("base", line([(along(first, first, last), up(0, low, 1)), (along(last, first, last), up(0, low, 1))]))]
+    ticks = tuple(Tick(y_at(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
+    marks = [Mark("base", path_through([(x_at(first, first, last), y_at(0, low, 1)), (x_at(last, first, last), y_at(0, low, 1))]))]
     if goal.min_performance is not None:
-        y = up(goal.min_performance, low, 1)
-        marks.append(Mark("min_performance", line([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"minimum {amount(goal.min_performance)}"))
+        y = y_at(goal.min_performance, low, 1)
+        marks.append(
+            Mark("min_performance", path_through([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"minimum {amount(goal.min_performance)}")
+        )
     if goal.max_gap is not None:
         for bound in (goal.max_gap, -goal.max_gap):
             if bound >= low:
-                marks.append(Mark("max_gap", line([(LEFT, up(bound, low, 1)), (WIDTH - RIGHT, up(bound, low, 1))]), title="maximum gap"))
-    x = along(step[chosen], first, last)
-    marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[chosen])}"))
+                marks.append(
+                    Mark("max_gap", path_through([(LEFT, y_at(bound, low, 1)), (WIDTH - RIGHT, y_at(bound, low, 1))]), title="maximum gap")
+                )
+    x = x_at(step[chosen], first, last)
+    marks.append(Mark("chosen", path_through([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[chosen])}"))
     for style, values in (("gap", gap), ("performance", performance)):
-        spots = [(along(s, first, last), up(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
+        spots = [(x_at(s, first, last), y_at(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
         if stepwise:
-            marks.append(Mark(f"track {style}", line(spots)))
+            marks.append(Mark(f"track {style}", path_through(spots)))
         else:
             marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
-        marks.append(Mark(f"end {style}", dot(x, up(values[chosen], low, 1), 3.5)))
+        marks.append(Mark(f"end {style}", dot(x, y_at(values[chosen], low, 1), 3.5)))
     count = min(5, int(last - first) + 1)
-    axis = tuple(Tick(along(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
+    axis = tuple(Tick(x_at(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
     says = (
         f"{short(tried.name)}: {len(trace):,} {'steps' if stepwise else 'points tried'} on the repair set. "
         f"At the first the gap is {amount(gap[0], 'points')} points and performance {amount(performance[0])}; "

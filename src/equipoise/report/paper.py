@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from equipoise.data import replacing, write_text
+from equipoise.data import atomic_path, write_text
 from equipoise.errors import BadInput
 
 VARIABLE = "EQUIPOISE_CHROMIUM"
@@ -74,7 +74,7 @@ def print_page(html: str, path: Path) -> Path:
             importlib.import_module("weasyprint").HTML(filename=str(source)).write_pdf(str(pdf))
         else:
             _print_with_chromium(program, source, pdf)
-        with replacing(path) as temporary:
+        with atomic_path(path) as temporary:
             shutil.copyfile(pdf, temporary)
     return path
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures import ALMOST, Estimate, FloatArray, Settings, steps_by_group
-from equipoise.models import GIVEN, READ_IS_NOT_USED
+from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, Settings, steps_by_group
+from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED
 from equipoise.repair import Comparison, Findings, GapRow, Probes, RateBlock
 from equipoise.report.explorer import chosen_step, explorer_data, explorer_notes
 from equipoise.report.panels import PANELS, RateView, Scale, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
@@ -73,7 +73,7 @@ SMALL_CHANGE = 0.01  # if no change is larger than 10 in 1,000, numbers per 1,00
 AMONG = {None: "Among all patients", 1: "Among those with the finding", 0: "Among those without it"}  # rows of a probe, by label
 
 
-def write_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
+def write_repair_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
     """Writes the report, HTML or PDF by the ending of its path, whole or not at all; returns the path.
 
     Images of patients are included only with `thumbnails`, and never in a PDF, which is the short report for a committee.
@@ -146,7 +146,7 @@ def _outcome(case: Comparison, called: GroupNames) -> dict[str, Any]:
         "balance_words": balance_words(findings.balances[findings.main], unit, digits, called),
         "share_words": share_words,
         "rate_words": "" if findings.rate is None else RATES[findings.rate].name,
-        "almost": ALMOST,
+        "almost": NEGLIGIBLE_CHANGE,
         "contribution_words": contribution_words,
         "size_words": how_many(rows, patients, "test"),
         "valid_words": "" if valid is None else how_many(len(valid), repair_patients, "repair"),
@@ -295,7 +295,7 @@ def probe_views(probes: Probes | None) -> dict[str, ProbeView]:
         layers = list(dict.fromkeys([*(layer for layer in before.index if layer != "output"), *after.index, "output"]))
         widths = {**after["width"].to_dict(), **before["width"].to_dict()}
         blocks = []
-        for measure, label in GIVEN.items():
+        for measure, label in AUROC_LABELS.items():
             pairs = {layer: [_probe_estimate(side, layer, measure) for side in (before, after)] for layer in layers}
             blocks.append(ProbeBlock(AMONG[label], [ProbeRow(layer, int(widths[layer]), *pair) for layer, pair in pairs.items()]))
         estimates = [estimate for block in blocks for row in block.rows for estimate in (row.before, row.after)]

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report.text import interval, p_words, plural, printable
+from equipoise.report.text import interval, p_value_words, plural, printable
 from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3
@@ -120,7 +120,7 @@ def _cell(row: dict[str, float], quantity: str) -> Cell:
     sign = "+" if quantity == "gap" else ""
     ours = _mean_sd(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
     size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
-    p = p_words(row["p_value"]) if quantity == "gap" else ""
+    p = p_value_words(row["p_value"]) if quantity == "gap" else ""
     rank = int(row[f"{quantity}_rank"])
     if np.isnan(row.get(f"published_{quantity}", np.nan)):
         return Cell(ours, size, p, rank=rank)
@@ -258,7 +258,7 @@ def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
             str(row["method"]),
             _with_interval(row, "gap", "+"),
             f"{row['mean_abs']:.3f}",
-            p_words(row["p_value"]),
+            p_value_words(row["p_value"]),
             _with_interval(row, "performance", ""),
             _with_interval(row, "gap_change", "+"),
             _with_interval(row, "performance_lost", "+"),

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures import FEW, Monitoring
-from equipoise.repair import Contrast
+from equipoise.repair import ScoreComparison
 from equipoise.report.terminal_audit import CLEAR_MARK, FEW_MARK, between, marks, points, table_of
 from equipoise.report.text import how_many, number, percent, plural, printable, short_name
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
@@ -21,7 +21,7 @@ MOST_GAPS = 12  # on one screen
 KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
 
 
-def contrast_view(contrast: Contrast, verbose: bool = False) -> RenderableType:
+def contrast_view(contrast: ScoreComparison, verbose: bool = False) -> RenderableType:
     """A comparison: sizes, the conclusion, changes of gaps and, with `verbose`, changes of the rates of each group."""
     sizes = "; ".join(
         f"{short_name(name)}: {how_many(rows, patients)}, positive if {printable(contrast.decisions[name])}"
@@ -45,7 +45,7 @@ def contrast_view(contrast: Contrast, verbose: bool = False) -> RenderableType:
     return Group(*parts, "", Text(note + assumed, style="dim"))
 
 
-def _change_table(title: str, contrast: Contrast, rows: pd.DataFrame, *, of_gaps: bool, verbose: bool) -> Table:
+def _change_table(title: str, contrast: ScoreComparison, rows: pd.DataFrame, *, of_gaps: bool, verbose: bool) -> Table:
     table = table_of(title, text=["gap in", "between"] if of_gaps else ["rate", "group"])
     several = len(contrast.others) > 1
     for name in ("first" if several else short_name(contrast.first), "compared" if several else short_name(contrast.others[0])):
@@ -64,7 +64,7 @@ def _change_table(title: str, contrast: Contrast, rows: pd.DataFrame, *, of_gaps
     return table
 
 
-def _performance_table(contrast: Contrast) -> Table:
+def _performance_table(contrast: ScoreComparison) -> Table:
     table = table_of("Performance of all patients")
     for head in ("measure", short_name(contrast.first), "compared", "change"):
         table.add_column(head, justify="left" if head == "measure" else "right")

@@ -10,7 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.measures import CALIBRATION_ERROR, EVERYONE, GROUP_MEASURES, OF_ALL, SCORE_MEASURES, Audit, group_estimate, meaning
+from equipoise.measures import (
+    ALL_ROWS,
+    CALIBRATION_ERROR,
+    GROUP_MEASURES,
+    OVERALL_SCORE_MEASURES,
+    SCORE_MEASURES,
+    Audit,
+    group_estimate,
+    meaning,
+)
 from equipoise.report.terminal_audit import (
     CLEAR_MARK,
     FEW_MARK,
@@ -23,7 +32,7 @@ from equipoise.report.terminal_audit import (
     share,
     table_of,
 )
-from equipoise.report.text import interval, p_words, percent, plural, printable, short_name
+from equipoise.report.text import interval, p_value_words, percent, plural, printable, short_name
 from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
 
 WIDE = 110  # columns of a terminal below which simultaneous intervals are left out
@@ -34,7 +43,7 @@ INTERVAL = len("-0.123 [-0.123, -0.123]†")
 def audit_view(audit: Audit) -> RenderableType:
     """The whole audit: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
     parts: list[RenderableType] = headline(audit)
-    if any(name in PERFORMANCE or name in OF_ALL for name in audit.estimates):
+    if any(name in PERFORMANCE or name in OVERALL_SCORE_MEASURES for name in audit.estimates):
         parts.append(_performance_table(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
     parts += [_GapTable(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
@@ -48,7 +57,7 @@ def _performance_table(audit: Audit) -> Table:
     table.add_column("")
     table.add_column("value", justify="right")
     for name, estimate in audit.estimates.items():
-        if name in PERFORMANCE or name in OF_ALL:
+        if name in PERFORMANCE or name in OVERALL_SCORE_MEASURES:
             words = PERFORMANCE[name] if name in PERFORMANCE else RATES[name].name
             table.add_row(words, _interval(estimate.value, estimate.low, estimate.high))
     return table
@@ -93,7 +102,7 @@ def _curve_table(audit: Audit) -> Table:
     for (attribute, group), rows in audit.curves.groupby(["attribute", "group"], sort=False):
         curve = rows.set_index("threshold").loc[cuts, ["net_benefit", "treat_all"]]
         cells = ["" if np.isnan(benefit) else f"{1000 * benefit:.0f}, {1000 * treat_all:.0f}" for benefit, treat_all in curve.to_numpy()]
-        name = "all patients" if attribute == EVERYONE else f"{short_name(attribute)}: {short_name(group)}"
+        name = "all patients" if attribute == ALL_ROWS else f"{short_name(attribute)}: {short_name(group)}"
         table.add_row(Text(name), *cells)
     return table
 
@@ -114,7 +123,7 @@ def underdiagnosis_view(audit: Audit) -> RenderableType:
             f"{row.with_finding:,}",
             share(row.rate, row.low, row.high, few=False),
             Text("") if row.reference else Text.assemble(points(gap), marks(gap)),
-            p_words(row.p_adjusted),
+            p_value_words(row.p_adjusted),
         )
     clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)"
     return Group(table, Text(f"No finding: {printable(audit.rule.describe())}. {clear}.", style="dim"))
@@ -160,8 +169,8 @@ class _GapTable:
             cells: list[RenderableType] = [str(row.measure), Text(f"{short_name(row.group)} minus {short_name(row.reference)}"), gap]
             if not np.isnan(row.value):
                 cells += [f"[{row.simultaneous_low:+.3f}, {row.simultaneous_high:+.3f}]"] if wide else []
-                cells += ["none" if np.isnan(row.detectable) else f"{row.detectable:.3f}", p_words(row.p_value)]
-                cells.append(p_words(row.p_adjusted) + (CLEAR_MARK if row.clear else ""))
+                cells += ["none" if np.isnan(row.detectable) else f"{row.detectable:.3f}", p_value_words(row.p_value)]
+                cells.append(p_value_words(row.p_adjusted) + (CLEAR_MARK if row.clear else ""))
             table.add_row(*cells)
         yield table
 
@@ -196,7 +205,7 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
         table.columns[-1].width = INTERVAL
         for _, row in rows.iterrows():
             layer = (str(row["depth"]), short_name(row["layer"]), f"{row['width']:,}")
-            for k, (measure, label) in enumerate(models.GIVEN.items()):
+            for k, (measure, label) in enumerate(models.AUROC_LABELS.items()):
                 auroc = _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
                 if row[f"{measure}_low"] > row["chance"]:
                     auroc.stylize("bold")

@@ -45,10 +45,10 @@ def short(value: object, longest: int = LONGEST) -> str:
     return shortened(plain(value), longest)
 
 
-def p_words(p: float) -> str:
+def p_value_words(p: float) -> str:
     """A p-value with three decimals; empty for NaN.
 
-    >>> p_words(0.0321), p_words(2e-7), p_words(1.0), p_words(float("nan"))
+    >>> p_value_words(0.0321), p_value_words(2e-7), p_value_words(1.0), p_value_words(float("nan"))
     ('0.032', '<0.001', '1.000', '')
     """
     if math.isnan(p):

@@ -13,7 +13,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from equipoise.data import CATALOGUE
 from equipoise.errors import BadInput, raise_all
-from equipoise.measures import AT_THRESHOLD, named
+from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import METHODS, SELECTIONS, Goal
 from equipoise.study.networks import MLP, Network, backbones
 from equipoise.study.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
@@ -50,7 +50,7 @@ def _canonical_measure(value: Any) -> str:
     """The canonical name of a measure or of a signed sum of rates."""
     if not isinstance(value, (str, Mapping)):
         raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
-    return named(value)
+    return canonical_name(value)
 
 
 Limits = Annotated[Limit | None, PlainValidator(_check_limits)]

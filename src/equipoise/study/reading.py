@@ -41,7 +41,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
-from equipoise.measures import named
+from equipoise.measures import canonical_name
 from equipoise.study.networks import IMAGENET, MLP, backbones
 from equipoise.study.plan import PROTOCOLS, Arm, Limit, Plan
 from equipoise.study.sources import FILE, SOURCE, FromFile, FromSource, option_types
@@ -200,7 +200,7 @@ def _with_canonical_measures(table: Mapping[str, Any], data: Sequence[str]) -> d
 def _canonical(measure: Any) -> str:
     """The canonical name of a measure; an unknown one is returned unchanged, and reported by the schema."""
     try:
-        return named(measure)
+        return canonical_name(measure)
     except (BadInput, TypeError):
         return str(measure)
 

@@ -20,9 +20,9 @@ import pandas as pd
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import replacing, sha256, write_text
+from equipoise.data import atomic_path, sha256, write_text
 from equipoise.errors import BadInput, raise_all
-from equipoise.methods import described
+from equipoise.methods import validation_problems
 from equipoise.study import networks, rows
 from equipoise.study.plan import Plan, Task, tasks_of
 from equipoise.study.reading import make_plan
@@ -35,7 +35,7 @@ COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # field
 
 
 @dataclass(frozen=True)
-class Folder:
+class StudyFolder:
     """The folder of a study."""
 
     path: Path
@@ -49,7 +49,7 @@ class Folder:
 
     def store(self, task: Task, content: bytes) -> None:
         """Writes the result of a task atomically."""
-        with replacing(self.file(task), follow=False) as temporary:
+        with atomic_path(self.file(task), follow=False) as temporary:
             temporary.write_bytes(content)
 
     def drop(self, training: Task) -> None:
@@ -64,10 +64,10 @@ class Folder:
 
 
 @contextmanager
-def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[Folder]:
+def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[StudyFolder]:
     """The folder for this study, new or existing, locked against other runs. Raises an error if it holds anything else."""
     path, study_identity = Path(path), identity(plan, root)
-    folder = Folder(path, plan, fingerprint(study_identity), present_version())
+    folder = StudyFolder(path, plan, fingerprint(study_identity), present_version())
     _check_same_study(folder, study_identity)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -92,16 +92,16 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
         yield folder
 
 
-def opened(path: str | Path) -> Folder:
+def open_study(path: str | Path) -> StudyFolder:
     """The study in a folder, for reading."""
     path = Path(path)
     if not (path / DEFINITION).is_file():
         raise BadInput(f"{path} holds no study: there is no {DEFINITION}. Name the folder given to `equipoise study run --out`.")
     stored = _read_definition(path)
-    return Folder(path, make_plan(stored.definition, source=str(path / DEFINITION)), stored.fingerprint, stored.version)
+    return StudyFolder(path, make_plan(stored.definition, source=str(path / DEFINITION)), stored.fingerprint, stored.version)
 
 
-def finished(folder: Folder) -> set[Task]:
+def finished(folder: StudyFolder) -> set[Task]:
     """The tasks with valid results. Damaged files are logged and will be replaced; files of another study are an error."""
     done, problems = set(), []
     for task in tasks_of(folder.plan):
@@ -120,17 +120,17 @@ def finished(folder: Folder) -> set[Task]:
     return done
 
 
-def read_rows(folder: Folder) -> pd.DataFrame:
+def read_rows(folder: StudyFolder) -> pd.DataFrame:
     """All rows so far, without traces, in the order of the study. Raises one error with every damaged file."""
     return rows.split_traces(read_whole(folder))[0]
 
 
-def read_traces(folder: Folder) -> pd.DataFrame:
+def read_traces(folder: StudyFolder) -> pd.DataFrame:
     """The steps of all rows so far, one row per step."""
     return rows.split_traces(read_whole(folder))[1]
 
 
-def read_timings(folder: Folder) -> pd.DataFrame:
+def read_timings(folder: StudyFolder) -> pd.DataFrame:
     """The seconds of each finished task, training included, in total and per split."""
     timings = []
     for task in tasks_of(folder.plan):
@@ -216,7 +216,7 @@ def code_digest() -> str:
     return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
-def read_whole(folder: Folder) -> pd.DataFrame:
+def read_whole(folder: StudyFolder) -> pd.DataFrame:
     """All rows so far, with traces and pooled decisions, in the order of the study."""
     frames: list[pd.DataFrame] = []
     problems: list[str] = []
@@ -250,7 +250,7 @@ def _verified_origin(content: bytes, task: Task, source: str) -> tuple[str, str]
     return str(frame["fingerprint"].iloc[0]), str(frame["version"].iloc[0])
 
 
-def _check_same_study(folder: Folder, study_identity: dict[str, Any]) -> None:
+def _check_same_study(folder: StudyFolder, study_identity: dict[str, Any]) -> None:
     """Raises an error if the folder exists and holds anything but this study."""
     path = folder.path
     if path.exists() and not path.is_dir():
@@ -295,7 +295,7 @@ def _read_definition(path: Path) -> _Definition:
     try:
         return TypeAdapter(_Definition).validate_json(source.read_bytes())
     except ValidationError as error:
-        *others, last = described(error, skip=0)
+        *others, last = validation_problems(error, skip=0)
         advice = "Restore the file from a copy, use the version of Equipoise that wrote it, or choose another folder with --out."
         raise BadInput(*others, f"{last}. {advice}", source=str(source)) from error
 

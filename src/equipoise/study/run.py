@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from equipoise.data import Images, counted
+from equipoise.data import Images, count_by_kind
 from equipoise.errors import EquipoiseError
 from equipoise.models import computing_on, requested_device
 from equipoise.study.plan import Outcome, Plan, Task, Work, cost, tasks_of
-from equipoise.study.results import Folder, finished, locked_folder
+from equipoise.study.results import StudyFolder, finished, locked_folder
 from equipoise.study.runners import Runner, cores, started_runner
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def run_study(
     root: str | Path | None = None,
     device: str | None = None,
     progress: Progress | None = None,
-) -> Folder:
+) -> StudyFolder:
     """Runs a study and returns its folder. Finished tasks are not run again; the rows do not depend on the runner.
 
     `device` is where networks are computed, such as cpu or cuda; by default, tables on the CPU and images on a GPU if there is one. Rows
@@ -105,7 +105,7 @@ def _pending_tasks(plan: Plan, done: set[Task]) -> list[Task]:
 class _Run:
     """The task queue of a run, and its state."""
 
-    folder: Folder
+    folder: StudyFolder
     pending: list[Task]
     root: str | Path | None
     progress: Progress | None
@@ -212,7 +212,7 @@ class _Run:
         if name not in self.cohorts:
             cohort = data.load(self.root, self._decoding_progress(name))
             if isinstance(cohort.source, Images) and cohort.source.broken:
-                self.folder.note_broken(name, counted(cohort.source.broken.values()))
+                self.folder.note_broken(name, count_by_kind(cohort.source.broken.values()))
             self.cohorts[name] = pickle.dumps(cohort, protocol=5)
         return self.cohorts[name]
 

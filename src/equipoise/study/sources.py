@@ -19,7 +19,7 @@ from equipoise.data import (
     Cohort,
     bin_problems,
     check_files,
-    cohort_in,
+    cohort_from_table,
     data_folder,
     file_states,
     load,
@@ -190,7 +190,7 @@ class FromFile:
         text = {name for name in (self.patient, self.id, *groups) if name is not None and name not in self.bins}
         words = [self.label] if self.positive is not None else []
         roles = {name: getattr(self, name) for name in ROLES}
-        return cohort_in(read_table(self.path, text=text, words=words), text, name=self.path.name, **roles)
+        return cohort_from_table(read_table(self.path, text=text, words=words), text, name=self.path.name, **roles)
 
     def checksum(self, root: str | Path | None) -> str:  # noqa: ARG002 (as FromSource.checksum)
         """The checksum of the file."""

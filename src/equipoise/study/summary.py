@@ -29,17 +29,17 @@ from equipoise.measures import (
     Cells,
     FloatArray,
     IntArray,
-    by_unit,
     gap_values,
     interval,
-    largest,
+    largest_gap,
     largest_gap_p_value,
     multiplicities,
     performance_values,
+    sums_by_unit,
     tabulate_codes,
 )
 from equipoise.study.plan import Plan
-from equipoise.study.results import SCHEMA, Folder, read_rows, read_timings, read_whole
+from equipoise.study.results import SCHEMA, StudyFolder, read_rows, read_timings, read_whole
 from equipoise.study.rows import LIMIT, POOLED, SIZES
 
 CELL = ["data", "measure", "method"]
@@ -138,13 +138,13 @@ def compare(
     """One line per (data, measure, method, quantity): the mean difference from the baseline over common splits, its interval and p-value.
 
     The quantities are |gap| and performance. Interval and p-value come from a t test with the variance corrected for splits of the same
-    rows by `shared` (see `shared_rows`). `redrawn` names simulations that are drawn again for each split, which need no correction. There
-    is no interval for fewer than two common splits, or if the sizes of the sets are unknown.
+    rows by `shared` (see `ratio_to_training_rows`). `redrawn` names simulations that are drawn again for each split and need no correction.
+    There is no interval for fewer than two common splits, or if the sizes of the sets are unknown.
     """
     pick("method to compare with", baseline, list(dict.fromkeys(rows["method"])))
     lines = []
     for (data, measure), group in _rows_of_set(rows, part).groupby(["data", "measure"], sort=False):
-        shared = 0.0 if data in redrawn else shared_rows(group, part)
+        shared = 0.0 if data in redrawn else ratio_to_training_rows(group, part)
         for quantity in ("abs_gap", "performance"):
             table = group.pivot_table(index="seed", columns="method", values=quantity, sort=False)
             for method in dict.fromkeys(group["method"]):
@@ -152,12 +152,12 @@ def compare(
                     continue
                 difference = (table[method] - table[baseline]).dropna().to_numpy(dtype=np.float64)
                 line = {"data": data, "measure": measure, "method": method, "quantity": quantity, "splits": len(difference)}
-                lines.append({**line, "shared": shared, **resampled_t(difference, shared, level)})
+                lines.append({**line, "shared": shared, **corrected_t_test(difference, shared, level)})
     columns = [*CELL, "quantity", "splits", "shared", "difference", "low", "high", "p"]
     return pd.DataFrame(lines, columns=columns)
 
 
-def shared_rows(rows: pd.DataFrame, part: str = "test") -> float:
+def ratio_to_training_rows(rows: pd.DataFrame, part: str = "test") -> float:
     """The mean number of rows of the set divided by that of the rows that networks were fitted on; NaN if unknown.
 
     For the test set, these are the training set and the validation set, on which networks are repaired.
@@ -168,10 +168,10 @@ def shared_rows(rows: pd.DataFrame, part: str = "test") -> float:
     return test / (train + valid) if part == "test" else valid / train
 
 
-def resampled_t(difference: FloatArray, shared: float, level: float = 0.95) -> dict[str, float]:
+def corrected_t_test(difference: FloatArray, shared: float, level: float = 0.95) -> dict[str, float]:
     """The mean of differences over splits, its interval and p-value, with the variance of Nadeau and Bengio.
 
-    >>> plain, corrected = (resampled_t(np.array([0.1, 0.2, 0.3]), shared) for shared in (0.0, 0.25))
+    >>> plain, corrected = (corrected_t_test(np.array([0.1, 0.2, 0.3]), shared) for shared in (0.0, 0.25))
     >>> round(plain["low"], 3), round(corrected["low"], 3)
     (-0.048, -0.129)
     """
@@ -187,7 +187,7 @@ def resampled_t(difference: FloatArray, shared: float, level: float = 0.95) -> d
     return {"difference": mean, "low": mean - half, "high": mean + half, "p": p}
 
 
-def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
+def study_document(folder: StudyFolder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
     """The results of a study as plain values: its table, timings, a comparison with the baseline, and pooled folds, if any."""
     rows = read_rows(folder)
     frames = {"table": study_table(folder.plan, rows, part), "timings": read_timings(folder)}
@@ -265,7 +265,7 @@ def pooled(rows: pd.DataFrame, *, draws: int = 1000, seed: int = 0, level: float
     return pd.DataFrame(lines)
 
 
-def read_pooled(folder: Folder) -> pd.DataFrame:
+def read_pooled(folder: StudyFolder) -> pd.DataFrame:
     """The pooled results of a study by folds, one line per (data, measure, method)."""
     return pooled(read_whole(folder))
 
@@ -297,7 +297,7 @@ def _pooled_estimates(
         line |= {name: float(resampled[0]), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
     sizes, ps = [], []
     for cells, decisions, patients in repeats.values():
-        sizes.append(abs(float(largest(gap_values(measure, tabulate_codes(decisions, cells % 2, cells // 2, levels))))))
+        sizes.append(abs(float(largest_gap(gap_values(measure, tabulate_codes(decisions, cells % 2, cells // 2, levels))))))
         ps.append(largest_gap_p_value(decisions, cells % 2, cells // 2, levels, patients.astype(object), measure, seed=seed))
     rows = int(np.mean([len(cells) for cells, _, _ in repeats.values()]))
     counts = {"repeats": len(repeats), "patients": len(everyone), "rows": rows}
@@ -315,10 +315,10 @@ def _resampled(
     for cells, decisions, patients in repeats:
         unit = np.append(np.searchsorted(everyone, patients), len(everyone) - 1)  # so that the table has a row for every patient
         cell = np.append(cells, 0)
-        table = np.concatenate([by_unit(unit, cell, np.append(v, 0.0), width) for v in (np.ones(len(cells)), decisions)], axis=1)
+        table = np.concatenate([sums_by_unit(unit, cell, np.append(v, 0.0), width) for v in (np.ones(len(cells)), decisions)], axis=1)
         sums = np.concatenate([count @ table for count in counts])
         n, s = (np.concatenate([half.reshape(grid), missing], axis=1) for half in (sums[:, :width], sums[:, width:]))
         tables = Cells(levels, n, s)
-        gaps += largest(gap_values(measure, tables)) / len(repeats)
+        gaps += largest_gap(gap_values(measure, tables)) / len(repeats)
         performances += performance_values(performance, tables) / len(repeats)
     return gaps, performances

@@ -16,13 +16,13 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data import MEAN, SD, Attribute, Cohort, child_seed, generator, phantom, write_text
+from equipoise.data import MEAN, STD, Attribute, Cohort, child_seed, generator, phantom, write_text
 from equipoise.errors import raise_all
 from equipoise.models import Progress, Training, predict, train
 from equipoise.study import small_cnn
 
 LABEL, GROUP, REFERENCE, PATIENT = "widened_mediastinum", "sex", "M", "patient_id"
-FEWEST_XRAYS = 40  # so that every group has both labels in every set
+MIN_XRAYS = 40  # so that every group has both labels in every set
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
         for who, count, share, sick in shares
     ]
     order = generator(seed, f"{name} order").permutation(rows)
-    film = (torch.cat([part.inputs for part in simulated]) * SD + MEAN).clamp(0, 1) ** centre.exposure
-    inputs = ((film * 255).round() / 255 - MEAN) / SD
+    film = (torch.cat([part.inputs for part in simulated]) * STD + MEAN).clamp(0, 1) ** centre.exposure
+    inputs = ((film * 255).round() / 255 - MEAN) / STD
     women = np.repeat([0, 1], [men, rows - men])[order]
     patients = pd.factorize(np.concatenate([part.patients for part in simulated if part.patients is not None])[order])[0]
     patient_ids = np.array([f"{name}-{k + 1:05}" for k in patients], dtype=object)
@@ -85,7 +85,7 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
     return Cohort(inputs[torch.from_numpy(order)], y, (Attribute(GROUP, (REFERENCE, "F"), women),), patient_ids, name=name)
 
 
-def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:
+def train_at_centre_1(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:
     """The network of centre 1, trained on `rows` X-rays, with a quarter as many for validation."""
     check_demo(rows, epochs, seed)
     with torch.random.fork_rng(devices=[]):
@@ -93,15 +93,15 @@ def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progres
         network = small_cnn.build()
     settings = Training(epochs=epochs, learning_rate=1e-3, patience=epochs, optimiser="adamw", schedule="step", step=5)
     train_set = simulate_xrays(CENTRE_1, rows, "centre1", seed)
-    valid_set = simulate_xrays(CENTRE_1, max(FEWEST_XRAYS, rows // 4), "centre1-valid", seed)
+    valid_set = simulate_xrays(CENTRE_1, max(MIN_XRAYS, rows // 4), "centre1-valid", seed)
     return train(train_set, valid_set, seed=seed, model=network, settings=settings, progress=progress)
 
 
 def check_demo(rows: int, epochs: int, seed: int) -> None:
     """Raises one error with every number that is too small."""
     problems = []
-    if rows < FEWEST_XRAYS:
-        problems.append(f"rows must be at least {FEWEST_XRAYS}, so that every group has patients with and without the disease; got {rows}")
+    if rows < MIN_XRAYS:
+        problems.append(f"rows must be at least {MIN_XRAYS}, so that every group has patients with and without the disease; got {rows}")
     if epochs < 1:
         problems.append(f"epochs must be at least 1; got {epochs}")
     if seed < 0:
@@ -134,7 +134,7 @@ def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40
 def _table(cohort: Cohort, place: Hospital) -> pd.DataFrame:
     """Writes the images of a cohort, and returns its table."""
     names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
-    films = ((cohort.inputs[:][:, 0] * SD + MEAN) * 255).round().to(torch.uint8).numpy()
+    films = ((cohort.inputs[:][:, 0] * STD + MEAN) * 255).round().to(torch.uint8).numpy()
     for name, film in zip(names, films, strict=True):
         Image.fromarray(film).save(place.xrays / name)
     return pd.DataFrame({"image": names, PATIENT: cohort.patients, GROUP: cohort.groups, LABEL: cohort.y})

@@ -26,13 +26,13 @@ from equipoise.measures import (
     Cells,
     Threshold,
     gap_values,
-    largest,
+    largest_gap,
     largest_gap_p_value,
     performance_values,
     tabulate,
     upper_bound,
 )
-from equipoise.methods import METHODS, Candidate, run_many, settings_of
+from equipoise.methods import METHODS, Candidate, make_settings, run_many
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train, train_stack
 from equipoise.study import networks, rows
 from equipoise.study.plan import Outcome, Plan, Work
@@ -176,7 +176,9 @@ def _repair(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -> 
         "method": task.method,
         "measure": task.measure,
         "performance_measure": plan.performance,
-        "settings": json.dumps({"method": arm.method, **recipe, **asdict(settings_of(arm.method, settings))}, sort_keys=True, default=str),
+        "settings": json.dumps(
+            {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}, sort_keys=True, default=str
+        ),
         "stack": len(parts),
         "device": str(compute_device(models[0], parts[0].valid.inputs)),
         "seconds": seconds / len(parts),
@@ -249,4 +251,4 @@ def _upper_bound(scores: Scores, measure: str, performance: str, gap: float) -> 
 
 
 def _largest_gap(measure: str, cells: Cells) -> float:
-    return float(largest(gap_values(measure, cells)))
+    return float(largest_gap(gap_values(measure, cells)))

@@ -17,7 +17,7 @@ import pandas as pd
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import locate
-from equipoise.data.image_files import VIEWS, of_view
+from equipoise.data.image_files import VIEWS, is_view
 from equipoise.data.images import Decoding
 from equipoise.data.sets import File, Recipe
 from equipoise.data.table_files import read_table
@@ -79,7 +79,7 @@ def mimic_cxr(
         frame = frame[frame["split"] == official]
     positive = frame[label].eq(1).to_numpy()
     normal = frame[NORMAL].eq(1).to_numpy() & ~positive
-    frame = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["ViewPosition"], views)]
+    frame = frame.assign(label=positive.astype(int))[(positive | normal) & is_view(frame["ViewPosition"], views)]
     groups = _sex(tables["patients"]) if attribute == "sex" else _ethnicity(tables["admissions"])
     frame[attribute] = frame["subject_id"].map(groups)
     known = frame[attribute].notna()

@@ -16,7 +16,7 @@ import pandas as pd
 from equipoise.data.cohort import Cohort
 from equipoise.data.dicom import age_in_years
 from equipoise.data.files import locate
-from equipoise.data.image_files import VIEWS, of_view
+from equipoise.data.image_files import VIEWS, is_view
 from equipoise.data.images import Decoding
 from equipoise.data.sets import File, Recipe
 from equipoise.data.table_files import read_table
@@ -81,7 +81,7 @@ def nih(
         first = frame.groupby("patient")["age"].transform("min")
         groups = pd.Series(np.where(first < older, younger_group, older_group), index=frame.index, dtype=object)
         frame["age"] = groups.where(first <= OLDEST, None)
-    chosen = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["view"], views)]
+    chosen = frame.assign(label=positive.astype(int))[(positive | normal) & is_view(frame["view"], views)]
     if chosen.empty:
         raise BadInput(f"no image of {folder} has {finding} or {NORMAL} and a view {views}; its views are {set(frame['view'])}")
     images = folder / "images"

@@ -23,7 +23,7 @@ from equipoise.errors import raise_all
 if TYPE_CHECKING:
     from torch import Tensor
 
-MEAN, SD = 0.5, 0.25  # inputs are (film - MEAN) / SD of a film in [0, 1]
+MEAN, STD = 0.5, 0.25  # inputs are (film - MEAN) / SD of a film in [0, 1]
 IMAGES = (0.7, 0.2, 0.1)  # probabilities that a patient has one, two, three images
 SMALLEST, LARGEST = 16, 512
 CHUNK = 2**17  # pixels painted at once: half a megabyte per array, which fits in the processor's cache
@@ -150,7 +150,7 @@ def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
     for image, seed in zip(grain, truth.noise[rows].tolist(), strict=True):
         image.normal_(generator=random.manual_seed(seed))
     film.addcmul_(grain, body["grain"][:, None, None]).clamp_(0, 1)
-    return film.sub_(MEAN).div_(SD)
+    return film.sub_(MEAN).div_(STD)
 
 
 def _share_problems(**shares: object) -> list[str]:

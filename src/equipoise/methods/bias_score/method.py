@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures import QUOTIENTS, FloatArray, Rule, furthest, is_quotient, performance_values, terms
+from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, performance_values, terms, worst_gap
 from equipoise.methods.bias_score.problem import Problem, probe_inputs, probed
 from equipoise.methods.bias_score.programs import parity_path, path
 from equipoise.methods.bias_score.rule import BiasScoreRule, rule_of
@@ -149,7 +149,7 @@ def bias_score(
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
     cells = label.cells(delivery.decisions[:, None])  # (steps, 1, ...)
-    trace.insert(1, "gap", furthest(goal.measure, cells)[:, 0])
+    trace.insert(1, "gap", worst_gap(goal.measure, cells)[:, 0])
     trace.insert(2, "performance", performance_values(goal.performance, cells)[:, 0])
     trace.insert(3, "threshold", trace.pop("threshold"))
     trace["max_gap"] = [np.nan, *(step.max_gap for step in steps)]

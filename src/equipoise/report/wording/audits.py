@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from equipoise.data import CONFLICTS, Varying
-from equipoise.measures import Audit, Baseline, Estimate, Versus
+from equipoise.data import CONFLICTS, GroupConflicts
+from equipoise.measures import Audit, Baseline, BaselineComparison, Estimate
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, performance_words
 
@@ -182,7 +182,7 @@ def sampled_words(audit: Audit) -> list[str]:
     return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in measures_by_note.items()]
 
 
-def varying_words(varying: Varying) -> str:
+def varying_words(varying: GroupConflicts) -> str:
     """The number of patients with more than one group, and how they are counted."""
     have = "patient has" if varying.patients == 1 else "patients have"
     return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
@@ -209,7 +209,7 @@ def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
     return sentences
 
 
-def _lead_words(versus: Versus, level: float) -> str:
+def _lead_words(versus: BaselineComparison, level: float) -> str:
     difference = versus.difference
     ends = " to ".join(amount(end, "size") for end in (difference.low, difference.high))
     return f"{amount(versus.value)}, {amount(difference.value, 'size')} points ({percent(level)} interval {ends}) more"

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Returning
+from equipoise.data import ReturningPatients
 from equipoise.measures import Condition, Monitoring, Verdict
-from equipoise.repair import Contrast
+from equipoise.repair import ScoreComparison
 from equipoise.report.text import amount, count, percent, plural, printable, sentence, short_name
 from equipoise.report.wording.names import GroupNames, crossed, distinct, gap_words
 
 
-def returning_words(returning: Returning) -> str:
+def returning_words(returning: ReturningPatients) -> str:
     """The number of patients who were in earlier periods, and the consequence for limits that hold over all periods."""
     if not returning.patients:
         return f"none of {returning.of_patients:,} patients was in an earlier period"
@@ -24,7 +24,7 @@ def returning_words(returning: Returning) -> str:
     return f"{who} and count again: limits and alarms over all periods are then too narrow (--returning first leaves them out)"
 
 
-def contrast_conclusion(contrast: Contrast, names: Mapping[str, str] | None = None) -> str:
+def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> str:
     """The largest clear change of a gap in one sentence, preferably of a single attribute, and how many changes are clear."""
     gaps = contrast.gaps[contrast.gaps["value"].notna() & contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
     comparisons = plural(contrast.comparisons, "comparison")
@@ -50,7 +50,7 @@ def _difference(row: "pd.Series[Any]", names: Mapping[str, str] | None) -> str:
     return f"The difference in {gap_words(str(row['measure']))}{label} between {called(row['group'])} and {called(row['reference'])}"
 
 
-def differ_words(contrast: Contrast, names: Mapping[str, str] | None = None) -> Iterator[str]:
+def differ_words(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> Iterator[str]:
     """One sentence per compared model: how many decisions differ on the same rows, of all patients and by group."""
     called = GroupNames(names or {})
     for name, by_attribute in contrast.affected.items():

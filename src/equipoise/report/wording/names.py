@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from equipoise.data import joined
+from equipoise.data import intersection_name
 from equipoise.errors import BadInput, UnknownName, raise_all
 from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, meaning, signature, terms
 from equipoise.report.text import percent, short_name
@@ -198,7 +198,7 @@ def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequen
     names = GroupNames({group: str(text) for group, text in (given or {}).items()})
     if names and len(attributes) > 1:
         for group in product(*attributes.values()):
-            names[joined(list(group))] = joined([names.full(level) for level in group])
+            names[intersection_name(list(group))] = intersection_name([names.full(level) for level in group])
     return names
 
 

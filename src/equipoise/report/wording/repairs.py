@@ -5,7 +5,7 @@ from typing import Any
 
 from equipoise.measures import ARGMAX, Contribution, Threshold
 from equipoise.methods import IN_USE, Goal, Judgement, Note
-from equipoise.repair import Balance, Comparison, Tried
+from equipoise.repair import Balance, Comparison, ScoredCandidate
 from equipoise.report.text import amount, sentence, short_name, thousand
 from equipoise.report.wording.names import GroupNames, gap_words, performance_words, rate_words
 
@@ -191,7 +191,7 @@ def original_words(comparison: Comparison) -> str:
     return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
 
 
-def method_words(tried: Tried) -> str:
+def method_words(tried: ScoredCandidate) -> str:
     """The method of a candidate, and the method that chose it, if another one did: bias-score, chosen by auto."""
     ran, method = tried.candidate.ran, tried.candidate.method
     if ran == method:
