@@ -21,7 +21,7 @@ GAPS, PERFORMANCE = [-0.20, 0.10, 0.04], [0.80, 0.75, 0.60]
 
 def test_demands_that_some_steps_have_but_none_together():
     assert _near(Goal("eod", min_performance=0.7, max_gap=0.05), gap=GAPS, performance=PERFORMANCE) == (
-        "of 3 steps 2 have balanced accuracy >= 0.7, 1 has |eod| <= 0.05, none all of it; "
+        "of 3 steps 2 have balanced accuracy >= 0.7, 1 has |eod| <= 0.05, but none meets the whole goal; "
         "the nearest: balanced accuracy 0.750, |eod| 0.100 or balanced accuracy 0.600, |eod| 0.040"
     )
 
@@ -39,7 +39,7 @@ def test_a_demand_that_no_step_has():
 def test_rates_that_are_kept_are_a_demand_as_well():
     goal = Goal("eod", min_performance=0.7, keep={"tpr": "before", "fpr": 0.1})
     assert _near(goal, chosen=2, gap=GAPS, performance=PERFORMANCE, spare=[-0.1, -0.03, 0.0]) == (
-        "of 3 steps 2 have balanced accuracy >= 0.7, 1 has tpr as before, fpr >= 0.1 in every group, none all of it; "
+        "of 3 steps 2 have balanced accuracy >= 0.7, 1 has tpr as before, fpr >= 0.1 in every group, but none meets the whole goal; "
         "the nearest: balanced accuracy 0.750, a rate 0.030 too low or balanced accuracy 0.600, all rates kept"
     )
 

@@ -111,8 +111,11 @@ def _print_result(case: Comparison, saved: Saved, lines: list[str], verbose: boo
     if verbose:
         out.print(_test_table(case), "", sep="\n")
         out.print(Text(NO_UPPER_BOUND if case.found.methods[0].below is None else UPPER_BOUND, style="dim"))
-    for line in [*lines, *_notes(case, verbose)]:
+    notes, hidden = _notes(case, verbose)
+    for line in [*lines, *notes]:
         say(line)
+    if hidden:
+        say(f"How it was found: {report.plural(hidden, 'more note')} with --verbose and in report.html.", "dim")
     if verbose and saved.onnx is not None:
         out.print(f"model.onnx differs from torch by at most {saved.onnx.max_difference:.1e} on {saved.onnx.rows} rows.")
     say(f"Written to {saved.folder}: {', '.join(saved.files)}")
@@ -159,9 +162,13 @@ def _row_name(row: Any, k: int, width: int | None = None) -> Text:
     return Text(f"{name} (chosen)" if row.chosen else name)
 
 
-def _notes(case: Comparison, verbose: bool) -> list[str]:
-    """The notes of the chosen method; if verbose, also those of other methods about rows that differ from them."""
-    printed = list(dict.fromkeys(case.result.candidate.notes))
+def _notes(case: Comparison, verbose: bool) -> tuple[list[str], int]:
+    """The notes of the chosen method to print, and the number of notes on the search that are only printed if verbose.
+
+    If verbose, also the notes of other methods about rows that differ from those of the chosen one.
+    """
+    every = list(dict.fromkeys(case.result.candidate.notes))
+    printed = [note for note in every if verbose or note.kind not in report.SEARCH_NOTES]
     lines = [f"{case.result.name}: {report.note_words(note)}" for note in printed]
     for tried in case.candidates if verbose else ():
         for note in tried.candidate.notes:
@@ -170,7 +177,7 @@ def _notes(case: Comparison, verbose: bool) -> list[str]:
             if small or (note.kind == "missing_group" and note not in printed):
                 printed.append(note)
                 lines.append(f"{tried.name}: {report.note_words(note)}")
-    return lines
+    return lines, len(every) - len(printed) if not verbose else 0
 
 
 def _plain_table(title: str, *columns: str) -> Table:

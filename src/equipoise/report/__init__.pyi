@@ -42,6 +42,7 @@ from .terminal_details import underdiagnosis_view as underdiagnosis_view
 from .text import duration as duration
 from .text import interval as interval
 from .text import p_value_words as p_value_words
+from .text import plural as plural
 from .text import printable as printable
 from .text import short_name as short_name
 from .trajectories import save_trajectories as save_trajectories
@@ -50,6 +51,7 @@ from .wording.audits import varying_words as varying_words
 from .wording.comparisons import condition_words as condition_words
 from .wording.comparisons import returning_words as returning_words
 from .wording.names import group_words as group_words
+from .wording.notes import SEARCH_NOTES as SEARCH_NOTES
 from .wording.notes import note_words as note_words
 from .wording.notes import why_words as why_words
 from .wording.repairs import met_words as met_words

@@ -16,6 +16,9 @@ LISTED = 6  # small cells that are named; the others are only counted
 THRESHOLDS = "set of thresholds"  # one per group: there are too many sets to count
 TINY = 1e-9  # rates are counts over counts: the last bits carry no information
 Numbers = Mapping[str, Any]
+SEARCH_NOTES = frozenset(  # kinds that explain how a repair was found; all others concern the patients, the rule or what was not done
+    {"probes", "chosen_on_held_out_rows", "training_set", "cross_fitted", "tried", "not_tried", "recalibrated"}
+)
 
 
 def note_words(note: Note) -> str:
@@ -98,7 +101,7 @@ def _nearest(_subject: str, n: Numbers) -> str:
     have = {0: "none has", 1: "1 has"}
     counts = [f"{have.get(count, f'{count} have')} {goal[part]}" for part, count in n["have"].items()]
     reached = [", ".join(_reached(part, value, n) for part, value in step.items()) for step in n["nearest"]]
-    apart = ", none all of it" if n["apart"] else ""
+    apart = ", but none meets the whole goal" if n["apart"] else ""
     return f"of {plural(n['of'], 'step')} {', '.join(counts)}{apart}; the nearest: {' or '.join(reached)}"
 
 
@@ -130,11 +133,7 @@ def _best_of_methods(method: str, n: Numbers) -> str:
         return f"{method}, of {n['tried']} methods tried"
     if n["tried"] > 1 and not n["changed"]:
         return f"the original stays: none of {n['tried']} methods tried found a step to take"
-    reached = "; ".join(
-        f"{name} has {values['measure']} {values['gap']:+.3f} and {performance_words(values['of'])} {values['performance']:.3f}"
-        for name, values in n["reached"].items()
-    )
-    return f"none of {n['tried']} methods tried meets the goal ({reached}); {method} is nearest"
+    return f"none of {n['tried']} methods tried meets the goal; {method} is nearest"
 
 
 def _pruned(units: str, n: Numbers) -> str:
