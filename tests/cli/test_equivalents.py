@@ -1,6 +1,8 @@
-"""Every command has an equivalent in Python: one call of the library, named here."""
+"""Every command has an equivalent in Python: one call of the library, named here. Those of files return the numbers of the command."""
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +11,14 @@ import typer
 import equipoise as eq
 from equipoise import data, repair, report, study
 from equipoise.cli.app import command_line
+from equipoise.data import ReadOptions
+from equipoise.repair import RepairRequest, Source, audit_file, prepare_file
+from support import hospital
+from support.scores_file import AUDIT, scores_frame, write_csv
 
 CALLS: dict[str, Callable[..., Any]] = {
-    "audit": eq.audit,  # of data.read_cohort(...) or data.read_scores(...) where the rows are in a file
-    "debias": repair.try_methods,  # eq.debias for one method; the dry run is repair.estimate
+    "audit": audit_file,  # eq.audit of rows in memory
+    "debias": prepare_file,  # .estimate() is the dry run, .run(folder) the repair; eq.debias for one method on rows in memory
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": repair.Bundle.load,  # .decide(rows)
     "report": report.write_again,  # eq.read_audit("audit.json").report("audit.html")
@@ -51,3 +57,97 @@ def test_the_python_equivalent_is_documented(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_help_text(name):
     assert [p.name for p in COMMANDS[name].params if not getattr(p, "help", None) and p.name != "help"] == []
+
+
+SCORES = ReadOptions(labels=["y"], group=["sex"], reference=["M"], patient="pid")
+TABLE = ReadOptions(labels=["sick"], group=["sex"], reference=["M"], patient="pid", id="id")
+NETWORK = {"model": "net.py:build", "weights": Path("net.safetensors")}
+MODEL = ("--model", "net.py:build", "--weights", "net.safetensors")
+TIMES = {"provenance", "seconds", "when", "command", "out", "files", "failures", "rows_left_out"}  # of one run, or only printed
+
+
+def _numbers(document: Any) -> Any:
+    """A document without the entries that differ between two runs."""
+    if isinstance(document, dict):
+        return {key: _numbers(value) for key, value in document.items() if key not in TIMES}
+    return [_numbers(value) for value in document] if isinstance(document, list) else document
+
+
+def _printed(run, *arguments: object) -> Any:
+    done = run(*arguments, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
+    path, valid = write_csv("scores.csv"), write_csv("valid.csv", scores_frame(120))
+    found = audit_file(Source(path, SCORES, scores=["p"]), valid=valid, level=0.9)
+    printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--level", 0.9)
+    assert found.to_dict() == printed
+    assert found.only is found.audits["y"]
+    assert len(found.scores["y"]) == 80
+
+
+def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
+    path = write_csv("scores.csv", scores_frame().assign(z=lambda frame: 1 - frame["y"], q=lambda frame: 1 - frame["p"]))
+    reading = ReadOptions(labels=["y", "z"], group=["sex"], reference=["M"])
+    found = audit_file(Source(path, reading, scores=["p", "q"]), threshold=0.4)
+    columns = ("--label", "y", "--label", "z", "--score", "p", "--score", "q")
+    assert found.to_dict() == _printed(run, "audit", path, *columns, "--group", "sex", "--reference", "M", "--threshold", 0.4)
+    assert found.only is None
+
+
+def test_a_network_is_audited_on_a_file_as_by_the_command(table):
+    steps: list[str] = []
+    source = Source(Path("local.csv"), TABLE, **NETWORK)
+    found = audit_file(source, probe=True, draws=20, bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
+    assert found.to_dict() == _printed(table, "audit", "local.csv", *hospital.ROLES, "--id", "id", *MODEL, "--probe", "--draws", 20)
+    assert steps == ["audit", "probes"]
+
+
+def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
+    path = write_csv("scores.csv", scores_frame(800))
+    goal = eq.Goal(max_gap=0.05, threshold=0.5, selection="paper")
+    prepared = prepare_file(RepairRequest(Source(path, SCORES, scores=["p"]), goal, {"group-thresholds": {}}, seed=3))
+    _, saved = prepared.run(tmp_path / "python")
+    options = ("--max-gap", 0.05, "--threshold", 0.5, "--method", "group-thresholds", "--seed", 3)
+    printed = _printed(run, "debias", path, *AUDIT, "--reference", "M", "--patient", "pid", *options, "--out", "command")
+    assert _numbers(dict(saved["y"].document)) == _numbers(printed)
+    assert printed["before"]["rows"] == len(prepared.test["y"])
+
+
+def test_a_network_is_repaired_on_a_file_as_by_the_command(table, tmp_path):
+    goal = eq.Goal(min_performance=0.6, selection="paper")
+    request = RepairRequest(
+        Source(Path("local.csv"), TABLE, **NETWORK), goal, {"bias-gda": hospital.BIAS_GDA}, draws=20, options=repair.Options(onnx=False)
+    )
+    prepared = prepare_file(request)
+    dry_run = _printed(table, *hospital.TABLE, *hospital.FAST, "--dry-run")
+    assert prepared.estimate().to_dict()["sets"] == dry_run["sets"]
+    _, saved = prepared.run(tmp_path / "python")
+    assert _numbers(dict(saved["sick"].document)) == _numbers(_printed(table, *hospital.TABLE, *hospital.FAST))
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        ({}, "model="),
+        ({"scores": ["p"], "model": "net.py:build"}, "model="),
+        ({"scores": ["p", "q"]}, "got 2"),
+        ({"model": "net.py:build", "check_scores": "known.csv"}, "known="),
+        ({"model": "net.py:build", "outputs": {"z": 1}}, "'z'"),
+    ],
+)
+def test_a_source_has_scores_or_a_model_for_each_label(options, fact):
+    with pytest.raises(eq.BadInput, match=fact):
+        Source(Path("scores.csv"), SCORES, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [({"probe": True}, "--probe"), ({"train": "train.csv"}, "--train"), ({"earlier": ["old.csv"]}, "--patient")],
+)
+def test_arguments_of_an_audit_that_cannot_be_combined_are_rejected(options, fact):
+    reading = ReadOptions(labels=["y"], group=["sex"])
+    with pytest.raises(eq.BadInput, match=fact):
+        audit_file(Source(Path("scores.csv"), reading, scores=["p"]), **options)

@@ -13,9 +13,9 @@ from equipoise.data import Cohort, Images, Scores, hold_out
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Candidate, Goal, RejectOption
-from equipoise.models import ExportedNetwork, encoding, output_kind, predict
+from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
 from equipoise.models.units import find_layers, switch_off
-from equipoise.repair import Comparison, Request, ScoredCandidate, check_methods, resolve_output, try_methods
+from equipoise.repair import Comparison, Request, ScoredCandidate, check_methods, try_methods
 from equipoise.repair.candidates import choose, rescored, unit_maps
 from equipoise.repair.repair_network import most_changed
 from support.facts import facts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise import data
-from equipoise.cli.console import JsonOption, counting, notes, say, say_code, to_json
+from equipoise.cli.console import JsonOption, bar, notes, say, say_code, to_json
 from equipoise.cli.inputs import Inputs, number_problems
 from equipoise.cli.options import takes_options
 from equipoise.errors import BadInput, raise_all
@@ -62,7 +62,7 @@ def apply(
 
     [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """
-    from equipoise.repair import Bundle
+    from equipoise.repair import Bundle, counting
 
     raise_all(number_problems(seed=seed))
     options = inputs.options
@@ -75,7 +75,7 @@ def apply(
     with notes():
         text = bundle.text_columns | ({image_column} if images is not None and image_column is not None else set())
         frame = data.read_table(file, text=text, limit=options["max_table_bytes"])
-        with counting("reading images", len(frame)) as advance:
+        with counting(bar)("reading images", len(frame)) as advance:
             table = bundle.decide(frame, **{name: options[name] for name in IMAGE_OPTIONS}, seed=seed, name=file.name, progress=advance)
     content = _csv(table, spreadsheet_safe)
     if save:

@@ -9,9 +9,9 @@ from typing import Annotated, cast
 import typer
 
 from equipoise import data, measures, repair
-from equipoise.cli.inputs import Source, check_places, collected, json_problems, number_problems, page_problems, role_problems
-from equipoise.cli.networks import check_score_problems, estimator_problems
+from equipoise.cli.inputs import check_places, collected, json_problems, number_problems, page_problems
 from equipoise.cli.options import GroupNameOption, PdfOption, pipeline_option
+from equipoise.cli.source_options import SourceOptions, check_score_problems, estimator_problems, role_problems
 from equipoise.errors import did_you_mean, raise_all
 
 RETURNING = ("first", "all")
@@ -119,7 +119,7 @@ class HistoryOptions:
     ] = "first"
 
 
-def option_problems(source: Source, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> list[str]:
+def option_problems(source: SourceOptions, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> list[str]:
     """Options that cannot be combined, or are invalid."""
     options, labels = source.inputs.options, source.inputs.labels
     network_only = source.network_only | {"--probe": analysis.probe}
@@ -157,7 +157,7 @@ def _history_problems(options: HistoryOptions) -> list[str]:
     return []
 
 
-def _earlier_problems(source: Source, analysis: AnalysisOptions, history: HistoryOptions) -> list[str]:
+def _earlier_problems(source: SourceOptions, analysis: AnalysisOptions, history: HistoryOptions) -> list[str]:
     """Options that cannot be combined with --earlier."""
     if not history.earlier:
         return []
@@ -181,7 +181,7 @@ def _no_finding_problems(name: str | None, labels: list[str]) -> list[str]:
     return [] if len(labels) > 1 else ["--no-finding derived needs several --label: no finding is none of them."]
 
 
-def check_files(source: Source, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> None:
+def check_files(source: SourceOptions, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> None:
     """Raises an error before any work if a file does not exist or cannot be written."""
     for path in (source.file, analysis.valid, source.scores.check_scores, *(history.earlier or ())):  # before pandas is imported
         if path is not None and not path.exists():

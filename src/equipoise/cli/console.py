@@ -56,20 +56,6 @@ def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar for work that reports increments."""
-    done = 0
-    with bar(what, total) as step:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            step(done, total)
-
-        yield advance
-
-
-@contextmanager
 def notes(*quiet: str) -> Iterator[None]:
     """Prints the library's warnings on stderr, one line each, except those of the loggers in `quiet`, which the command reports itself.
 

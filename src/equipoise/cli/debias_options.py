@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from equipoise import data
-from equipoise.cli.inputs import Source, check_places, collected, group_names_of, number_problems, page_problems, repeated, role_problems
-from equipoise.cli.networks import check_score_problems, estimator_problems, is_estimator, parse_output, parse_outputs
+from equipoise.cli.inputs import check_places, collected, group_names_of, number_problems, page_problems, repeated
 from equipoise.cli.options import GroupNameOption, PdfOption
+from equipoise.cli.source_options import SourceOptions, check_score_problems, estimator_problems, parse_output, parse_outputs, role_problems
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 
 if TYPE_CHECKING:
     from equipoise.methods import Goal
-    from equipoise.repair import Options
+    from equipoise.repair import RepairRequest
 
 GOAL_NAMES, GOAL_NUMBERS = ("measure", "performance"), ("min_performance", "max_gap", "max_loss", "threshold")  # keys of --goal
 
@@ -122,51 +122,11 @@ class RunOptions:
     ] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier run.")] = False
 
-    @property
-    def share(self) -> float:
-        """The share of the patients held out."""
-        return 0.3 if self.test_fraction is None else self.test_fraction
 
-
-@dataclass(frozen=True)
-class RepairRequest:
-    """A repair with all options parsed and checked."""
-
-    source: Source
-    goal_options: GoalOptions
-    run: RunOptions
-    folder: Path
-    methods: dict[str, dict[str, Any]]  # the settings of each method
-    goal: Goal
-    goals: dict[str, Goal] | None  # by label, if --goal was given
-    outputs: dict[str, int | str]  # the output of the network for each of several labels
-
-    @property
-    def budget(self) -> float | None:
-        """The time limit for all methods together, in seconds."""
-        return 60 * self.goal_options.budget or None
-
-    @property
-    def files(self) -> list[Path]:
-        """The files that are read."""
-        network, run = self.source.network, self.run
-        model = network.model if is_estimator(network.model) else None
-        files = (self.source.file, network.weights, run.train, run.test_file, self.source.scores.check_scores, model)
-        return [Path(file) for file in files if file is not None]
-
-    def writing_options(self) -> Options:
-        """The options of the folder to write."""
-        from equipoise.repair import Options
-
-        run = self.run
-        network_files = {"onnx": run.onnx, "onnx_rule": run.onnx_rule, "thumbnails": run.thumbnails}
-        return Options(**network_files, card=run.card, overwrite=run.overwrite, group_names=group_names_of(run.group_name))
-
-
-def parse_request(source: Source, goal_options: GoalOptions, run: RunOptions, folder: Path) -> RepairRequest:
+def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOptions, folder: Path, arguments: list[str]) -> RepairRequest:
     """The repair that the options ask for. Raises one error with all of their problems."""
     from equipoise.models import OUTPUTS
-    from equipoise.repair import check_folder, check_labels, check_methods
+    from equipoise.repair import Options, RepairRequest, check_folder, check_labels, check_methods
 
     labels, network = source.inputs.labels, source.network
     methods = parse_methods(goal_options.method or ["auto"], run.settings or [])
@@ -180,12 +140,11 @@ def parse_request(source: Source, goal_options: GoalOptions, run: RunOptions, fo
         from equipoise.report import read_facts
 
         collected(problems, partial(read_facts, run.card))
-    outputs: dict[str, int | str] = {}
     if len(labels) == 1:
         collected(problems, lambda: parse_output(network.output_name))
     elif not source.columns:
         collected(problems, lambda: check_labels(list(methods), labels, source.kind))
-        outputs = collected(problems, lambda: parse_outputs(network.output_name, labels))
+        collected(problems, lambda: parse_outputs(network.output_name, labels))
     goals = None if goal is None else collected(problems, lambda: parse_label_goals(goal_options.label_goal or [], labels, goal))
     if not run.dry_run:
         weight_bytes = network.weights.stat().st_size if network.weights and network.weights.is_file() else 0
@@ -194,10 +153,28 @@ def parse_request(source: Source, goal_options: GoalOptions, run: RunOptions, fo
     raise_all(problems)
     if (check_scores := source.scores.check_scores) is not None and not check_scores.is_file():
         raise data.no_such_file(check_scores)
-    return RepairRequest(source, goal_options, run, folder, methods, goal, goals, outputs)
+    network_files = {"onnx": run.onnx, "onnx_rule": run.onnx_rule, "thumbnails": run.thumbnails}
+    return RepairRequest(
+        source.source(),
+        goal,
+        methods,
+        goals,
+        test=run.test_file,
+        test_fraction=0.3 if run.test_fraction is None else run.test_fraction,
+        train=run.train,
+        seed=run.seed,
+        budget=60 * goal_options.budget or None,
+        recalibrate=goal_options.recalibrate,
+        force=goal_options.force,
+        title=run.title,
+        probe=run.probe,
+        draws=run.draws,
+        options=Options(**network_files, card=run.card, overwrite=run.overwrite, group_names=group_names_of(run.group_name)),
+        arguments=arguments,
+    )
 
 
-def _option_problems(source: Source, goal: GoalOptions, run: RunOptions) -> list[str]:
+def _option_problems(source: SourceOptions, goal: GoalOptions, run: RunOptions) -> list[str]:
     """Options that cannot be combined, or are invalid."""
     inputs, network, scores = source.inputs, source.network, source.scores
     problems = inputs.problems() + number_problems(test_fraction=run.test_fraction, draws=run.draws, seed=run.seed)

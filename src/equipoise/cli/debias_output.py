@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ def print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
-def print_labels(folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: list[str], verbose: bool) -> None:
+def print_labels(folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: Sequence[str], verbose: bool) -> None:
     """Prints the result of each label."""
     for name, case in cases.items():
         if len(cases) > 1:
@@ -100,7 +100,7 @@ def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str,
     return to_json({**document, "out": str(folder), "files": files, "failures": failures, "rows_left_out": left_out})
 
 
-def _print_result(case: Comparison, saved: Saved, lines: list[str], verbose: bool) -> None:
+def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool) -> None:
     say(report.repair_answer(case), STYLES[str(case.outcome)])
     method = f"Method: {report.method_words(case.result)}."
     for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):

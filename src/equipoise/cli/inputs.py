@@ -1,15 +1,15 @@
-"""The data file of a command: how the options say to read it, and the problems of those options."""
+"""How the options say to read a data file, and the problems of these and of other shared options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from equipoise import data, report
-from equipoise.cli.options import OPTIONS, NetworkOptions, ScoreOptions, flag_of
+from equipoise.cli.options import OPTIONS, flag_of
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
 
 NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {  # by option: the valid values, in words and as a check
@@ -136,100 +136,8 @@ class Inputs:
         return problems
 
 
-@dataclass(frozen=True)
-class Source:
-    """The data file of an audit or a repair, with columns of scores or with the network that makes them."""
-
-    file: Path
-    network: NetworkOptions
-    inputs: Inputs
-    scores: ScoreOptions
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of the scores to audit or repair, one per label; none with a network."""
-        return list(self.scores.score or []) if self.scores.check_scores is None else []
-
-    @property
-    def known(self) -> list[str]:
-        """The columns of the known scores in the file of --check-scores."""
-        return list(self.scores.score or []) if self.scores.check_scores is not None else []
-
-    @property
-    def kind(self) -> str:
-        """Either "labels" or "classes"."""
-        return "classes" if self.inputs.options["classes"] else "labels"
-
-    @property
-    def network_only(self) -> dict[str, object]:
-        """The values of the options that only a network takes."""
-        network, options = self.network, self.inputs.options
-        return {
-            "--weights": network.weights,
-            "--output-type": network.output_type,
-            "--output-name": network.output_name,
-            "--class": options["classes"],
-            "--images": options["images"],
-        }
-
-
-def source_of(file: Path, network: NetworkOptions, inputs: Inputs, scores: ScoreOptions) -> Source:
-    """The data file with the score column of each label, named by --score or found by --score-prefix."""
-    prefix = scores.score_prefix
-    if prefix is None:
-        return Source(file, network, inputs, scores)
-    if scores.score:
-        raise BadInput("--score names score columns one by one, --score-prefix all at once; use one of them")
-    pairs = data.paired_columns(file, prefix)
-    if lacking := [label for label in inputs.columns if label not in pairs]:
-        raise BadInput(
-            *(f"label {label!r} has no score column {prefix + label!r} next to it" for label in lacking),
-            f"The pairs of label and score are: {', '.join(pairs)}. Name those, or correct --score-prefix {prefix}",
-            source=file.name,
-        )
-    chosen = {label: pairs[label] for label in inputs.columns or pairs}
-    labelled = Inputs({**inputs.options, "labels": list(chosen)})
-    return Source(file, network, labelled, replace(scores, score=list(chosen.values())))
-
-
-def role_problems(source: Source, network_only: Mapping[str, object]) -> list[str]:
-    """Problems with the choice between scores and a network: exactly one of them is audited or repaired."""
-    problems, columns, labels, model = [], source.columns, source.inputs.labels, source.network.model
-    if bool(columns) == (model is not None):
-        problems.append("give either a column of scores with --score (or --score-prefix) or a network with --model (and --weights)")
-    if columns and len(columns) != len(labels):
-        problems.append(f"{len(labels)} --label and {len(columns)} --score do not match; give one score per label, in the same order")
-    if model is None:
-        problems += [f"{option} requires --model. Omit it." for option, value in network_only.items() if value]
-    return problems
-
-
-def preprocessing_of(cohort: data.Cohort) -> dict[str, object] | None:
-    """The preprocessing of images, as plain values; None for a table."""
-    return cohort.source.to_dict() if isinstance(cohort.source, data.Images) else None
-
-
-def reading_notes(read: data.ReadCohort, *, names: bool, varying: bool = True) -> list[str]:
-    """Notes about rows left out and, unless an audit reports them itself, about patients in several groups.
-
-    With `names`, which are for the user's terminal only, the first images left out are listed.
-    """
-    lines = []
-    if read.not_frontal:
-        lines.append(f"{read.not_frontal:,} rows that are not frontal views were left out")
-    if count := len(read.left_out):
-        kinds = ", ".join(f"{number:,} {kind}" for kind, number in data.count_by_kind(read.left_out).items())
-        lines.append(f"{count:,} unreadable images were left out: {kinds}")
-        if names:
-            lines += [f"  {image}" for image in read.left_out[:5]]
-            lines += [f"  and {count - 5:,} more (--json lists them)"] if count > 5 else []
-    if varying:
-        lines += map(report.varying_words, data.conflicts_in(read.cohort.attributes, read.cohort.patients))
-    return lines
-
-
-def group_names_of(texts: list[str] | None, cohort: data.Cohort | data.Scores | None = None) -> dict[str, str]:
-    """The words for groups. With a cohort, raises an error for a group that it does not have.
+def group_names_of(texts: list[str] | None) -> dict[str, str]:
+    """The words for groups, from --group-name.
 
     >>> group_names_of(["F=women", ">=60=older"])
     {'F': 'women', '>=60': 'older'}
@@ -241,8 +149,6 @@ def group_names_of(texts: list[str] | None, cohort: data.Cohort | data.Scores | 
             problems.append(f"--group-name must be VALUE=WORDS, as in F=women; got {text!r}")
         names[group] = words
     raise_all(problems)
-    if cohort is not None:
-        report.group_words(names, {a.name: a.levels for a in cohort.attributes})
     return names
 
 

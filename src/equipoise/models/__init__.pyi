@@ -34,6 +34,10 @@ from .hugging_face import is_classifier as is_classifier
 from .hugging_face import is_folder as is_folder
 from .hugging_face import load_hugging_face as load_hugging_face
 from .hugging_face import preparation_in as preparation_in
+from .hugging_face import with_saved_preprocessing as with_saved_preprocessing
+from .label_scores import resolve_output as resolve_output
+from .label_scores import scores_by_label as scores_by_label
+from .label_scores import set_output as set_output
 from .layer_encoding import AUROC_LABELS as AUROC_LABELS
 from .layer_encoding import READ_IS_NOT_USED as READ_IS_NOT_USED
 from .layer_encoding import encoding as encoding
@@ -41,7 +45,9 @@ from .loading import build as build
 from .loading import classifier as classifier
 from .loading import fit_weights as fit_weights
 from .loading import includes_weights as includes_weights
+from .loading import load_estimator as load_estimator
 from .loading import load_model as load_model
+from .loading import load_network as load_network
 from .loading import load_transform as load_transform
 from .loading import network_with as network_with
 from .many_outputs import WRAPPED as WRAPPED
@@ -62,6 +68,7 @@ from .onnx_network import onnx_in as onnx_in
 from .optimisers import OPTIMISERS as OPTIMISERS
 from .predictors import TRUSTED_TYPES as TRUSTED_TYPES
 from .predictors import Predictor as Predictor
+from .predictors import is_estimator_file as is_estimator_file
 from .predictors import load_predictor as load_predictor
 from .predictors import predictor as predictor
 from .predictors import predictor_in as predictor_in

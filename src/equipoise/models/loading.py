@@ -5,17 +5,19 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from equipoise.data import Transform, as_transform
+from equipoise.data import ReadOptions, Transform, as_transform
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.exported import PROGRAM, exported_in, exported_object
 from equipoise.models.hugging_face import HuggingFaceNetwork, is_classifier, is_folder, load_hugging_face
+from equipoise.models.many_outputs import OneOutput, output_named
 from equipoise.models.onnx_network import OnnxNetwork, is_session, load_onnx, onnx_file_and_output
 from equipoise.models.predictors import Predictor, can_predict, is_estimator_file, load_predictor, predictor
 from equipoise.models.units import MASK, MASKED
@@ -45,16 +47,70 @@ def classifier(subject: object) -> nn.Module | Predictor | None:
     return predictor(subject) if can_predict(subject) else None
 
 
-def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
+def load_model(
+    factory: str,
+    weights: str | Path | None = None,
+    *,
+    output_name: int | str | None = None,
+    code: Code | None = None,
+    running: Callable[[Code | None], None] | None = None,
+) -> nn.Module:
     """The network that `file.py:factory` or `package.module:factory` builds, with these weights, in eval mode.
 
     Also loads a backbone by name (`resnet-18`), an exported program (`net.pt2`) or an ONNX file (`net.onnx`), which include their weights,
     or a folder with an image classifier of transformers. Masks that pruning added to the weights of convolutions are applied.
+
+    With `output_name`, the network has only that output. `code` is the factory's code, if it was read before. An exported program is a data
+    file that contains code, so `running` is called with that code before it is run.
     """
+    code = code or code_of(factory)
     if weights is not None and includes_weights(factory):
-        raise BadInput(f"{factory} includes its weights. Leave out {weights}.")
+        raise BadInput(f"{factory} includes its weights. Omit {weights}.")
     state = None if weights is None else load_weights(weights)
-    return network_with(factory, code_of(factory), state, str(weights))
+    if running is not None and factory.endswith(PROGRAM):
+        running(code)
+    network = network_with(factory, code, state, str(weights))
+    return network if output_name is None else OneOutput(network, output_named(str(output_name))).eval()
+
+
+def load_network(
+    model: str,
+    weights: str | Path | None,
+    reading: ReadOptions,
+    *,
+    output_name: int | str | None = None,
+    code: Code | None = None,
+    running: Callable[[Code | None], None] | None = None,
+) -> nn.Module:
+    """The network of `load_model` for the rows of a file; raises an error if they are not the inputs it was trained on.
+
+    That is so for a backbone without weights or images, and for torchxrayvision's networks if the pixels are not in their range.
+    """
+    if model in BACKBONES and (weights is None or reading.images is None):
+        lacking = [name for name, value in (("--weights (weights=)", weights), ("--images (images=)", reading.images)) if value is None]
+        raise BadInput(f"the model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
+    network = load_model(model, weights, output_name=output_name, code=code, running=running)
+    normalised = reading.norm["mean"] or reading.preset or reading.transform
+    from_torchxrayvision = any(type(module).__module__.partition(".")[0] == "torchxrayvision" for module in network.modules())
+    if reading.images is not None and not normalised and from_torchxrayvision:
+        raise BadInput(
+            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --preset torchxrayvision "
+            "(preset=) or --normalise xray (norm=); or --normalise unit if yours scales them itself"
+        )
+    return network
+
+
+def load_estimator(
+    path: str | Path, reading: ReadOptions, *, trusted: Sequence[str] = (), trust_pickle: bool = False
+) -> tuple[Predictor, ReadOptions]:
+    """The estimator in a file, and the reading of its raw columns: the features of `reading`, or the columns it was fitted on."""
+    estimator = load_predictor(path, positive=reading.positive, trusted=trusted, trust_pickle=trust_pickle)
+    if reading.images is not None:
+        raise BadInput(f"{path} holds an estimator, which takes columns of a table. Omit --images (images=).")
+    if len(reading.outputs) > 1:
+        raise BadInput(f"{path} gives one score per row; name one label, not {', '.join(reading.outputs)}")
+    columns = reading.features or (None if estimator.columns is None else list(estimator.columns))
+    return estimator, replace(reading, features=columns, raw=True)
 
 
 def includes_weights(factory: str) -> bool:

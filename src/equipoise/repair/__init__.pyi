@@ -12,6 +12,13 @@ from .dry_run import estimate_rules as estimate_rules
 from .eq_audit import audit as audit
 from .eq_audit import with_baseline as with_baseline
 from .eq_compare import compare as compare
+from .file_audit import FileAudit as FileAudit
+from .file_audit import audit_file as audit_file
+from .file_repair import PreparedNetwork as PreparedNetwork
+from .file_repair import PreparedScores as PreparedScores
+from .file_repair import RepairRequest as RepairRequest
+from .file_repair import prepare_file as prepare_file
+from .file_source import Source as Source
 from .findings import Findings as Findings
 from .findings import GapRow as GapRow
 from .findings import GroupRate as GroupRate
@@ -22,6 +29,8 @@ from .findings import with_sufficient_data as with_sufficient_data
 from .folder import WEIGHT_FILES as WEIGHT_FILES
 from .folder import check_folder as check_folder
 from .folder import folders as folders
+from .progress import counting as counting
+from .progress import no_bars as no_bars
 from .provenance import ROWS_CHECKED as ROWS_CHECKED
 from .provenance import Provenance as Provenance
 from .provenance import Serving as Serving
@@ -33,8 +42,6 @@ from .provenance import serving_of_rule as serving_of_rule
 from .repair_network import Request as Request
 from .repair_network import check_labels as check_labels
 from .repair_network import check_methods as check_methods
-from .repair_network import resolve_output as resolve_output
-from .repair_network import set_output as set_output
 from .repair_network import try_methods as try_methods
 from .repair_scores import check_rules as check_rules
 from .repair_scores import try_rules as try_rules
@@ -46,6 +53,7 @@ from .saved_predictor import PREDICTOR_SCORE as PREDICTOR_SCORE
 from .score_checks import TOLERANCE as TOLERANCE
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
+from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
 from .score_checks import compare_with_known as compare_with_known
 from .score_checks import known_scores as known_scores

@@ -3,8 +3,7 @@
 Everything is chosen on the repair set. The test set is scored once per candidate and has no influence on the choice.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,17 +12,12 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import FloatArray, Rule, gap_values, largest_gap, performance_values, tabulate
-from equipoise.methods import Candidate, Goal, Note, Progress, best_of, select
+from equipoise.methods import Candidate, Goal, Note, best_of, select
 from equipoise.models import MASKED, predict
+from equipoise.repair.progress import Bars
 
 EQUAL = 0.005  # methods that differ by less count as equally good
 ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
-Bars = Callable[[str], AbstractContextManager[Progress]]
-
-
-def no_bars(_: str) -> AbstractContextManager[Progress]:
-    """No progress bars."""
-    return nullcontext(lambda _done, _total: None)
 
 
 @dataclass(frozen=True, eq=False)

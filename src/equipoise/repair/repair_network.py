@@ -13,9 +13,10 @@ from equipoise.data import Cohort, Images, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
 from equipoise.measures import Settings
 from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Goal, check_cells, check_method, debias, make_settings, recalibrated
-from equipoise.models import ExportedNetwork, chosen_outputs, encoding, output_kind
-from equipoise.repair.candidates import Bars, ScoredCandidate, choose, choose_for_all, no_bars, rescored, scored
+from equipoise.models import ExportedNetwork, chosen_outputs, encoding
+from equipoise.repair.candidates import ScoredCandidate, choose, choose_for_all, rescored, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
+from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.provenance import Provenance
 
 THUMBNAILS = 24  # of the patients whose score changed most
@@ -80,24 +81,6 @@ def small_cells(repair: Rows, test: Rows, goals: Sequence[Goal], label: str = ""
     except TooFewPatients as error:
         return tuple(error.problems)
     return ()
-
-
-def set_output(model: nn.Module, asked: str) -> None:
-    """Marks the network's output as a logit or a probability, so that every method reads it the same way; `auto` changes nothing."""
-    if asked == "auto":
-        return
-    if not isinstance(getattr(model, "output", ""), str):
-        raise BadInput(f"the network cannot be marked as returning a {asked}: its attribute `output` is something else. Wrap it.")
-    model.output = asked  # type: ignore[assignment]
-
-
-def resolve_output(model: nn.Module, inputs: Any, asked: str = "auto") -> str:
-    """The type of the network's output, logit or probability: auto-detected, or as requested, and then marked on the network."""
-    detected = output_kind(model, inputs)
-    if asked in ("auto", detected):
-        return detected
-    set_output(model, asked)
-    return output_kind(model, inputs, asked)
 
 
 # The repair

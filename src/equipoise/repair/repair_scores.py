@@ -14,8 +14,9 @@ from equipoise.errors import TooFewPatients, raise_all
 from equipoise.measures import Settings
 from equipoise.methods import METHODS, STANDARD, Goal, debias
 from equipoise.models import Predictor
-from equipoise.repair.candidates import Bars, ScoredCandidate, choose, no_bars
+from equipoise.repair.candidates import ScoredCandidate, choose
 from equipoise.repair.compare_models import Comparison
+from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.repair_network import Methods, Request, check_methods, goal_arguments, run_all, seconds_left, small_cells
 
 

@@ -21,9 +21,10 @@ from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
-from equipoise.repair.candidates import Bars, ScoredCandidate, no_bars
+from equipoise.repair.candidates import ScoredCandidate
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
+from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
 from equipoise.repair.saved_predictor import save_predictor
 from equipoise.repair.schema import NETWORK_KIND, PREDICTOR_KIND, RULE_KIND, RUN, SCHEMA, SCHEMA_VERSION

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from scipy.special import expit
 from scipy.stats import rankdata
 from torch import nn
 
-from equipoise.data import NAMED_NORMS, NORMS, Cohort, Geometry, Images, Scores, check_cohort
+from equipoise.data import IMAGE_COLUMNS, NAMED_NORMS, NORMS, Cohort, Geometry, Images, ReadOptions, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import FloatArray, Ranking
-from equipoise.models import OneOutput, as_matrix, outputs
+from equipoise.models import OneOutput, as_matrix, chosen_outputs, outputs, probabilities_of
 
 TOLERANCE = 1e-4  # largest difference of a score that the same network may have on another machine
 SHOWN = 5  # ids in a message
@@ -152,6 +153,41 @@ def known_scores(known: object, score: str | None = None, id: str | None = None)
         first = known[invalid].iloc[0]
         raise BadInput(f"{int(invalid.sum()):,} of {len(known):,} known scores are no numbers; the first is {first!r}. Write them as 0.25.")
     return {str(key): float(value) for key, value in values.items() if np.isfinite(value)}
+
+
+def check_known_scores(
+    file: str | Path,
+    columns: Sequence[str],
+    model: object,
+    cohort: Cohort,
+    scores: Mapping[str, Scores],
+    *,
+    reading: ReadOptions,
+    outputs: Mapping[str, int | str] | None = None,
+    tolerance: float = TOLERANCE,
+) -> list[ScoreCheck]:
+    """The scores of each label compared with a column of known scores in a file; raises `ScoresDiffer` with all differences.
+
+    Rows are joined by the names of images or by the column `reading.id`. For classes, which are decided by argmax, softmax probabilities
+    are compared, since these are what other software reports; `outputs` maps classes to outputs of the network.
+    """
+    file = Path(file)
+    if cohort.kind == "classes" and isinstance(model, nn.Module):
+        scores = probabilities_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs), cohort)
+    names = [reading.id] if reading.images is None else [reading.image_column] if reading.image_column else list(IMAGE_COLUMNS)
+    frame = read_table(file, text={name for name in names if name}, limit=reading.max_table_bytes)
+    key = next((name for name in names if name in frame.columns), None)
+    if key is None:
+        tried, listed = (", ".join(map(str, items)) for items in (names, frame.columns))
+        raise BadInput(f"no column with the ids of the rows (tried {tried}). The columns are: {listed}.", source=file.name)
+    checks, only = [], len(scores) == 1
+    for (label, found), column in zip(scores.items(), columns, strict=True):
+        known = known_scores(frame, column, key)
+        check = compare_with_known(found, known, tolerance, file.name if only else label)
+        checks.append(check if check.agrees else with_hint(check, model if only else None, cohort, found, known))
+    if not all(check.agrees for check in checks):
+        raise ScoresDiffer(checks)
+    return checks
 
 
 def _joined(found: Scores, known: Mapping[str, float]) -> tuple[FloatArray, FloatArray, list[int]]:

@@ -50,6 +50,9 @@ from .wording.audits import baseline_words as baseline_words
 from .wording.audits import varying_words as varying_words
 from .wording.comparisons import condition_words as condition_words
 from .wording.comparisons import returning_words as returning_words
+from .wording.inputs import input_words as input_words
+from .wording.inputs import preprocessing_words as preprocessing_words
+from .wording.inputs import reading_words as reading_words
 from .wording.names import group_words as group_words
 from .wording.notes import SEARCH_NOTES as SEARCH_NOTES
 from .wording.notes import note_words as note_words
@@ -58,6 +61,5 @@ from .wording.repairs import met_words as met_words
 from .wording.repairs import method_words as method_words
 from .wording.repairs import original_words as original_words
 from .wording.repairs import outcome_words as outcome_words
-from .wording.repairs import preprocessing_words as preprocessing_words
 from .wording.repairs import repair_answer as repair_answer
 from .wording.repairs import repair_set_words as repair_set_words

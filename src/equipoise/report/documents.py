@@ -24,12 +24,12 @@ from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
 from equipoise.report.templating import page_of, render
 from equipoise.report.text import date_words, percent
+from equipoise.report.wording.inputs import preprocessing_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words, group_words
 from equipoise.report.wording.repairs import (
     method_words,
     outcome_words,
     outcomes_words,
-    preprocessing_words,
     repair_answer,
     repair_set_words,
 )

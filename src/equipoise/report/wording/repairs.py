@@ -1,7 +1,6 @@
 """A repair in words: its goal, its outcome, its method, who is better and who is worse."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from equipoise.measures import ARGMAX, Contribution, Threshold
 from equipoise.methods import IN_USE, Goal, Judgement, Note
@@ -212,32 +211,3 @@ def repair_set_words(comparison: Comparison) -> str:
     name = method_words(result)
     comma = "," if "," in name else ""
     return f"On the repair set{rows}, to which it was fitted, {name}{comma} changed it from {before} to {after} points. {goal}"
-
-
-def preprocessing_words(how: Mapping[str, Any]) -> str:
-    """The preprocessing of images for a network, from the plain values in run.json.
-
-    >>> preprocessing_words({"resize": 80, "crop": 64, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25]})
-    'shorter side resized to 80 pixels (bilinear), central 64 x 64 pixels cropped, greyscale, (pixel - 0.5) / 0.25'
-    """
-    if how.get("transform"):
-        code = how["transform"]
-        checksum = f" (SHA-256 {code['sha256'][:12]}...)" if code["sha256"] else ""
-        converted = {1: ", from greyscale", 3: ", from RGB"}.get(how.get("channels") or 0, "")
-        return f"prepared by the transform {code['named']}{checksum}{converted}"
-    resize, crop, interpolation = how.get("resize"), how.get("crop"), how["interpolation"]
-    steps = []
-    if how.get("preset") == "torchxrayvision":
-        steps.append("preprocessing of torchxrayvision")
-    if crop == "square":
-        steps.append("largest central square cropped")
-    if isinstance(resize, int):
-        steps.append(f"shorter side resized to {resize} pixels ({interpolation})")
-    elif resize is not None:
-        steps.append(f"{'resized' if crop == 'square' else 'stretched'} to {resize[0]} x {resize[1]} pixels ({interpolation})")
-    if isinstance(crop, int):
-        steps.append(f"central {crop} x {crop} pixels cropped")
-    steps.append({1: "greyscale", 3: "RGB"}.get(how["channels"], f"{how['channels']} channels"))
-    mean, std = (", ".join(f"{value:g}" for value in how[name]) for name in ("mean", "std"))
-    steps.append(f"(pixel - ({mean})) / ({std})" if len(how["mean"]) > 1 else f"(pixel - {mean}) / {std}")
-    return ", ".join(steps)
