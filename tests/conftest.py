@@ -21,6 +21,7 @@ importlib.import_module("equipoise.cli.app")
 gc.disable()  # until all is collected: modules and tests are kept, and looking through them again and again takes a quarter of that time
 
 torch.set_num_threads(1)
+os.environ["EQUIPOISE_DEVICE"] = "cpu"  # next to a GPU too: tests compare numbers exactly, and those of GPUs name their device
 settings.register_profile("equipoise", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("equipoise")
 

@@ -42,8 +42,7 @@ def run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(getattr(request.module, "COLUMNS", 100)))
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
-    for name in ("EQUIPOISE_DATA", "EQUIPOISE_DEVICE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
 
     def call(*arguments: object) -> Ran:
         capsys.readouterr()
