@@ -114,6 +114,8 @@ def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
     printed = _printed(run, "debias", path, *AUDIT, "--reference", "M", "--patient", "pid", *options, "--out", "command")
     assert _numbers(dict(saved["y"].document)) == _numbers(printed)
     assert printed["before"]["rows"] == len(prepared.test["y"])
+    with pytest.raises(eq.BadInput, match="not empty"):
+        prepared.run(tmp_path / "python", bars=pytest.fail)  # before any work
 
 
 def test_a_network_is_repaired_on_a_file_as_by_the_command(table, tmp_path):

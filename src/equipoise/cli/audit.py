@@ -13,7 +13,7 @@ from equipoise.cli.console import JsonOption, bar, notes, out, say, say_code, sa
 from equipoise.cli.fail_if import FailIfOption, exit_if, parse_conditions
 from equipoise.cli.inputs import Inputs, group_names_of
 from equipoise.cli.options import FileArgument, NetworkOptions, ScoreOptions, takes_options
-from equipoise.cli.source_options import source_of
+from equipoise.cli.source_options import SourceOptions, source_of
 from equipoise.errors import raise_all
 
 if TYPE_CHECKING:
@@ -59,19 +59,7 @@ def audit(
     raise_all(problems)
     check_files(source, analysis, files, history)
     with notes("equipoise.data.images"):
-        result = repair.audit_file(
-            source.source(),
-            valid=analysis.valid,
-            train=analysis.train,
-            earlier=history.earlier or (),
-            keep_returning=history.returning == "all",
-            probe=analysis.probe,
-            draws=analysis.draws or 1000,
-            group_names=group_names_of(files.group_name),
-            bars=bar,
-            running=say_code,
-            **analysis.keywords,
-        )
+        result = _run_audit(source, analysis, files, history)
     lines = _input_notes(result, history)
     document = result.to_dict() if as_json or files.save else {}
     if files.save or files.page or files.pdf:
@@ -92,6 +80,22 @@ def audit(
         places = {"result": files.save, "report": files.page, "PDF": files.pdf, "figures": files.figures}
         say_places(places | {f"history with {history.date}": history.append})
     exit_if(conditions, measures.audit_facts(result.audits if result.only is None else result.only) if conditions else [])
+
+
+def _run_audit(source: SourceOptions, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> FileAudit:
+    return repair.audit_file(
+        source.source(),
+        valid=analysis.valid,
+        train=analysis.train,
+        earlier=history.earlier or (),
+        keep_returning=history.returning == "all",
+        probe=analysis.probe,
+        draws=analysis.draws or 1000,
+        group_names=group_names_of(files.group_name),
+        bars=bar,
+        running=say_code,
+        **analysis.keywords,
+    )
 
 
 def _input_notes(result: FileAudit, history: HistoryOptions) -> list[str]:

@@ -28,7 +28,6 @@ from .heads import bias_scores as bias_scores
 from .heads import folded_outputs as folded_outputs
 from .heads import recalibrated_network as recalibrated_network
 from .heads import value_of as value_of
-from .hugging_face import PREPARED as PREPARED
 from .hugging_face import HuggingFaceNetwork as HuggingFaceNetwork
 from .hugging_face import is_classifier as is_classifier
 from .hugging_face import is_folder as is_folder
@@ -44,7 +43,6 @@ from .layer_encoding import encoding as encoding
 from .loading import build as build
 from .loading import classifier as classifier
 from .loading import fit_weights as fit_weights
-from .loading import includes_weights as includes_weights
 from .loading import load_estimator as load_estimator
 from .loading import load_model as load_model
 from .loading import load_network as load_network

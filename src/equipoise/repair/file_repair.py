@@ -29,6 +29,7 @@ from equipoise.presenting import presenter
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate, estimate_rules
 from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
+from equipoise.repair.folder import check_folder
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.provenance import (
     ROWS_CHECKED,
@@ -104,6 +105,7 @@ class PreparedNetwork:
 
     def run(self, folder: str | Path, *, bars: Bars = no_bars) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it in the folder."""
+        check_folder(Path(folder), self.request.options.overwrite)  # before any work
         request, source, reading = self.request, self.request.source, self.reading
         labels, outputs, model = source.labels, _outputs(source), source.model or ""
         columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
@@ -153,6 +155,7 @@ class PreparedScores:
 
     def run(self, folder: str | Path, *, bars: Bars = no_bars) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it in the folder."""
+        check_folder(Path(folder), self.request.options.overwrite)  # before any work
         request, source, reading = self.request, self.request.source, self.reading
         labels, columns = reading.labels, source.scores if self.estimator is None else [PREDICTOR_SCORE]
         roles: dict[str, Any] = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts, "logits": source.logits}

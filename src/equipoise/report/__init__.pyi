@@ -51,7 +51,6 @@ from .wording.audits import varying_words as varying_words
 from .wording.comparisons import condition_words as condition_words
 from .wording.comparisons import returning_words as returning_words
 from .wording.inputs import input_words as input_words
-from .wording.inputs import preprocessing_words as preprocessing_words
 from .wording.inputs import reading_words as reading_words
 from .wording.names import group_words as group_words
 from .wording.notes import SEARCH_NOTES as SEARCH_NOTES
