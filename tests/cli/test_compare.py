@@ -145,6 +145,16 @@ def test_options_for_pipelines(run: Run, folder, options, code, expected):
     assert says(ran.err, *expected)
 
 
+def test_a_misspelt_condition_is_reported_before_anything_is_written(run, folder):
+    ran = run(
+        *("audit", folder / "a.csv", *ROLES, "--score", "old", *QUICK, "--append", "history.parquet", "--date", "2026-07"),
+        *("--out", "audit.json", "--fail-if", "eodd > 1"),
+    )
+    assert (ran.code, ran.out) == (2, "")
+    assert not Path("history.parquet").exists()
+    assert not Path("audit.json").exists()
+
+
 def test_a_condition_that_cannot_be_checked_fails(run: Run, tmp_path):
     rows(1, count=12).to_csv(tmp_path / "few.csv", index=False)
     ran = run("audit", "few.csv", *ROLES, "--score", "old", *QUICK, "--fail-if", "eod > 0.1")

@@ -10,7 +10,7 @@ import typer
 from equipoise import data, measures, repair, report
 from equipoise.cli.audit_options import AnalysisOptions, FileOptions, HistoryOptions, check_files, option_problems
 from equipoise.cli.console import JsonOption, bar, notes, out, say, say_code, say_places, to_json, typed
-from equipoise.cli.fail_if import FailIfOption, exit_if, parse_conditions
+from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
 from equipoise.cli.inputs import Inputs, group_names_of
 from equipoise.cli.options import FileArgument, NetworkOptions, ScoreOptions, takes_options
 from equipoise.cli.source_options import SourceOptions, source_of
@@ -60,6 +60,8 @@ def audit(
     check_files(source, analysis, files, history)
     with notes("equipoise.data.images"):
         result = _run_audit(source, analysis, files, history)
+    facts = measures.audit_facts(result.audits if result.only is None else result.only) if conditions else []
+    failures = failures_of(conditions, facts)
     lines = _input_notes(result, history)
     document = result.to_dict() if as_json or files.save else {}
     if files.save or files.page or files.pdf:
@@ -79,7 +81,7 @@ def audit(
         _print(result, analysis, lines, verbose)
         places = {"result": files.save, "report": files.page, "PDF": files.pdf, "figures": files.figures}
         say_places(places | {f"history with {history.date}": history.append})
-    exit_if(conditions, measures.audit_facts(result.audits if result.only is None else result.only) if conditions else [])
+    exit_if(failures)
 
 
 def _run_audit(source: SourceOptions, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> FileAudit:

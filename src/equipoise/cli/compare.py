@@ -11,7 +11,7 @@ import typer
 
 from equipoise import data, measures, repair, report
 from equipoise.cli.console import JsonOption, bar, notes, out, say_places, to_json
-from equipoise.cli.fail_if import FailIfOption, exit_if, parse_conditions
+from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
 from equipoise.cli.inputs import Inputs, check_places, group_names_of, number_problems, page_problems
 from equipoise.cli.options import GroupNameOption, PdfOption, takes_options
 from equipoise.errors import BadInput, raise_all
@@ -99,20 +99,21 @@ def compare(
     group_names = group_names_of(group_name)
     with notes():
         result = _compare(files, inputs, how)
+    over_time = isinstance(result, measures.Monitoring)
+    facts = measures.monitoring_facts if over_time else repair.score_comparison_facts
+    failures = failures_of(conditions, facts(result)) if conditions else []  # type: ignore[operator]
     document = to_json(result.to_dict()) if save or as_json else ""
     if save:
         data.write_text(save, document + "\n")
     for place in (page, pdf):
         if place:
             result.report(place, group_names=group_names)
-    over_time = isinstance(result, measures.Monitoring)
     if as_json:
         print(document)
     else:
         out.print(report.monitoring_view(result, verbose) if over_time else report.contrast_view(result, verbose))  # type: ignore[arg-type]
         say_places({"result": save, "report": page, "PDF": pdf})
-    if conditions:
-        exit_if(conditions, measures.monitoring_facts(result) if over_time else repair.score_comparison_facts(result))  # type: ignore[arg-type]
+    exit_if(failures)
 
 
 def _compare(files: list[Path], inputs: Inputs, how: CompareOptions) -> ScoreComparison | Monitoring:

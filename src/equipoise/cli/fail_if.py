@@ -34,9 +34,16 @@ def parse_conditions(texts: list[str] | None, problems: list[str]) -> list[Condi
     return [condition for condition in conditions if condition is not None]
 
 
-def exit_if(conditions: Sequence[Condition], facts: Sequence[Fact]) -> None:
-    """Ends the command with exit code 1 and one sentence per condition that holds or cannot be checked, if there are any."""
-    failures = [words for condition in conditions if (words := report.condition_words(condition, condition.check(facts)))]
+def failures_of(conditions: Sequence[Condition], facts: Sequence[Fact]) -> list[str]:
+    """One sentence per condition that holds or cannot be checked. Raises `BadInput` for a condition about something that there is not.
+
+    Called before anything is written: a misspelt condition must not leave a period in a history.
+    """
+    return [words for condition in conditions if (words := report.condition_words(condition, condition.check(facts)))]
+
+
+def exit_if(failures: Sequence[str]) -> None:
+    """Prints the failures and ends the command with exit code 1, if there are any."""
     for words in failures:
         err.print(Text.assemble(("failed: ", "bold red"), report.printable(words)), soft_wrap=True)
     if failures:
