@@ -17,7 +17,7 @@ from equipoise.cli.options import GroupNameOption, PdfOption, takes_options
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
-    from equipoise.measures import Monitoring
+    from equipoise.measures import Fact, Monitoring
     from equipoise.repair import ScoreComparison
 
 ROLES = ("labels", "group", "reference", "patient", "id", "positive", "bins", "conflicts", "weight", "max_table_bytes")
@@ -99,9 +99,7 @@ def compare(
     group_names = group_names_of(group_name)
     with notes():
         result = _compare(files, inputs, how)
-    over_time = isinstance(result, measures.Monitoring)
-    facts = measures.monitoring_facts if over_time else repair.score_comparison_facts
-    failures = failures_of(conditions, facts(result)) if conditions else []  # type: ignore[operator]
+    failures = failures_of(conditions, _facts(result)) if conditions else []
     document = to_json(result.to_dict()) if save or as_json else ""
     if save:
         data.write_text(save, document + "\n")
@@ -111,9 +109,16 @@ def compare(
     if as_json:
         print(document)
     else:
-        out.print(report.monitoring_view(result, verbose) if over_time else report.contrast_view(result, verbose))  # type: ignore[arg-type]
+        view = report.monitoring_view if isinstance(result, measures.Monitoring) else report.contrast_view
+        out.print(view(result, verbose))
         say_places({"result": save, "report": page, "PDF": pdf})
     exit_if(failures)
+
+
+def _facts(result: ScoreComparison | Monitoring) -> list[Fact]:
+    if isinstance(result, measures.Monitoring):
+        return measures.monitoring_facts(result)
+    return repair.score_comparison_facts(result)
 
 
 def _compare(files: list[Path], inputs: Inputs, how: CompareOptions) -> ScoreComparison | Monitoring:
