@@ -109,8 +109,8 @@ def compare(
     if as_json:
         print(document)
     else:
-        view = report.monitoring_view if isinstance(result, measures.Monitoring) else report.contrast_view
-        out.print(view(result, verbose))
+        over_time = isinstance(result, measures.Monitoring)
+        out.print(report.monitoring_view(result, verbose) if over_time else report.contrast_view(result, verbose))  # type: ignore[arg-type]
         say_places({"result": save, "report": page, "PDF": pdf})
     exit_if(failures)
 
