@@ -4,8 +4,11 @@ A rate is a ratio of two sums over patients, so its variance between patients (c
 moments of the sums. Its effective sample size follows: the number of independent rows that would estimate the rate as precisely.
 
 If some patients have many more rows than others, or much larger sample weights, that variance rests on these few. Its degrees of freedom
-and its finite-sample factor therefore use the effective number of patients in the denominator (Kish 1965), (sum of n)^2 / sum of n^2 with n
-the weight of a patient's rows; it is the number of patients if they have equally many rows.
+are therefore K - 1, with K the effective number of patients in the denominator (Kish 1965): (sum of n)^2 / sum of n^2, with n the weight of
+a patient's rows. K is the number of patients U if they have equally many rows. The finite-sample factor corrects the bias of residuals from
+an estimated rate: with weights w = n / sum of n and strongly correlated rows of a patient, their squares are too small by the factor
+1 + sum w^2 - 2 sum w^3 / sum w^2. That is 1 - 1 / K for equal n; in general, the last sum is taken from a gamma distribution of n with the
+observed variance. With one row per patient and unequal weights, the effective sample size is K at most.
 """
 
 from collections.abc import Mapping, Sequence
@@ -136,7 +139,7 @@ class Moments:
         """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN if a denominator has one patient."""
         top, bottom = self._sides
         slope = ratio(top - self._values[..., None] * bottom, (self.total @ bottom.T)[..., None])  # (groups, ratios, columns)
-        few = np.sqrt(ratio(self._clusters, np.maximum(self._clusters - 1, 0.0)))
+        few = np.sqrt(self._finite)
         covariances: FloatArray = (slope @ self.second @ slope.swapaxes(-1, -2)) * few[..., None] * few[..., None, :]
         return covariances
 
@@ -152,13 +155,25 @@ class Moments:
         return np.where(self._kish < self.units * (1 - 1e-9), self._kish, self.units)
 
     @cached_property
+    def _finite(self) -> FloatArray:
+        """The finite-sample factors of the variances of all ratios (groups, ratios); NaN for one patient."""
+        clusters, unequal = self._clusters, self._clusters < self.units
+        factor = ratio(clusters, np.maximum(clusters - 1, 0.0))
+        if unequal.any():
+            third = np.fmin(ratio(2 - ratio(clusters, self.units), clusters), ratio(np.ones_like(clusters), np.sqrt(clusters)))
+            factor = np.where(unequal, ratio(np.ones_like(clusters), 1 + ratio(np.ones_like(clusters), clusters) - 2 * third), factor)
+        return factor
+
+    @cached_property
     def _sizes(self) -> FloatArray:
         """The effective sample sizes of all ratios (groups, ratios)."""
         variance = np.nan_to_num(np.diagonal(self._covariances, axis1=-2, axis2=-1))
         unclustered = np.nan_to_num(ratio(np.nan_to_num(self._either - self._values**2), np.maximum(self.rows - 1, 0.0)))
         spread = (unclustered > 0) & (variance > 0)
         effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
-        return np.where(spread, self.rows / effect, np.minimum(self._kish, self.rows))
+        size = np.where(spread, self.rows / effect, np.minimum(self._kish, self.rows))
+        weighted = (self.rows <= self.units + 1e-9) & (self._clusters < self.units)  # one row per patient, unequal weights
+        return np.where(weighted, np.minimum(size, self._clusters), size)
 
     @cached_property
     def _degrees(self) -> FloatArray:
