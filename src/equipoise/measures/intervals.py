@@ -268,11 +268,11 @@ def auroc_design_effect(
 ) -> FloatArray:
     """By how much the numbers of positives m and negatives n are divided for `auroc_interval`, at least 1.
 
-    `between` is the observed variance between patients, `unclustered` that of independent rows. The second is also compared with the
+    `between` is the observed variance between patients. It is compared with that of independent rows, `unclustered`, and with the
     variance at the value that `auroc_interval` assumes.
 
     >>> [float(auroc_design_effect(0.9, between, 1e-3, 50, 1000).round(2)) for between in (5e-4, 1e-3, 2e-3)]
-    [1.0, 1.24, 2.47]
+    [1.0, 1.87, 3.74]
     """
     area, variance, rows, positives, negatives = (np.asarray(x, dtype=np.float64) for x in (value, between, unclustered, m, n))
     with np.errstate(invalid="ignore", divide="ignore"):

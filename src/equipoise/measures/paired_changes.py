@@ -189,8 +189,9 @@ def _ratio_change(both: Moments, name: str) -> SignedSum:
 def _f1_change(both: Moments, level: float) -> Estimate:
     """The change of F1 = 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation."""
     change = _ratio_change(both, "jaccard")
-    ends = change.value, *wilson(change.value, fewer_clusters(change.size, change.degrees, level), level)
-    value, low, high = combined(change.signs, *(2 * end / (1 + end) for end in ends), change.correlation)
+    limits = wilson(change.value, fewer_clusters(change.size, change.degrees, level), level)
+    f1, below, above = (2 * jaccard / (1 + jaccard) for jaccard in (change.value, *limits))
+    value, low, high = combined(change.signs, f1, below, above, change.correlation)
     return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
 
