@@ -349,5 +349,6 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     lengths = [float(np.sqrt((influence**2).sum())) for influence in influences]
     shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     correlation = np.array([[1.0, shared], [shared, 1.0]])
-    value, low, high = combined([-1.0, 1.0], *(np.array(ends) for ends in zip(*limits, strict=True)), correlation)
+    areas, below, above = np.array(limits).T
+    value, low, high = combined([-1.0, 1.0], areas, below, above, correlation)
     return before, after, float(value), float(low), float(high)
