@@ -55,6 +55,8 @@ class Design:
     correlation: float = 0.0
     positives: float = 0.0  # in all groups together, instead of the prevalence, which then depends on the rows
     in_group: tuple[float, ...] = ()  # rows per patient of each group, where groups differ; patients then have rows of both labels
+    spread: float = 0.0  # standard deviation of the logarithm of the rows per patient, where these are lognormal
+    heavy: tuple[float, float] = (0.0, 1.0)  # share of rows with a larger sample weight, and that weight
 
     @property
     def mix(self) -> FloatArray:
@@ -86,6 +88,8 @@ DESIGNS = (
         0.0,
         (2.0, 10.0, 10.0),
     ),
+    Design("no gap, unequal rows per patient", (0.6, 0.4), (0.4,) * 2, (0.8,) * 2, (0.15,) * 2, (1000,), 4.0, 0.5, spread=1.2),
+    Design("no gap, weights", (0.6, 0.4), (0.4,) * 2, (0.8,) * 2, (0.15,) * 2, (600,), heavy=(0.1, 20.0)),
     Design("no gap, prevalence 50 % and 5 %", (0.5, 0.5), (0.5, 0.05), (0.8, 0.8), (0.15, 0.15), (400,)),
 )
 
@@ -101,11 +105,12 @@ class Sample:
     before: FloatArray
     network: FloatArray  # decisions after the repair of a network
     threshold: FloatArray  # after a threshold was moved
+    weight: FloatArray | None = None
 
     def scores(self, groups: int) -> Scores:
         """What an audit sees of them."""
         ids = self.unit.astype(str).astype(object)
-        return Scores(self.y, self.score, (Attribute("group", NAMES[:groups], self.group),), ids, ids, "simulated")
+        return Scores(self.y, self.score, (Attribute("group", NAMES[:groups], self.group),), ids, ids, "simulated", self.weight)
 
 
 NAMES = tuple("abcdef")
@@ -138,7 +143,12 @@ class World:
         design = self.design
         count = round(rows / design.per_patient)
         group = rng.choice(len(design.share), count, p=design.share)
-        size = 1 + rng.poisson(np.asarray(design.in_group or (design.per_patient,) * len(design.share))[group] - 1)
+        if design.spread:
+            size = np.maximum(1, rng.lognormal(log(design.per_patient) - design.spread**2 / 2, design.spread, count).round()).astype(
+                np.int64
+            )
+        else:
+            size = 1 + rng.poisson(np.asarray(design.in_group or (design.per_patient,) * len(design.share))[group] - 1)
         unit = np.repeat(np.arange(count), size)
         chance = rng.random(len(unit)) if design.in_group else rng.random(count)[unit]
         y = (chance < np.asarray(design.prevalence)[group][unit]).astype(np.int64)
@@ -147,7 +157,9 @@ class World:
         before = (x >= 0).astype(np.float64)
         other = rng.standard_normal(len(unit))
         network, threshold = ((x + noise * other >= np.where(group[unit] > 0, -MOVED, 0.0)).astype(np.float64) for noise in NOISE.values())
-        return Sample(y, self.score(x), group[unit], unit, before, network, threshold)
+        share, heavy = design.heavy
+        weight = np.where(rng.random(len(unit)) < share, heavy, 1.0) if share else None
+        return Sample(y, self.score(x), group[unit], unit, before, network, threshold, weight)
 
     def decisions(self, sample: "Sample", rng: np.random.Generator) -> FloatArray:
         """Other decisions on the patients of a sample, with their labels and groups."""
@@ -249,12 +261,14 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
         np.concatenate([groups * k + sample.group for k, sample in enumerate(samples)]),
         np.concatenate([start + sample.unit for start, sample in zip(starts, samples, strict=False)]),
         *(np.concatenate([getattr(sample, name) for sample in samples]) for name in ("before", *NOISE)),
+        np.concatenate([sample.weight for sample in samples if sample.weight is not None]) if world.design.heavy[0] else None,
     )
     many = groups * len(samples)
     attribute = Attribute("group", tuple(map(str, range(many))), whole.group)
-    scores = Scores(whole.y, whole.score, (attribute,), whole.unit.astype(object), whole.unit.astype(object), "simulated")
+    ids = whole.unit.astype(object)
+    scores = Scores(whole.y, whole.score, (attribute,), ids, ids, "simulated", whole.weight)
     settings = Settings(thresholds=THRESHOLDS)
-    sums = moments_of(whole.before, whole.y, whole.group, many, whole.unit)
+    sums = moments_of(whole.before, whole.y, whole.group, many, whole.unit, whole.weight)
     for name in RATES:
         low, high = sums.interval(name)
         events = _events(sums, name, world)
@@ -370,6 +384,8 @@ TESTED = {  # designs and rows of which whole audits are made
     "no gap": (300,),
     "no gap, clustered": (1000,),
     "no gap, 2 and 10 rows per patient": (1000,),
+    "no gap, unequal rows per patient": (1000,),
+    "no gap, weights": (600,),
     "no gap, prevalence 50 % and 5 %": (400,),
     "rare": (1000,),
 }
@@ -383,7 +399,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
     The power is stated for these cells, so patients, labels and groups stay as they are.
     """
     groups, signed = len(world.design.share), coefficients(measure)
-    sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit)
+    sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit, sample.weight)
     if min(sums.patients(name)[:2].min() for name in signed) < Settings().min_patients:
         return
     gap = float(detectable_gaps(sums, [signed], 0.95)[0, 0])
@@ -393,7 +409,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
         if moved is None:
             continue
         drawn = World(moved).decisions(sample, np.random.default_rng([seed, len(sample.y), sign + 1, *measure.encode()]))
-        _, low, high = moments_of(drawn, sample.y, sample.group, groups, sample.unit).gaps(signed)
+        _, low, high = moments_of(drawn, sample.y, sample.group, groups, sample.unit, sample.weight).gaps(signed)
         yield f"shown {way} {measure}", float(low[0] > 0 or high[0] < 0)
 
 

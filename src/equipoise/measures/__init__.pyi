@@ -103,6 +103,7 @@ from .paired_changes import compare_with_baseline as compare_with_baseline
 from .paired_changes import paired as paired
 from .paired_changes import pooled_gaps as pooled_gaps
 from .performance import AT_THRESHOLD as AT_THRESHOLD
+from .performance import RankedRows as RankedRows
 from .performance import Ranking as Ranking
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values

@@ -59,20 +59,26 @@ class Clusters:
         return several
 
     def degrees(self, contributions: FloatArray) -> FloatArray:
-        """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite), at most patients - 1.
+        """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite).
 
-        If every patient has one row, they are patients - 1.
+        They are at most the effective number of patients, given their rows, minus 1. If every patient has one row, they are patients - 1.
 
         >>> four = Clusters.of(np.zeros(8, int), 1, np.arange(8) // 2)
         >>> four.degrees(np.array([1.0, -1.0, 1.0, -1.0])).tolist(), four.degrees(np.array([9.0, -1.0, 1.0, -1.0])).round(1).tolist()
         ([3.0], [2.9])
         """
-        most = np.maximum(self.patients() - 1, 1.0)
+        most = np.maximum(self.effective_patients() - 1, 1.0)
         if self.place is None:
             return most
         second, fourth = (sums_at(self.group, contributions**k, self.groups) for k in (2, 4))
         spread = fourth - ratio(second**2, self.patients())
         return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
+
+    def effective_patients(self) -> FloatArray:
+        """The effective number of patients given their numbers of rows (groups,), after Kish; all of them if these are equal."""
+        if self.place is None:
+            return self.patients()
+        return np.nan_to_num(ratio(self.sum(1.0) ** 2, self.squares(np.ones(len(self.rows)))))
 
     def effective(self, weight: FloatArray) -> FloatArray:
         """The effective number of rows given their weights (groups,), after Kish; all rows if the weights are equal."""

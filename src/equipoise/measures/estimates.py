@@ -1,6 +1,6 @@
 """Estimates with intervals: every rate of every group, every gap, every performance measure. The unit of sampling is the patient."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -62,7 +62,7 @@ class Estimate:
     simultaneous_high: float = float("nan")
     clear: bool = False  # whether the adjusted p-value makes the gap a finding
     patients: int = 0  # in the smaller of the two groups compared
-    few: bool = False  # fewer than 30 patients in one of them
+    few: bool = False  # fewer than 30 patients in one of them; effective patients, if their rows or weights are unequal
 
     @classmethod
     def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
@@ -168,12 +168,13 @@ def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits
     few: list[list[str]] = [[] for _ in attribute.levels]
     for name, rate in rates.items():
         usable = (rate.patients >= settings.min_patients) & ~np.isnan(rate.value)
+        effective = _effective_patients(sums, ("tpr", "fpr") if name == "auroc" else (MIRRORED.get(name, name),))
         for end, values in (("", rate.value), ("_low", rate.low), ("_high", rate.high)):
             columns[f"{name}{end}"] = np.where(usable, values, np.nan)
         for k in range(len(attribute.levels)):
             if not usable[k]:
                 insufficient[k].append(name)
-            elif rate.patients[k] < FEW:
+            elif effective[k] < FEW:
                 few[k].append(name)
     columns["few"] = [", ".join(names) for names in few]
     columns["note"] = [
@@ -206,6 +207,7 @@ def _gap_rows(
     signed = coefficients(gap)
     point, low, high = sums.gaps(signed, settings.level)
     counts, patients = _patients(sums, signed)
+    effective = _effective_patients(sums, signed)
     usable = patients >= settings.min_patients
     labels = " and ".join("positives" if label else "negatives" for label in labels_needed(gap))
     if is_quotient(gap):
@@ -218,7 +220,7 @@ def _gap_rows(
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {counted} in {', '.join(map(repr, small))}" if small else ""
         numbers = [float(x[k]) if usable[k] else np.nan for x in (point, low, high)]
         tests = (np.nan, np.nan, np.nan, np.nan, False)  # computed later, over all attributes and labels together
-        few = bool(usable[k] and patients[k] < FEW)
+        few = bool(usable[k] and min(effective[k + 1], effective[0]) < FEW)
         power = float(detectable[k]) if usable[k] else np.nan
         rows.append((gap, attribute.name, level, attribute.reference, *numbers, *tests, power, int(patients[k]), few, note))
     return rows
@@ -228,6 +230,12 @@ def _patients(sums: Moments, signed: Mapping[str, float]) -> tuple[FloatArray, F
     """The patients of each group that a gap rests on (groups,), and the smaller number of each group and the reference (groups - 1,)."""
     counts = np.min([sums.patients(name) for name in signed], axis=0)
     return counts, np.minimum(counts[1:], counts[0])
+
+
+def _effective_patients(sums: Moments, names: Iterable[str]) -> FloatArray:
+    """The effective number of patients of each group that ratios rest on (groups,): the smallest of theirs."""
+    smallest: FloatArray = np.min([sums.effective_patients(name) for name in names], axis=0)
+    return smallest
 
 
 def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray) -> pd.DataFrame:
@@ -279,7 +287,9 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Set
     value, low, high = sums.gaps(signed, settings.level)
     _, patients = _patients(sums, signed)
     known = (patients >= settings.min_patients) & ~np.isnan(value)
-    levels = _simultaneous_levels(sums, measure, known, patients < FEW, 1 - (1 - settings.level) / labels)
+    effective = _effective_patients(sums, signed)
+    few = np.minimum(effective[1:], effective[0]) < FEW
+    levels = _simultaneous_levels(sums, measure, known, few, 1 - (1 - settings.level) / labels)
     limits = {level: sums.gaps(signed, level)[1:] for level in np.unique(levels[known]).tolist()}
     estimates = []
     for k, group in enumerate(attribute.others):
@@ -290,7 +300,7 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Set
                 float(value[k]),
                 float(low[k]),
                 float(high[k]),
-                few=bool(patients[k] < FEW),
+                few=bool(few[k]),
                 simultaneous_low=float(lower[k]),
                 simultaneous_high=float(upper[k]),
             )

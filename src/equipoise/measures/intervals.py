@@ -7,7 +7,7 @@ effective sample size, so that correlated rows of one patient are not counted as
 - a proportion: Wilson 1927, with the limits of Brown, Cai and DasGupta 2001 (Stat Sci 16:101) next to 0 and 1
 - a signed sum of proportions, such as a gap: square-and-add, Newcombe 1998 (Stat Med 17:873), with correlations as in Zou and Donner 2008
 - the difference of two proportions of the same patients: Tango 1998 (Stat Med 17:891)
-- AUROC: Newcombe 2006 (Stat Med 25:559), method 5
+- AUROC: Newcombe 2006 (Stat Med 25:559), method 5, with the numbers of rows reduced if the observed variance is larger
 """
 
 from collections.abc import Callable
@@ -249,12 +249,36 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
     z = quantile(level)
 
     def outside(t: FloatArray) -> npt.NDArray[np.bool_]:
-        spread = t * (1 - t) * (1 + mean * (1 - t) / (2 - t) + mean * t / (1 + t)) / pairs
+        spread = _auroc_spread(t, mean) / pairs
         beyond: npt.NDArray[np.bool_] = (t - a) ** 2 > z * z * spread
         return beyond
 
     ends = [np.where(a == end, end, halved(outside, a, np.full(a.shape, end), HALVINGS)[0]) for end in (0.0, 1.0)]
     return np.where(known, ends[0], np.nan), np.where(known, ends[1], np.nan)
+
+
+def _auroc_spread(t: FloatArray, mean: FloatArray) -> FloatArray:
+    """The variance of an AUROC of t times the number of pairs; `mean` is the mean number of rows of a label, minus 1."""
+    spread: FloatArray = t * (1 - t) * (1 + mean * (1 - t) / (2 - t) + mean * t / (1 + t))
+    return spread
+
+
+def auroc_design_effect(
+    value: npt.ArrayLike, between: npt.ArrayLike, unclustered: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike
+) -> FloatArray:
+    """By how much the numbers of positives m and negatives n are divided for `auroc_interval`, at least 1.
+
+    `between` is the observed variance between patients. It is compared with that of independent rows, `unclustered`, and with the
+    variance at the value that `auroc_interval` assumes.
+
+    >>> [float(auroc_design_effect(0.9, between, 1e-3, 50, 1000).round(2)) for between in (5e-4, 1e-3, 2e-3)]
+    [1.0, 1.87, 3.74]
+    """
+    area, variance, rows, positives, negatives = (np.asarray(x, dtype=np.float64) for x in (value, between, unclustered, m, n))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        model = _auroc_spread(area, np.maximum((positives + negatives) / 2 - 1, 0.0)) / (positives * negatives)
+        effect: FloatArray = np.fmax(variance / np.fmin(rows, model), 1.0)
+    return np.where(np.isfinite(effect), effect, 1.0)
 
 
 def detectable_gap(

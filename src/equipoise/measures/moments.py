@@ -2,6 +2,13 @@
 
 A rate is a ratio of two sums over patients, so its variance between patients (cluster-robust, linearised) is a quadratic form in the second
 moments of the sums. Its effective sample size follows: the number of independent rows that would estimate the rate as precisely.
+
+If some patients have many more rows than others, or much larger sample weights, that variance rests on these few. Its degrees of freedom
+are therefore K - 1, with K the effective number of patients in the denominator (Kish 1965): (sum of n)^2 / sum of n^2, with n the weight of
+a patient's rows. K is the number of patients U if they have equally many rows. The finite-sample factor corrects the bias of residuals from
+an estimated rate: with weights w = n / sum of n and strongly correlated rows of a patient, their squares are too small by the factor
+1 + sum w^2 - 2 sum w^3 / sum w^2. That is 1 - 1 / K for equal n; in general, the last sum is taken from a gamma distribution of n with the
+observed variance. With one row per patient and unequal weights, the effective sample size is K at most.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +57,11 @@ CHANGES: Columns = {  # columns: n0, n1, and positive decisions gained and lost 
     "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # share of rows that are right now and were wrong before
     "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),  # share of rows that are wrong now and were right before
 }
-Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
+BOTH: Columns = {  # columns: n0, n1, and the sums of decisions by label, before and after: s0, s1, s0', s1'
+    f"{name}_{when}": Ratio(*(side[:2] + ((*side[2:], 0, 0) if when == "before" else (0, 0, *side[2:])) for side in DECISIONS[name][:2]))
+    for name in ("ppv", "npv", "jaccard")
+    for when in ("before", "after")
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +139,46 @@ class Moments:
         """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN if a denominator has one patient."""
         top, bottom = self._sides
         slope = ratio(top - self._values[..., None] * bottom, (self.total @ bottom.T)[..., None])  # (groups, ratios, columns)
-        few = np.sqrt(ratio(self.units, np.maximum(self.units - 1, 0.0)))
+        few = np.sqrt(self._finite)
         covariances: FloatArray = (slope @ self.second @ slope.swapaxes(-1, -2)) * few[..., None] * few[..., None, :]
         return covariances
 
     @cached_property
+    def _kish(self) -> FloatArray:
+        """(sum of n)^2 / sum of n^2 over the patients' denominators n of all ratios (groups, ratios)."""
+        bottom = self._sides[1]
+        return ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
+
+    @cached_property
+    def _clusters(self) -> FloatArray:
+        """The effective numbers of patients in all denominators (groups, ratios): all of them, unless rows or weights are unequal."""
+        return np.where(self._kish < self.units * (1 - 1e-9), self._kish, self.units)
+
+    @cached_property
+    def _finite(self) -> FloatArray:
+        """The finite-sample factors of the variances of all ratios (groups, ratios); NaN for one patient."""
+        clusters, unequal = self._clusters, self._clusters < self.units
+        factor = ratio(clusters, np.maximum(clusters - 1, 0.0))
+        if unequal.any():
+            third = np.fmin(ratio(2 - ratio(clusters, self.units), clusters), ratio(np.ones_like(clusters), np.sqrt(clusters)))
+            factor = np.where(unequal, ratio(np.ones_like(clusters), 1 + ratio(np.ones_like(clusters), clusters) - 2 * third), factor)
+        return factor
+
+    @cached_property
     def _sizes(self) -> FloatArray:
         """The effective sample sizes of all ratios (groups, ratios)."""
-        bottom = self._sides[1]
-        clusters = ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
         variance = np.nan_to_num(np.diagonal(self._covariances, axis1=-2, axis2=-1))
         unclustered = np.nan_to_num(ratio(np.nan_to_num(self._either - self._values**2), np.maximum(self.rows - 1, 0.0)))
         spread = (unclustered > 0) & (variance > 0)
         effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
-        return np.where(spread, self.rows / effect, np.minimum(clusters, self.rows))
+        size = np.where(spread, self.rows / effect, np.minimum(self._kish, self.rows))
+        weighted = (self.rows <= self.units + 1e-9) & (self._clusters < self.units)  # one row per patient, unequal weights
+        return np.where(weighted, np.minimum(size, self._clusters), size)
 
     @cached_property
     def _degrees(self) -> FloatArray:
-        return np.where(self.rows > self.units + 1e-9, np.maximum(self.units - 1, 1.0), np.inf)
+        single = (self.rows <= self.units + 1e-9) & ~(self._clusters < self.units)
+        return np.where(single, np.inf, np.maximum(self._clusters - 1, 1.0))
 
     def value(self, name: str) -> FloatArray:
         """The ratio of each group (groups,); NaN if the denominator is empty."""
@@ -158,6 +191,14 @@ class Moments:
     def patients(self, name: str) -> FloatArray:
         """The number of patients in the denominator of a ratio (groups,)."""
         return self._column(self.units, name)
+
+    def effective_patients(self, name: str) -> FloatArray:
+        """The effective number of patients in the denominator of a ratio (groups,): fewer if some have more rows or larger weights.
+
+        >>> moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1])).effective_patients("tpr").round(2).tolist()
+        [1.8]
+        """
+        return self._column(self._clusters, name)
 
     def _column(self, values: FloatArray, name: str) -> FloatArray:
         column: FloatArray = values[:, self._place(name)]
@@ -185,7 +226,7 @@ class Moments:
         return self._column(self._sizes, name)
 
     def degrees(self, name: str) -> FloatArray:
-        """Degrees of freedom of the variance (groups,): patients - 1, or infinite if each patient has one row."""
+        """Degrees of freedom of the variance (groups,): effective patients - 1, or infinite if each has one row of the same weight."""
         return self._column(self._degrees, name)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -196,11 +237,11 @@ class Moments:
             return wilson(value, size, level)
         return tango((either + value) / 2, (either - value) / 2, size, level)
 
-    def sums(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def sums(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of each group with its limits (groups,)."""
         return self.signed(coefficients).limits(level)
 
-    def gaps(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def gaps(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of every group but the first, minus that of the first, with its limits (groups - 1,).
 
         Groups are treated as independent. If patients have rows in several groups, gaps vary less than that and the interval is
@@ -209,7 +250,7 @@ class Moments:
         signed = self.signed(coefficients)
         return signed[1:].minus(signed[:1]).limits(level)
 
-    def gap_p_values(self, coefficients: Signed) -> FloatArray:
+    def gap_p_values(self, coefficients: Mapping[str, float]) -> FloatArray:
         """The p-value of the gap of every group but the first (groups - 1,): one minus the level at which its interval ends at zero.
 
         >>> rows = moments_of(np.repeat([1, 0, 1, 0], [90, 10, 70, 30]), np.ones(200), np.arange(200) // 100, 2, np.arange(200))
@@ -220,14 +261,14 @@ class Moments:
         signed = self.signed(coefficients)
         return signed[1:].minus(signed[:1]).p_values()
 
-    def signed(self, coefficients: Signed) -> SignedSum:
+    def signed(self, coefficients: Mapping[str, float]) -> SignedSum:
         """A signed sum of ratios of each group (groups,), from which differences between groups can be made."""
         names = tuple(coefficients)
         places = [self._place(name) for name in names]
         value, size, degrees, either = (x[:, places] for x in (self._values, self._sizes, self._degrees, self._either))
         paired = all(self.ratios[name].either is not None for name in names)
-        signs = [np.broadcast_to(np.asarray(c, dtype=np.float64), len(self.total)) for c in coefficients.values()]
-        return SignedSum(np.stack(signs, axis=-1), value, size, degrees, self.correlation(names), either if paired else None)
+        signs = np.tile([float(c) for c in coefficients.values()], (len(self.total), 1))
+        return SignedSum(signs, value, size, degrees, self.correlation(names), either if paired else None)
 
     def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
         """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).
@@ -284,6 +325,22 @@ def moments_of_change(
     gained, lost = np.maximum(step, 0.0), np.maximum(-step, 0.0)
     columns = [label == 0, label == 1, *(np.where(label == k, side, 0.0) for side in (gained, lost) for k in (0, 1))]
     return _sum_columns(CHANGES, columns, codes, groups, units, weight)
+
+
+def moments_before_and_after(
+    before: npt.ArrayLike,
+    after: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: IntArray,
+    groups: int,
+    units: IntArray,
+    weight: npt.ArrayLike | None = None,
+) -> Moments:
+    """The moments of the predictive values and F1 (as `jaccard`) of two sets of decisions on the same rows, which are correlated."""
+    label = np.asarray(y, dtype=np.int64)
+    decisions = [np.asarray(f, dtype=np.float64) for f in (before, after)]
+    columns = [label == 0, label == 1, *(np.where(label == k, f, 0.0) for f in decisions for k in (0, 1))]
+    return _sum_columns(BOTH, columns, codes, groups, units, weight)
 
 
 def _sum_columns(

@@ -1,16 +1,26 @@
-"""Paired changes: the decisions of two classifiers on the same rows, before and after a repair, or of a simple model and a network."""
+"""Paired changes: the decisions of two classifiers on the same rows, before and after a repair, or of a simple model and a network.
 
-from dataclasses import dataclass
+The denominator of a rate is the same before and after, so its change is a share of decisions gained minus a share lost (Tango 1998). The
+denominators of predictive values and of F1 are themselves decisions. Their change is the difference of two correlated ratios of sums: with
+T true positives among S positive decisions, patient u has the influence (t'_u - PPV' s'_u) / S' - (t_u - PPV s_u) / S on the change of PPV.
+The limits of both ratios are combined with their correlation (Zou and Donner 2008), so they stay between -1 and 1 and are mirrored if the
+decisions are swapped. The variance of the change includes half a changed decision of each kind (a true and a false one gained, a true and
+a false one lost), after Agresti and Min 2005 (Stat Med 24:729): if no decision changed, those on other patients still might.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures.cells import Cells, FloatArray, ratio, tabulate
+from equipoise.measures.cells import Cells, FloatArray, IntArray, ratio, tabulate
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, coefficients
 from equipoise.measures.functional import gap_values, largest_gap, performance_values, predictive
-from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
-from equipoise.measures.moments import Moments, Signed, moments_of_change, moments_of_scores
+from equipoise.measures.gaps import MEASURES, QUOTIENTS, RATES, is_quotient, terms
+from equipoise.measures.intervals import combined, fewer_clusters, wilson
+from equipoise.measures.moments import Moments, moments_before_and_after, moments_of_change, moments_of_scores
 from equipoise.measures.signed_sums import SignedSum
 
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
@@ -62,6 +72,7 @@ class Paired:
     change: Moments  # of each group
     overall: Moments  # of all patients
     settings: Settings
+    decisions: tuple[FloatArray, FloatArray]  # on each row, before and after
 
     @property
     def attribute(self) -> Attribute:
@@ -92,12 +103,24 @@ class Paired:
         k = self.attribute.levels.index(group) if group in self.attribute.levels else 0
         if k not in self.usable(measure):
             return Estimate(np.nan, np.nan, np.nan)
-        value, low, high = self.change.gaps(self._coefficients(measure), self.settings.level)
+        signed = self.signed(measure)
+        value, low, high = signed[1:].minus(signed[:1]).limits(self.settings.level)
         return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
 
     def signed(self, measure: str) -> SignedSum:
         """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
-        return self.change.signed(self._coefficients(measure))
+        if is_quotient(measure):
+            return _ratio_change(self._predictive_values, MEASURES[measure].rate)
+        return self.change.signed(terms(measure))
+
+    @cached_property
+    def _predictive_values(self) -> Moments:
+        """The moments of each group's decisions before and after."""
+        return self._both(self.attribute.codes, len(self.attribute.levels))
+
+    def _both(self, codes: IntArray, groups: int) -> Moments:
+        scores = self.scores
+        return moments_before_and_after(*self.decisions, scores.y, codes, groups, units_of(scores.patients, len(scores)), scores.weight)
 
     def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
         """The rate, or sum of rates, that a measure compares, for each group (groups,), before and after."""
@@ -117,15 +140,11 @@ class Paired:
         counts: FloatArray = np.min([self.change.patients(rate) for rate in terms(measure) or ("selection",)], axis=0)
         return counts
 
-    def _coefficients(self, measure: str) -> Signed:
-        return _quotient_change(QUOTIENTS[measure], self.before, self.after) if is_quotient(measure) else terms(measure)
-
     def performance_change(self, name: str) -> Estimate:
         """The change of the performance over all patients."""
         if name == "f1":
-            signed: Signed = _f1_change(self.before, self.after)
-        else:
-            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
+            return _f1_change(self._both(np.zeros(len(self.scores), np.int64), 1), self.settings.level)
+        signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
         value, low, high = self.overall.sums(signed, self.settings.level)
         return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
@@ -150,23 +169,30 @@ class Paired:
         return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
 
 
-def _quotient_change(label: int, before: Cells, after: Cells) -> dict[str, FloatArray]:
-    """Coefficients for the change of each group's PPV (label 1) or NPV (label 0), from changes of true and false positives per row.
+def _ratio_change(both: Moments, name: str) -> SignedSum:
+    """The change of each group's PPV, NPV or Jaccard index: the ratio after minus the ratio before, with their correlation."""
+    names = f"{name}_after", f"{name}_before"
+    change = both.signed({names[0]: 1.0, names[1]: -1.0})
+    sd = np.sqrt(np.maximum(np.diagonal(both.covariance(names), axis1=-2, axis2=-1), 0.0))
+    added = np.zeros(len(sd))  # variance of half a changed decision of each kind, by one patient
+    for ratio_name in names:
+        value, patients = both.value(ratio_name), both.effective_patients(ratio_name)
+        of_true = np.ones_like(value) if name == "jaccard" else 1 - value  # influence on the numerator minus value times the denominator
+        added += np.nan_to_num(ratio((of_true**2 + value**2) / 2, patients**2))
+    r = change.correlation[:, 0, 1]
+    smaller = r - np.nan_to_num(ratio(added, 2 * sd[:, 0] * sd[:, 1]))
+    correlation = change.correlation.copy()
+    correlation[:, 0, 1] = correlation[:, 1, 0] = np.maximum(smaller, np.minimum(r, 0.0))
+    return replace(change, correlation=correlation)
 
-    With T true positives among S positive decisions, PPV' - PPV = (T' - T - PPV (S' - S)) / S'. NPV and F1 are analogous.
-    """
-    rows = after.n[:-1].sum(-1)
-    old, selected = predictive(label, before), after.s[:-1].sum(-1)
-    decided = selected if label else rows - selected
-    true, false = ((1 - old) * rows, -old * rows) if label else (old * rows, -(1 - old) * rows)
-    return {"true": ratio(true, decided), "false": ratio(false, decided)}
 
-
-def _f1_change(before: Cells, after: Cells) -> dict[str, FloatArray]:
-    """Coefficients for the change of F1 over all patients, from changes of true and false positives per row."""
-    rows, old = after.n.sum(), float(performance_values("f1", before))
-    decided = after.s.sum() + after.n[:, 1].sum()
-    return {"true": ratio(np.array([(2 - old) * rows]), decided), "false": ratio(np.array([-old * rows]), decided)}
+def _f1_change(both: Moments, level: float) -> Estimate:
+    """The change of F1 = 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation."""
+    change = _ratio_change(both, "jaccard")
+    limits = wilson(change.value, fewer_clusters(change.size, change.degrees, level), level)
+    f1, below, above = (2 * jaccard / (1 + jaccard) for jaccard in (change.value, *limits))
+    value, low, high = combined(change.signs, f1, below, above, change.correlation)
+    return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
 
 def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
@@ -177,7 +203,7 @@ def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings)
         moments_of_change(old, new, scores.y, codes, groups, units, scores.weight)
         for codes, groups in ((attribute.codes, len(attribute.levels)), (np.zeros(len(scores), np.int64), 1))
     )
-    return Paired(scores, before, after, change, overall, settings)
+    return Paired(scores, before, after, change, overall, settings, (old, new))
 
 
 def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: str, level: float) -> tuple[FloatArray, FloatArray]:

@@ -1,6 +1,11 @@
 """Performance measures that are not affine: F1, and AUROC and average precision with their intervals.
 
 Accuracy and balanced accuracy are affine (see `functional`).
+
+The interval of AUROC is Newcombe's, whose variance is that of a model in which both labels have similar spreads. It takes effective numbers
+of positives and negatives: both numbers divided by the larger of two design effects, at least 1: the variance between patients (DeLong's
+placements, summed by patient) relative to the same variance of independent rows, and relative to the variance of the model. The
+interval is thus never narrower than the observed variance implies, as it would be with unequal spreads and a rare label.
 """
 
 from dataclasses import dataclass
@@ -11,7 +16,7 @@ import numpy.typing as npt
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
-from equipoise.measures.intervals import Limits, auroc_interval, fewer_clusters, wilson
+from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 
 PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
 AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # those that depend on the decisions
@@ -130,28 +135,48 @@ class RankedRows:
         positive, negative = self._rows_by_patient
         return len(positive), len(negative)
 
-    def _effective_patients(self) -> tuple[float, float]:
-        """The effective number of patients with positive and with negative rows (Kish)."""
-        mass: list[FloatArray] = list(self._rows_by_patient)
-        if self.weight is not None:
-            mass = [
-                sums_at(self.units[side], self.weight[side], int(self.units.max()) + 1)
-                for side in (self.ranking.positive, self.ranking.negative)
-            ]
-        positive, negative = (float(each.sum() ** 2 / (each**2).sum()) for each in mass)
+    @cached_property
+    def _masses(self) -> tuple[FloatArray, FloatArray]:
+        """The weight of the positive rows of each patient, and that of the negative rows (patients,)."""
+        patients = int(self.units.max(initial=-1)) + 1
+        positive, negative = (
+            sums_at(self.units[side], 1.0 if self.weight is None else self.weight[side], patients)
+            for side in (self.ranking.positive, self.ranking.negative)
+        )
         return positive, negative
 
-    def _variance(self, influence: tuple[FloatArray, FloatArray]) -> float:
+    def _effective_patients(self) -> tuple[float, float]:
+        """The effective number of patients with positive and with negative rows (Kish)."""
+        positive, negative = (_kish(mass) for mass in self._masses)
+        return positive, negative
+
+    def variance(self, influence: tuple[FloatArray, FloatArray]) -> float:
         """The variance of a measure between patients, from the influence of each row."""
+        by_patient = self.by_patient(influence)
+        variance = float((by_patient**2).sum())
+        if self._single:
+            return variance
+        patients = _kish(self._masses[0] + self._masses[1])
+        return variance * (patients / (patients - 1) if patients > 1 else 1.0)
+
+    def by_patient(self, influence: tuple[FloatArray, FloatArray]) -> FloatArray:
+        """The sum of the influences of the rows of each patient (patients,)."""
         units = self.units[np.concatenate([self.ranking.positive, self.ranking.negative])]
-        sums, rows = np.bincount(units, np.concatenate(influence)), np.bincount(units)
-        patients = int((rows > 0).sum())
-        return float((sums**2).sum()) * (patients / (patients - 1) if 1 < patients < len(units) else 1.0)
+        return np.bincount(units, np.concatenate(influence)).astype(np.float64, copy=False)
+
+    @cached_property
+    def _single(self) -> bool:
+        """Whether all patients have one row, of equal weights."""
+        equal = self.weight is None or bool((self.weight == self.weight[:1]).all())
+        return equal and int((self._masses[0] + self._masses[1] > 0).sum()) == len(self.units)
 
     def _degrees(self) -> float:
-        """Degrees of freedom of the variance; infinite if no patient has more than one row of a label."""
+        """Degrees of freedom of the variance; infinite if no patient has more than one row of a label, and rows have equal weights."""
         rows, patients = (len(self.ranking.positive), len(self.ranking.negative)), self.patients()
-        return float("inf") if rows == patients else max(min(patients) - 1.0, 1.0)
+        effective = self._effective_patients()
+        if rows == patients and all(kish > n * (1 - 1e-9) for kish, n in zip(effective, patients, strict=True)):
+            return float("inf")
+        return max(min(effective) - 1.0, 1.0)
 
     def area(self, level: float) -> tuple[float, float, float]:
         """AUROC, and the effective numbers of positives and negatives for its interval."""
@@ -159,10 +184,13 @@ class RankedRows:
         if np.isnan(area):
             return area, np.nan, np.nan
         sizes = self._effective_patients()
-        unclustered = sum(float((side**2).sum()) for side in self.ranking.auroc_influence())
+        influence = self.ranking.auroc_influence()
+        unclustered = sum(float((side**2).sum()) for side in influence)
         if unclustered > 0 and 0 < area < 1:
-            effect = max(self._variance(self.ranking.auroc_influence(self.weight)) / unclustered, 1.0)
-            sizes = len(self.ranking.positive) / effect, len(self.ranking.negative) / effect
+            rows = len(self.ranking.positive), len(self.ranking.negative)
+            between = self.variance(influence if self.weight is None else self.ranking.auroc_influence(self.weight))
+            effect = float(auroc_design_effect(area, between, unclustered, *rows))
+            sizes = rows[0] / effect, rows[1] / effect
         positives, negatives = (float(fewer_clusters(size, self._degrees(), level)) for size in sizes)
         return area, positives, negatives
 
@@ -180,13 +208,18 @@ class RankedRows:
         """
         value = float(self.ranking.average_precision(self.weight))
         size = self._effective_patients()[0]
-        variance = self._variance(self.ranking.average_precision_influence(self.weight))
+        variance = self.variance(self.ranking.average_precision_influence(self.weight))
         if 0 < value < 1 and variance > 0:
             size = min(len(self.ranking.positive), value * (1 - value) / variance)
         size = float(fewer_clusters(size, self._degrees(), level))
         unbiased = np.fmin(value, self.ranking.average_precision_of_others(self.weight))
         low, high = wilson([unbiased, value], size, level)
         return value, float(low[0]), float(high[1])
+
+
+def _kish(mass: FloatArray) -> float:
+    """The effective number of patients whose rows have these weights (patients,)."""
+    return float(mass.sum() ** 2 / (mass**2).sum())
 
 
 def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> Limits:

@@ -13,7 +13,8 @@ in each.
 With one row per patient and hard decisions the distribution of one rate is hypergeometric, and the p-value exact. Otherwise groups are
 permuted at random, and p = (1 + number of draws with |g*| >= |g|) / (1 + draws). If patients have several rows or decisions are randomised,
 gaps are divided by their cluster-robust standard error, which keeps the level if groups differ in rows per patient (Chung and Romano 2013).
-With many patients in every cell that statistic is normal, and no draws are needed.
+With many patients in every cell (effective ones, see `moments`, if their rows or weights are unequal) that statistic is normal, and no
+draws are needed.
 
 That level is asymptotic. With few patients, many rows in one group and few in the other, levels of up to 0.28 instead of 0.05 were
 measured. A p-value of at most 0.2 from draws is therefore compared with that of the cluster-robust interval of the gap, and the larger one
@@ -42,7 +43,7 @@ MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps reached in 20 o
 NO_SIGN = 0.2  # p-values of intervals above this save the draws; p-values from draws below it are compared with that of the interval
 PER_COMPARISON = 100  # draws per comparison adjusted for, so that the smallest adjusted p-value is about 0.01
 MOST_WORK = 2_000_000  # further draws times kinds of patients
-MANY, MANY_EVENTS = 500, 50  # patients, and patients with and without an event, in every cell: the statistic is then normal
+MANY, MANY_EVENTS = 500, 50  # effective patients, and patients with and without an event, in every cell: the statistic is then normal
 BLOCK = 4_000_000  # numbers in one block of draws
 FAR = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
 NANOSECONDS = (90, 12_000, 35)  # measured cost of a draw: per kind of patient; for sampling patients one by one; per sampled patient
@@ -165,7 +166,8 @@ class _Table:
 
     def _many(self, side: slice) -> bool:
         n, s = self.n[side], self.s[side]
-        return bool((n > 0).sum(0).min() >= MANY and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS)
+        many = (n > 0).sum(0).min() >= MANY and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS
+        return bool(many and (n.max() <= 1 or ratio(n.sum(0) ** 2, (n**2).sum(0)).min() >= MANY))
 
 
 def hypergeometric_p(hits: int, rows: int, other_hits: int, other_rows: int) -> float:
@@ -320,7 +322,7 @@ def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> Fl
     top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
     signs = np.array(list(signed.values()))
     value, patients, rows = (
-        np.stack([getter(name) for name in names], axis=-1) for getter in (moments.value, moments.patients, moments.rows_of)
+        np.stack([getter(name) for name in names], axis=-1) for getter in (moments.value, moments.effective_patients, moments.rows_of)
     )
     with np.errstate(invalid="ignore"):
         large = np.logical_and.reduce((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)

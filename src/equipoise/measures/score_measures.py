@@ -130,10 +130,10 @@ def decision_curves(
     """One row per group and threshold; a group with too few patients has no net benefit."""
     clusters, w, y = rows.clusters, rows.weight, rows.y
     cuts = np.asarray(thresholds, dtype=np.float64)
-    total, patients = clusters.sum(w), clusters.patients()
+    total = clusters.sum(w)
     value, between = _proportions(rows, cuts)
     size = _effective_rows(rows, value, between)
-    degrees = np.where(clusters.several(), np.maximum(patients - 1, 1.0), np.inf)
+    degrees = np.where(clusters.several(), np.maximum(clusters.effective_patients() - 1, 1.0), np.inf)
     low, high = wilson(value, fewer_clusters(size, degrees[:, None], level), level)
     odds = cuts / (1 - cuts)
     a, b = value[..., 0], value[..., 1]

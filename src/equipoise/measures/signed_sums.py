@@ -39,7 +39,7 @@ class SignedSum:
     size: FloatArray  # (..., k): effective sample sizes
     degrees: FloatArray  # (..., k): degrees of freedom of the variances between patients
     correlation: FloatArray  # (..., k, k)
-    either: FloatArray | None = None  # (..., k): share of decisions gained or lost, if the ratios are changes on the same rows
+    either: FloatArray | None = None  # (..., k): share of decisions gained or lost, if a ratio is a change on the same rows; NaN elsewhere
 
     @classmethod
     def of(cls, signs: npt.ArrayLike, value: npt.ArrayLike, size: npt.ArrayLike) -> "SignedSum":
@@ -61,9 +61,12 @@ class SignedSum:
         k, m = self.value.shape[-1], other.value.shape[-1]
         correlation = np.zeros((*rows, k + m, k + m))
         correlation[..., :k, :k], correlation[..., k:, k:] = self.correlation, other.correlation
-        either = None if self.either is None or other.either is None else both(self.either, other.either)
+        either = None if self.either is None and other.either is None else both(self._either(), other._either())
         signs, value = both(self.signs, -other.signs), both(self.value, other.value)
         return SignedSum(signs, value, both(self.size, other.size), both(self.degrees, other.degrees), correlation, either)
+
+    def _either(self) -> FloatArray:
+        return np.full(self.value.shape, np.nan) if self.either is None else self.either
 
     @property
     def total(self) -> FloatArray:
@@ -83,11 +86,19 @@ class SignedSum:
         """The sums and their limits (...,), at one level or at one level per sum."""
         levels: float | FloatArray = level if isinstance(level, float) else np.asarray(level, dtype=np.float64)[..., None]
         sizes = fewer_clusters(self.size, self.degrees, levels)
-        if self.either is None:
-            low, high = wilson(self.value, sizes, levels)
-        else:
-            low, high = tango((self.either + self.value) / 2, (self.either - self.value) / 2, sizes, levels)
+        low, high = self._term_limits(sizes, levels)
         return combined(self.signs, self.value, low, high, self.correlation)
+
+    def _term_limits(self, sizes: FloatArray, levels: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The limits of each ratio (..., k): Tango's of a change on the same rows, Wilson's of a proportion."""
+        if self.either is None:
+            return wilson(self.value, sizes, levels)
+        low, high = tango((self.either + self.value) / 2, (self.either - self.value) / 2, sizes, levels)
+        proportion = np.isnan(self.either) & ~np.isnan(self.value)
+        if proportion.any():
+            ends = wilson(np.where(proportion, self.value, np.nan), sizes, levels)
+            low, high = (np.where(proportion, end, change) for end, change in zip(ends, (low, high), strict=True))
+        return low, high
 
     def p_values(self) -> FloatArray:
         """One minus the level at which the interval of each sum ends at zero (...,).
@@ -128,6 +139,6 @@ def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
         correlation[start : (start := start + len(each.value)), :k, :k] = each.correlation
     fills = {"signs": 0.0, "value": 0.0, "size": 1.0, "degrees": np.inf}
     terms = {name: np.concatenate([padded(getattr(each, name), fill) for each in sums]) for name, fill in fills.items()}
-    eithers = [each.either for each in sums if each.either is not None]
-    either = np.concatenate([padded(values, 0.0) for values in eithers]) if len(eithers) == len(sums) else None
+    changes = any(each.either is not None for each in sums)
+    either = np.concatenate([padded(each._either(), 0.0) for each in sums]) if changes else None
     return SignedSum(**terms, correlation=correlation, either=either)

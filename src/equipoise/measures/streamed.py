@@ -39,7 +39,7 @@ from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, performance_limits
-from equipoise.measures.intervals import Limits, auroc_interval, fewer_clusters, wilson
+from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.large_samples import BINS, SAMPLED, Binned, Losses, losses_of, score_bins, with_losses
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.no_finding import DERIVED, NO_FINDING, none_of_rows, require_several_labels
@@ -130,9 +130,12 @@ class _AttributeSums:
         exact = aurocs(self.sample, self.sample.attribute, self.units, level)
         complete = rows_by_group(self.sample.attribute) == moments.rows_of("selection_rate")
         value, clustered, unclustered = (each["auroc"][self.groups] for each in (binned.value, binned.variance, binned.unclustered))
-        patients = moments.patients("selection_rate")
-        effect = np.maximum(np.nan_to_num(ratio(clustered * ratio(patients, patients - 1), unclustered), nan=1.0), 1.0)
-        positives, negatives = (fewer_clusters(moments.rows_of(name) / effect, moments.degrees(name), level) for name in ("tpr", "fpr"))
+        patients, effective = moments.patients("selection_rate"), moments.effective_patients("selection_rate")
+        between = clustered * np.where(np.isinf(moments.degrees("selection_rate")), 1.0, ratio(effective, effective - 1))
+        rows = [moments.rows_of(name) for name in ("tpr", "fpr")]
+        effect = auroc_design_effect(value, between, unclustered, *rows)
+        degrees = np.minimum(moments.degrees("tpr"), moments.degrees("fpr"))
+        positives, negatives = (fewer_clusters(count / effect, degrees, level) for count in rows)
         approximate = Limits(value, *auroc_interval(value, positives, negatives, level), patients)
         return replace(exact.where(complete, approximate), patients=np.minimum(moments.patients("tpr"), moments.patients("fpr")))
 
@@ -147,7 +150,7 @@ class _AttributeSums:
             value, variance, unclustered = (float(each[name][0]) for each in (binned.value, binned.variance, binned.unclustered))
             positives, negatives = (float(moments.rows_of(rate)[0]) for rate in ("tpr", "fpr"))
             if name == "auroc":
-                effect = max(variance / unclustered, 1.0)
+                effect = float(auroc_design_effect(value, variance, unclustered, positives, negatives))
                 low, high = auroc_interval(value, positives / effect, negatives / effect, level)
                 note = f"from binned scores: off by at most {float(binned.bound[0]):.0e}"
             else:

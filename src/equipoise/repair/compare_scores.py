@@ -27,6 +27,7 @@ from equipoise.measures import (
     Fact,
     FloatArray,
     Gap,
+    RankedRows,
     Ranking,
     Settings,
     SignedSum,
@@ -38,7 +39,6 @@ from equipoise.measures import (
     concatenate_sums,
     gap_facts,
     paired,
-    quantile,
     records,
     sums_of,
     units_of,
@@ -335,16 +335,20 @@ def _paired_performance(
 
 
 def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, float, float, float, float]:
-    """AUROC of both scores on the same rows and its change (DeLong, DeLong and Clarke-Pearson 1988; by patient, Obuchowski 1997)."""
-    rankings = [Ranking(scores.score, scores.y) for scores in (first, second)]
-    areas = [float(ranking.auroc(first.weight)) for ranking in rankings]
-    if np.isnan(areas).any():
-        return (*areas, np.nan, np.nan, np.nan)  # type: ignore[return-value]
-    influence = np.zeros(len(first))
-    for sign, ranking in zip((-1.0, 1.0), rankings, strict=True):
-        for rows, part in zip((ranking.positive, ranking.negative), ranking.auroc_influence(first.weight), strict=True):
-            influence[rows] += sign * part
+    """AUROC of both scores on the same rows and its change, from the limits of each and their correlation (Zou and Donner 2008).
+
+    The correlation is that of the placements (DeLong, DeLong and Clarke-Pearson 1988), added up by patient (Obuchowski 1997). It is 0 if
+    one AUROC has no observed variance, as with perfect separation, which other patients need not show.
+    """
     units = units_of(first.patients, len(first))
-    half_width = quantile(level) * float(np.sqrt((np.bincount(units, influence) ** 2).sum()))
-    change = areas[1] - areas[0]
-    return areas[0], areas[1], change, max(change - half_width, -1.0), min(change + half_width, 1.0)
+    ranked = [RankedRows(Ranking(scores.score, scores.y), units, first.weight) for scores in (first, second)]
+    (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
+    if np.isnan([before, after]).any():
+        return before, after, np.nan, np.nan, np.nan
+    influences = [each.by_patient(each.ranking.auroc_influence(first.weight)) for each in ranked]
+    lengths = [float(np.sqrt((influence**2).sum())) for influence in influences]
+    shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
+    correlation = np.array([[1.0, shared], [shared, 1.0]])
+    areas, below, above = np.array(limits).T
+    value, low, high = combined([-1.0, 1.0], areas, below, above, correlation)
+    return before, after, float(value), float(low), float(high)
