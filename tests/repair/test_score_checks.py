@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from scipy.special import expit, logit
 from torch import nn
