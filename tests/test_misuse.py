@@ -17,6 +17,7 @@ SCORES = eq.Scores.from_frame(FRAME, score="p", **COLUMNS)
 COHORT = eq.Cohort.from_frame(FRAME, features=["x"], **COLUMNS)
 PARTS = eq.split(COHORT)
 NET = torch.nn.Linear(1, 1)
+RULE = eq.debias(SCORES, method="group-thresholds", selection="paper")
 DATASET = TensorDataset(torch.zeros(3, 1))
 
 WRONG = {  # a call: what the message must name
@@ -45,6 +46,10 @@ WRONG = {  # a call: what the message must name
     "a frame to choose a threshold": (lambda: eq.audit(SCORES, valid=FRAME), ["valid", "DataFrame"]),
     "a cohort to choose a threshold of scores": (lambda: eq.audit(SCORES, valid=COHORT), ["valid=eq.Scores.from_frame"]),
     "a word as threshold": (lambda: eq.audit(SCORES, threshold="best"), ["threshold", "'best'"]),
+    "a percentage as threshold": (lambda: eq.audit(SCORES, threshold=30), ["threshold", "between 0 and 1", "30"]),
+    "no number as threshold": (lambda: eq.audit(SCORES, threshold=float("nan")), ["threshold", "nan"]),
+    "audit a rule for scores on a cohort": (lambda: eq.audit(RULE, COHORT), ["Cohort", "eq.audit(result, scores)"]),
+    "audit a rule for scores alone": (lambda: eq.audit(RULE), ["eq.audit(result, scores)"]),
     "debias without rows": (lambda: eq.debias(NET), ["eq.debias(model, parts.valid)"]),
     "debias the wrong way round": (lambda: eq.debias(COHORT, NET), ["Cohort", "network comes first"]),
     "debias on a frame": (lambda: eq.debias(NET, FRAME), ["DataFrame", "eq.Cohort.from_frame"]),

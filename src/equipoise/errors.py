@@ -25,15 +25,20 @@ class BadInput(EquipoiseError, ValueError):
     2 problems in scores.csv:
     - no column 'sex'
     - score above 1
+
+    `advice` concerns all of the problems and is not counted as one of them. In `problems` it follows the last one, so that it is not lost
+    where they are listed with others.
     """
 
-    def __init__(self, *problems: str, source: str = "") -> None:
+    def __init__(self, *problems: str, source: str = "", advice: str = "") -> None:
         self.problems = problems
+        if advice and problems:
+            self.problems = (*problems[:-1], f"{problems[-1].rstrip('.')}. {advice}")
         where = f" in {source}" if source else ""
         if len(problems) == 1:
-            text = f"{source}: {problems[0]}" if source else problems[0]
+            text = f"{source}: {self.problems[0]}" if source else self.problems[0]
         else:
-            text = f"{len(problems)} problems{where}:\n" + "\n".join(f"- {p}" for p in problems)
+            text = "\n".join([f"{len(problems)} problems{where}:", *(f"- {p}" for p in problems), *([advice] if advice else [])])
         super().__init__(text)
 
 

@@ -44,7 +44,7 @@ def test_an_audit_is_a_table_that_names_the_gap_its_groups_and_the_decision(run)
 
 def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):
     write_csv("scores.csv")
-    code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--json")
+    code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--patient", "pid", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["schema_version"] == 5
@@ -73,7 +73,7 @@ def test_the_seed_determines_the_result(run):
 
 def test_figures_are_written_and_named(run, tmp_path):
     write_csv("scores.csv")
-    code, out, err = run("audit", "scores.csv", *SHORT, "--figures", "figures")
+    code, out, err = run("audit", "scores.csv", *SHORT, "--patient", "pid", "--figures", "figures")
     assert (code, err) == (0, "")
     assert says(out, "figures")
     expected = {f"{name}.{kind}" for name in ("rates", "gaps", "thresholds", "calibration", "decision-curves") for kind in ("png", "svg")}
@@ -181,7 +181,7 @@ def _process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_in_a_process_json_is_all_there_is_on_stdout(tmp_path):
     write_csv(tmp_path / "scores.csv")
-    ran = _process("audit", "scores.csv", *SHORT, "--json", folder=tmp_path)
+    ran = _process("audit", "scores.csv", *SHORT, "--patient", "pid", "--json", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "spd" in json.loads(ran.stdout)
 

@@ -277,7 +277,8 @@ def test_new_rows_are_binned_like_those_of_the_repair(repaired, run, monkeypatch
         {"id": ["00012", "12", "1e5", "NA"], "pid": ["007", "7", "07", "7.0"], "age": [59.9, 60, 20, 94], "a": 0.3, "b": 0.1, "c": 0.0}
     )
     found = run("apply", "repaired", "--model", "net.py:build", _write(str(tmp_path / name), new), "--json")
-    assert (found.code, found.err) == (0, "")
+    assert found.code == 0
+    assert [line for line in found.err.splitlines() if "the outcome of this repair" not in line] == []
     rows = json.loads(found.out)["decisions"]
     assert [(row["id"], row["pid"]) for row in rows] == list(zip(new["id"], new["pid"], strict=True))
     rule = json.loads((repaired / "repaired" / "rule.json").read_text())
@@ -377,4 +378,4 @@ def test_missing_and_duplicate_ids_are_reported(repaired, run, monkeypatch, tmp_
     code, out, err = run(*apply, _write(str(tmp_path / "new.csv"), new.drop(columns=["id", "pid"])))
     assert (code, out.splitlines()[0]) == (0, "row,score,decision")
     assert says(err, "'id'")
-    assert run(*apply, _write(str(tmp_path / "new.csv"), new.assign(id=["01", "1", "001"]))).err == ""
+    assert "'id'" not in run(*apply, _write(str(tmp_path / "new.csv"), new.assign(id=["01", "1", "001"]))).err

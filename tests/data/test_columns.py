@@ -160,3 +160,15 @@ def test_no_rows_and_no_group_are_errors():
 def test_long_values_are_shortened_in_messages():
     [problem] = _problems(_frame(y=["x" * 5000, "no", "no", "no"]))
     assert len(problem) < 500
+
+
+def test_the_columns_are_listed_once_for_all_missing_ones():
+    problems = _problems(_frame(), label="ill", group="Sex", patient="patients")
+    assert [problem.split("'")[1] for problem in problems] == ["ill", "Sex", "patients"]
+    assert sum("y, p, sex, pid, id" in problem for problem in problems) == 1
+    assert "Did you mean 'sex'?" in problems[1]
+
+
+def test_rows_without_a_label_are_counted_with_the_first_and_the_remedy():
+    [problem] = _problems(_frame(y=[0, 1, None, 1]))
+    assert says(problem, "'y'", 1, 4, "row 3", "leave those rows out")

@@ -124,3 +124,22 @@ def test_views_of_one_network_share_one_pass_and_keep_their_scores():
     assert calls == [30]
     for name, view in views.items():
         np.testing.assert_allclose(found[name].score, predict(view, cohort.labelled(name)).score, atol=1e-7)
+
+
+def test_labels_assigned_to_outputs_by_position_are_reported_once(caplog):
+    network, x, labels = nn.Linear(2, 2), torch.randn(8, 2), ["Atelectasis", "Effusion"]
+    for _ in range(2):
+        assert chosen_outputs(network, x, labels, "labels").columns == [0, 1]
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "order of the labels: 0 = Atelectasis, 1 = Effusion" in record.getMessage()
+
+
+@pytest.mark.parametrize("case", ["names of its own", "given", "classes"])
+def test_outputs_that_are_named_are_not_reported(caplog, case):
+    network, labels = nn.Linear(2, 2), ["Atelectasis", "Effusion"]
+    if case == "names of its own":
+        network.pathologies = labels[::-1]
+    given = {"Atelectasis": 1, "Effusion": 0} if case == "given" else None
+    chosen_outputs(network, torch.randn(8, 2), labels, "classes" if case == "classes" else "labels", given)
+    assert not caplog.records

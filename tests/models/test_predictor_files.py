@@ -7,6 +7,7 @@ import joblib
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -85,3 +86,10 @@ def test_objects_that_are_no_classifiers_are_refused(tmp_path):
         load_predictor(tmp_path / "model.joblib", trust_pickle=True)
     with pytest.raises(BadInput, match="no such file"):
         load_predictor(tmp_path / "nowhere.skops")
+
+
+def test_a_pipeline_with_an_imputer_needs_no_trust(tmp_path):
+    skops = pytest.importorskip("skops.io", reason="skops is not installed")
+    model = fitted(SimpleImputer(), StandardScaler())
+    skops.dump(model, tmp_path / "model.skops")
+    np.testing.assert_array_equal(load_predictor(tmp_path / "model.skops").scores(X), model.predict_proba(X)[:, 1])

@@ -183,3 +183,13 @@ def test_equal_logits_have_equal_scores_at_any_position():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 20
     assert torch.allclose(sigmoid(x), torch.sigmoid(x), rtol=1e-14, atol=0)
     assert sigmoid(torch.tensor(0.0)) == 0.5
+
+
+def test_two_classes_are_refused_with_the_right_formula():
+    cohort = Cohort.from_arrays(torch.randn(6, 3), [0, 1] * 3, ["F", "M"] * 3)
+    network = nn.Linear(3, 2)
+    with pytest.raises(BadInput) as error:
+        predict(network, cohort)
+    assert all(part in str(error.value) for part in ("raw[:, 1] - raw[:, 0]", "raw.softmax(1)[:, 1]", 'model.output = "probability"'))
+    raw = network(cohort.inputs).detach()
+    torch.testing.assert_close((raw[:, 1] - raw[:, 0]).sigmoid(), raw.softmax(1)[:, 1])  # the two ways agree

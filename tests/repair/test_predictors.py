@@ -1,6 +1,7 @@
 """Repairs of classifiers that are not networks: a rule on their scores, judged and compared as any other repair."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,10 @@ def test_a_rule_by_group(case):
     assert after < before
     scores = eq.Scores.of(parts.test, model.predict_proba(parts.test.source.frame)[:, 1])
     assert eq.audit(result, parts.test)["eod"].value == eq.audit(scores, rule=result.rule)["eod"].value
+    assert eq.audit(result, scores)["eod"].value == eq.audit(scores, rule=result.rule)["eod"].value
+    rule = eq.debias(eq.Scores.of(parts.valid, model.predict_proba(parts.valid.source.frame)[:, 1]), method="group-thresholds")
+    assert rule.model is None
+    assert eq.audit(rule, scores).to_dict() == eq.audit(scores, rule=rule.rule).to_dict()
 
 
 def test_bias_score_reads_the_raw_columns_and_no_group(case, blind):
@@ -50,6 +55,14 @@ def test_bias_score_reads_the_raw_columns_and_no_group(case, blind):
     assert not blind.rule.needs_group
     assert blind.rule.columns == ("marker", "ward")
     assert abs(eq.audit(blind, parts.test)["eod"].value) < abs(eq.audit(model, parts.test)["eod"].value)
+
+
+def test_bias_score_reads_only_columns_that_the_model_was_fitted_on(case):
+    model, parts = case
+    source = parts.valid.source
+    leaking = replace(parts.valid, source=replace(source, frame=source.frame.assign(sick01=parts.valid.y)))
+    result = eq.debias(model, leaking, method="bias-score", max_loss=0.1)
+    assert result.rule.columns == ("marker", "ward")
 
 
 def test_compared_with_the_original(case, blind, tmp_path):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from scipy.special import expit, logit
 from torch import nn
@@ -107,6 +108,20 @@ def test_another_preprocessing_is_found(folder, options, hint):
     known = dict(zip(pd.read_csv(folder / "local.csv")["image"], _known(folder, **options), strict=True))
     with pytest.raises(ScoresDiffer, match=facts(hint)):
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
+
+
+@pytest.mark.parametrize(
+    ("in_use", "left_out"),
+    [
+        ({"size": SIDE, "mean": (0.0,), "std": (1.0,)}, "--normalise unit"),
+        (RIGHT, "--resize 20 and --crop 16"),
+        ({"transform": lambda image: torch.full((1, SIDE, SIDE), image.getpixel((0, 0)) / 255)}, "--transform"),
+    ],
+)
+def test_options_in_use_that_must_be_left_out_are_named(folder, in_use, left_out):
+    known = dict(zip(pd.read_csv(folder / "local.csv")["image"], _known(folder, size=SIDE), strict=True))
+    with pytest.raises(ScoresDiffer, match=f"with --size 16 and without {left_out}\\."):
+        eq.check_scores(place["build"](), _cohort(folder, **in_use), known)
 
 
 def _scores(values) -> dict[str, float]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from equipoise.data import sha256
+from equipoise.data import Cohort, sha256
 from equipoise.errors import BadInput, Untrusted
 from equipoise.measures import Threshold
 from equipoise.methods import EqualisedOdds, GroupThresholds, RejectOption, rule_to_dict
@@ -337,3 +338,20 @@ def test_an_output_name_that_looks_like_a_number_is_rejected(folder: Path, name:
     (folder / "run.json").write_text(sealed(document))
     with pytest.raises(BadInput, match="output"):
         Bundle.load(folder, trust=True)
+
+
+@pytest.mark.parametrize("outcome", ["harm", "closed", "unclear"])
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_repair_that_did_harm_or_was_forced_is_reported_before_its_decisions(folder, caplog, outcome, forced):
+    audits = json.loads((folder / "audit.json").read_text())
+    (folder / "audit.json").write_text(json.dumps({**audits, "outcome": outcome, "forced": forced}))
+    bundles.seal(folder, {**bundles.run_of(folder), "outcome": outcome})
+    bundle = Bundle.load(folder, trust=True)
+    assert (bundle.outcome, bundle.forced) == (outcome, forced)
+    rows = pd.DataFrame({"pid": ["p", "p"], "a": [0.1, 0.2], "b": 0.0, "c": 0.0})
+    assert len(bundle.decide(rows)) == 2
+    assert len(bundle.decide(Cohort.from_arrays(torch.zeros(2, 3), [0, 1], ["F", "M"]))) == 2
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == 2 * ((outcome == "harm") + forced)
+    assert ("harm: do not use" in found[0]) == (outcome == "harm") if found else outcome != "harm"
+    assert sum("too few patients" in text for text in found) == 2 * forced

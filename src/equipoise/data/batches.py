@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pandas as pd
 
-from equipoise.data.columns import missing_column
+from equipoise.data.columns import missing_columns
 from equipoise.data.files import no_such_file
 from equipoise.data.table_files import arrow_values, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable
 from equipoise.errors import BadInput, raise_all
@@ -91,7 +91,7 @@ def _parquet_parts(file: Path, where: str, requested: Sequence[str], required: S
 
     with pq.ParquetFile(file) as opened:
         names = opened.schema_arrow.names
-        raise_all([missing_column(name, names) for name in required if name not in names], where)
+        raise_all(missing_columns([name for name in required if name not in names], names), where)
         stored = [name for name in requested if name in names]
         for part in opened.iter_batches(batch_size=ROWS, columns=stored, use_threads=False):
             if len(part):
@@ -110,7 +110,7 @@ def _csv_parts(
         raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
     dialect = csv_format(_open_unzipped(file), encoding, file)
     names = [name for name in dialect.names if name]
-    raise_all([missing_column(name, names) for name in required if name not in names], where)
+    raise_all(missing_columns([name for name in required if name not in names], names), where)
     stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
     with _open_unzipped(file) as stream:
         parts = pd.read_csv(stream, low_memory=False, usecols=stored, chunksize=ROWS, **dialect.options(text, words))

@@ -12,9 +12,18 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, missing_column, read_columns
+from equipoise.data.columns import (
+    Roles,
+    check_frame,
+    describe_rows,
+    feature_problems,
+    frame_from_arrays,
+    missing_columns,
+    read_columns,
+)
 from equipoise.data.image_files import find_files, is_view
 from equipoise.data.images import Decoding, Images
+from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.table import Encoder, Table
 from equipoise.data.table_files import as_parsed
 from equipoise.data.targets import UNKNOWN, read_target_array
@@ -110,6 +119,7 @@ class Cohort:
         except BadInput as error:
             raise BadInput(*error.problems, *problems, source=source) from None
         raise_all(problems, source)
+        warn_of_repeated_patients(frame, roles)
         return cls(Table(frame[chosen].reset_index(drop=True), scale=scale), name=name, **read.rows)
 
     @classmethod
@@ -197,6 +207,7 @@ class Cohort:
         with collecting(problems):
             files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
         raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
+        warn_of_repeated_patients(chosen, roles)
         images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
         whole = cls(Table(chosen[[]]), name=name, **read.rows)
         return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
@@ -253,7 +264,9 @@ class Cohort:
         check_frame("Cohort.from_dataset", frame)
         if label is None or group is None:
             raise BadInput("name the columns of the frame: label= and group=")
-        read = read_columns(frame, Roles(label, group, reference, patient, id, **columns), name if name != "dataset" else "")
+        roles = Roles(label, group, reference, patient, id, **columns)
+        read = read_columns(frame, roles, name if name != "dataset" else "")
+        warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
         whole = cls(Table(frame[[]].reset_index(drop=True)), name=name, **read.rows)
         check_order(loaded, None if id is None else list(whole.ids), whole.y if whole.targets is None else whole.targets)
@@ -335,7 +348,7 @@ def cohort_from_table(frame: pd.DataFrame, text: Collection[str], **columns: Any
 def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
     """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
     if view not in frame.columns:
-        raise BadInput(missing_column(view, list(map(str, frame.columns))), source=name)
+        raise BadInput(*missing_columns([view], list(map(str, frame.columns))), source=name)
     rows = np.flatnonzero(is_view(frame[view]))
     if len(frame) and not len(rows):
         values = ", ".join(map(str, frame[view].unique()[:6]))

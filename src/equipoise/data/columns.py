@@ -92,7 +92,7 @@ class Roles:
         """Problems that prevent reading a frame: columns missing, repeated, with two roles, or with several values per row."""
         names = (*self.labels, *self.groups, self.score, self.patient, self.id, self.weight)
         counts = {name: list(frame.columns).count(name) for name in dict.fromkeys(names) if name is not None}
-        problems = [missing_column(name, list(map(str, frame.columns))) for name, count in counts.items() if not count]
+        problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
         problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
         if not len(frame):
             problems.append("the table has no rows")
@@ -226,10 +226,15 @@ def check_frame(call: str, frame: object) -> None:
     raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
 
 
-def missing_column(name: str, columns: Sequence[str]) -> str:
-    """The problem of a table that lacks a column."""
+def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The problems of a table that lacks these columns, one each; the last one lists the columns that the table has.
+
+    >>> missing_columns(["Sex", "race"], ["y", "sex"])
+    ["no column 'Sex'. Did you mean 'sex'?", "no column 'race'. The columns are: y, sex."]
+    """
     shown = ", ".join(map(shorten, columns[:20])) + (f", and {len(columns) - 20} more" if len(columns) > 20 else "")
-    return f"no column {name!r}.{did_you_mean(name, columns, 0.6)} The columns are: {shown}."
+    problems = [f"no column {name!r}.{did_you_mean(name, columns, 0.6)}" for name in names]
+    return [*problems[:-1], *(f"{problem} The columns are: {shown}." for problem in problems[-1:])]
 
 
 def read_score_column(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.columns import missing_column
+from equipoise.data.columns import missing_columns
 from equipoise.data.scores import Scores
 from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput
@@ -37,7 +37,7 @@ def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None =
     for file in files:
         frame = read_table(file, text={column}, limit=limit)
         if column not in frame.columns:
-            raise BadInput(missing_column(column, list(map(str, frame.columns))), source=Path(file).name)
+            raise BadInput(*missing_columns([column], list(map(str, frame.columns))), source=Path(file).name)
         patients |= set(frame[column].dropna().astype(str))
     return frozenset(patients)
 

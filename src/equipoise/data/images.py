@@ -142,8 +142,8 @@ class Images:
             for at, fault in sorted(images.broken.items())
         }
         if broken and (not skip_broken or len(broken) == len(sources)):
-            advice = [BROKEN_ADVICE] if len(broken) < len(sources) else []
-            raise BadInput(*map(str, broken.values()), *advice, source=f"{len(sources):,} images")
+            advice = BROKEN_ADVICE if len(broken) < len(sources) else ""
+            raise BadInput(*map(str, broken.values()), source=f"{len(sources):,} images", advice=advice)
         if broken:
             log.warning("left out %s of %s images; the first: %s", f"{len(broken):,}", f"{len(sources):,}", next(iter(broken.values())))
         rows = np.array([at for at in range(len(sources)) if at not in broken])

@@ -21,8 +21,9 @@ from equipoise.data.faults import MAX_PIXELS, Broken, ImageLimit, count_by_kind
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, is_view
 from equipoise.data.images import BROKEN_ADVICE, Images
 from equipoise.data.preprocessing import Norm
+from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.scans import Scan
-from equipoise.data.scores import Rows, Scores
+from equipoise.data.scores import Rows, Scores, read_scores_of
 from equipoise.data.table_files import as_parsed, column_names, read_table
 from equipoise.data.targets import known
 from equipoise.data.transforms import Transform
@@ -202,16 +203,19 @@ def read_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], 
     path = Path(path)
     frame = reading.table(path)
     label_columns = list(zip(reading.labels, columns, strict=True))
-    options: dict[str, Any] = reading.roles | {"id": reading.id, "name": path.name, "features": reading.features, "logits": logits}
+    options: dict[str, Any] = reading.roles | {"id": reading.id, "logits": logits}
     if len(columns) <= 1:
+        options |= {"name": path.name, "features": reading.features}
         return {label: Scores.from_frame(frame, score=column, **options) for label, column in label_columns}
     if lacking := [f"label {label!r} has no score column {column!r}." for label, column in label_columns if column not in frame]:
-        raise BadInput(*lacking, f"The columns are: {', '.join(map(str, frame.columns))}.", source=path.name)
+        raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
     scores = {}
     for label, column in label_columns:
         rows = frame[known(frame[label])] if label in frame.columns else frame
-        scores[label] = Scores.from_frame(rows, score=column, **options | {"label": label, "conflicts": "row"})
+        roles = Roles(**options | {"label": label, "conflicts": "row"}, score=column)
+        scores[label] = read_scores_of(rows, roles, reading.features or (), path.name)
     attributes = read_columns(frame, Roles(**reading.roles), path.name).attributes
+    warn_of_repeated_patients(frame, Roles(**reading.roles, id=reading.id))
     for label in scores:
         positions = np.flatnonzero(known(frame[label]))
         ids = scores[label].ids if reading.id is not None else positions.astype(object)  # in the whole table, to match labels
@@ -268,7 +272,7 @@ def _read_images(frame: pd.DataFrame, name: str, reading: ReadOptions, folder: P
             raise
         raise BadInput(*header_problems, *error.problems, source=name) from None
     if broken_headers and not reading.skip_broken:
-        raise BadInput(*header_problems, BROKEN_ADVICE, source=name)
+        raise BadInput(*header_problems, source=name, advice=BROKEN_ADVICE)
     assert isinstance(cohort.source, Images)
     return ReadCohort(cohort, (*broken_headers.values(), *cohort.source.broken.values()), len(readable) - frontal)
 

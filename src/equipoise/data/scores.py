@@ -10,7 +10,15 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, read_columns
+from equipoise.data.columns import (
+    Roles,
+    check_frame,
+    describe_rows,
+    feature_problems,
+    frame_from_arrays,
+    read_columns,
+)
+from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.splits import assign_units, generator
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
@@ -81,12 +89,9 @@ class Scores:
         """
         check_frame("Scores.from_frame", frame)
         roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts, logits=logits)
-        source = name if name != "scores" else ""
-        raise_all(_feature_problems(frame, features or (), (label, score, *roles.groups, patient, id, weight)), source)
-        read = read_columns(frame, roles, source)
-        assert read.score is not None  # a score column was named
-        table = Table(frame[list(features)].reset_index(drop=True)) if features else None
-        return cls(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight, table)
+        scores = read_scores_of(frame, roles, features or (), name)
+        warn_of_repeated_patients(frame, roles)
+        return scores
 
     @classmethod
     def from_arrays(
@@ -191,6 +196,17 @@ class Scores:
     def groups(self) -> ObjectArray:
         """The group of each row by name, None where it is missing."""
         return self.attribute.names
+
+
+def read_scores_of(frame: pd.DataFrame, roles: Roles, features: Sequence[str] = (), name: str = "scores") -> Scores:
+    """The scores in the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
+    source = name if name != "scores" else ""
+    other_columns = (*roles.labels, roles.score, *roles.groups, roles.patient, roles.id, roles.weight)
+    raise_all(_feature_problems(frame, features, other_columns), source)
+    read = read_columns(frame, roles, source)
+    assert read.score is not None  # a score column was named
+    table = Table(frame[list(features)].reset_index(drop=True)) if features else None
+    return Scores(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight, table)
 
 
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on

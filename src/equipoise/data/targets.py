@@ -75,7 +75,10 @@ def parse_label(
     labelled = known(column) if unknown_allowed else column.notna().to_numpy(dtype=bool)
     problems = []
     if not unknown_allowed and not labelled.all():
-        problems.append(f"label column {name!r}: {int((~labelled).sum()):,} of {n:,} rows have no label. Leave them out first.")
+        problems.append(
+            f"label column {name!r}: {int((~labelled).sum()):,} of {n:,} rows have no label (the first is row "
+            f"{int(labelled.argmin()) + 1:,} below the header). Fill them in, or leave those rows out of the table."
+        )
     numbers = to_numbers(column)
     is_positive = numbers == 1 if positive is None else equals(column, positive)
     not_binary = labelled & ~np.isin(numbers, (0, 1))

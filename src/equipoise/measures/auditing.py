@@ -28,7 +28,7 @@ from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_l
 from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
 from equipoise.measures.performance import PERFORMANCE, aurocs
 from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import Rule, choose_rule
+from equipoise.measures.rules import NEVER, Rule, choose_rule
 from equipoise.measures.score_measures import CURVES, OVERALL_SCORE_MEASURES, ScoreMeasures, everyone, overall_measures, with_score_measures
 
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
@@ -68,6 +68,8 @@ class AuditRequest:
     def __post_init__(self) -> None:
         if self.rule is not None and self.threshold is not None:
             raise BadInput("give a decision rule or a threshold, not both")
+        if isinstance(self.threshold, (int, float, np.integer, np.floating)) and not 0 <= self.threshold <= NEVER:
+            raise BadInput(f"threshold must be between 0 and 1, like the scores; got {self.threshold}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "AuditRequest":

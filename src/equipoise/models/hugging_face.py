@@ -128,7 +128,7 @@ def preparation_in(folder: str | Path) -> dict[str, Any]:
         return {}
     config = _json_object(path, "JSON")
     if problems := _unsupported_steps(config):
-        raise BadInput(*(f"{path}: {problem}" for problem in problems), OTHER_WAYS)
+        raise BadInput(*(f"{path}: {problem}" for problem in problems), advice=OTHER_WAYS)
     channels = config_in(folder).get("num_channels", 3)  # outside of the block: its errors are about another file
     try:
         return _geometry(config) | _normalisation(config, int(channels))

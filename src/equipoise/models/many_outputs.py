@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ WRAPPED = "inner."  # prefix of the layers and weights of a network inside anoth
 SUMS_TO_ONE = 1e-3  # tolerance for the sum of the probabilities of all classes
 LOST = -1e-6  # the margin of a class that ties with another which comes first
 log = logging.getLogger(__name__)
+_logged_orders: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def as_matrix(raw: object, rows: int) -> Tensor:
@@ -179,16 +181,31 @@ def chosen_outputs(
     raw = outputs_of(network, inputs[: min(4, len(inputs))], taken=in_own_shape)
     width = as_matrix(raw, len(raw)).shape[1]
     columns = _label_columns(network, labels, kind, outputs or {}, width)
+    if not _output_names(network) and kind == "labels" and width > 1 and not {*labels} <= {*(outputs or {})}:
+        _log_order(network, labels, columns)
     chosen = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if chosen.output not in ("logit", "probability"):
         chosen.output = _detect_output(network, columns, kind, inputs)
     return chosen
 
 
+def _output_names(network: nn.Module) -> list[str]:
+    """The network's own names of its outputs, as torchxrayvision's networks have them; empty if it has none."""
+    declared: Any = getattr(network, "pathologies", getattr(network, "targets", None))
+    return [str(name) for name in declared] if isinstance(declared, (list, tuple)) else []
+
+
+def _log_order(network: nn.Module, labels: Sequence[str], columns: Sequence[int]) -> None:
+    """Warns that labels are assigned to outputs by position, once per network and order: one command may ask several times."""
+    order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
+    if _logged_orders.get(network) != order:
+        _logged_orders[network] = order
+        log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: --output-name (outputs=)", order)
+
+
 def _label_columns(network: nn.Module, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str], width: int) -> list[int]:
     """The column of each label among the network's outputs; an error lists every label without one."""
-    declared: Any = getattr(network, "pathologies", getattr(network, "targets", None))
-    names = [str(name) for name in declared] if isinstance(declared, (list, tuple)) else []
+    names = _output_names(network)
     problems: list[str] = []
     for name in outputs:
         if name not in labels:

@@ -35,7 +35,8 @@ OBVIOUS = ({0, 1}, {-1, 1}, {"0", "1"})  # pairs of classes whose larger one is 
 UNNAMED = re.compile(r"(Column_|f|x)?\d+")  # names that a library gave to the columns of an array
 BATCH = 256  # images at a time
 SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
-TRUSTED_TYPES = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)  # arrays of scikit-learn that skops does not know
+# Arrays of scikit-learn and types of NumPy that skops does not know; reading them runs no code.
+TRUSTED_TYPES = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor", "numpy.dtype")
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-image", "yaml": "pyyaml"}
 log = logging.getLogger(__name__)
 NOT_A_CLASSIFIER = {  # by type: what to do with objects that are no classifiers
@@ -155,9 +156,10 @@ class Predictor:
         elif values.shape in ((rows,), (rows, 1)):
             values = values.reshape(rows)
         else:
+            positive = "raw[:, 1] - raw[:, 0], the logit" if values.shape == (rows, 2) else "the probability"  # two logits, by `output`
             raise BadInput(
                 f"the model must return one probability per row, shape ({rows},), or those of two classes, ({rows}, 2); it returned "
-                f"{values.shape}. Wrap it in a function that returns only the positive class."
+                f"{values.shape}. Wrap it in a function that returns {positive} of the positive class."
             )
         if bad := int((~np.isfinite(values)).sum()):
             raise BadInput(f"the model gave NaN or infinity for {bad:,} of {rows:,} rows. Check them for missing values.")
@@ -296,8 +298,9 @@ def predictor_scores(model: Predictor, cohort: Cohort) -> Scores:
     scores = Scores.of(cohort, model.scores(cohort.source))
     groups = {attribute.name for attribute in cohort.attributes}
     if isinstance(cohort.source, Table):
-        columns = [name for name in cohort.source.frame.columns if name not in groups]
-        return scores.with_features(cohort.source.frame[columns]) if columns else scores
+        frame = cohort.source.frame  # may have columns that the model was not fitted on, and that determine the label
+        columns = [name for name in frame.columns if name not in groups and (model.columns is None or str(name) in model.columns)]
+        return scores.with_features(frame[columns]) if columns else scores
     return scores.with_features(_array(cohort.source)) if is_tensor(cohort.source) and len(cohort.source.shape) == 2 else scores
 
 

@@ -25,6 +25,10 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # their outputs are sums,
 OUTPUTS = ("auto", "logit", "probability")
 TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken
 Taken = Callable[[object, int], Tensor]  # a network's output and the number of rows -> the part that is used
+TWO_CLASSES = (
+    "Of two classes, return one number: raw[:, 1] - raw[:, 0] if they are logits; or the softmax probability of the positive class, "
+    'raw.softmax(1)[:, 1], with model.output = "probability". raw[:, 1] by itself is not a logit.'
+)
 NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # input values per pass; a GPU needs more to be busy
 
 
@@ -182,7 +186,7 @@ def single_output(raw: object, rows: int) -> Tensor:
     if raw.shape not in ((rows,), (rows, 1)):
         raise BadInput(
             f"the network must return one logit or probability per row, shape ({rows},) or ({rows}, 1); it returned {tuple(raw.shape)}. "
-            "Wrap it in a module that returns only the positive class."
+            + (f"Wrap it. {TWO_CLASSES}" if raw.shape == (rows, 2) else "Wrap it in a module that returns only the positive class.")
         )
     return raw.reshape(rows)
 

@@ -4,6 +4,7 @@ Nothing in a folder is executed. Code that the network needs runs only on reques
 """
 
 import copy
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ from equipoise.repair.new_rows import (
     identifiers,
     image_files,
     network_inputs,
+    notes_on_repair,
     notes_on_rows,
     score_column,
     unlabelled,
@@ -74,6 +76,7 @@ class Bundle:
     code: Code | None = None  # that was run to build the network
     transform: Transform | None = None  # custom preprocessing of images
     predictor: Predictor | None = None  # a classifier that is not a network, such as a scikit-learn estimator
+    forced: bool = False  # the repair was run although a cell (group, label) has too few patients for any claim
 
     @classmethod
     def load(
@@ -102,12 +105,14 @@ class Bundle:
             raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
         if images is not None:
             check_images(run["inputs"], images, files.folder)
+        forced = bool(json.loads(files.contents["audit.json"]).get("forced"))
         if run["kind"] == PREDICTOR_KIND:
-            return cls(files.folder, None, rule, run, predictor=predictor_of(run["predictor"], files.contents, files.folder, model, trust))
+            predictor = predictor_of(run["predictor"], files.contents, files.folder, model, trust)
+            return cls(files.folder, None, rule, run, predictor=predictor, forced=forced)
         if run["kind"] == RULE_KIND:
             if model is not None:
                 raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
-            return cls(files.folder, None, rule, run)
+            return cls(files.folder, None, rule, run, forced=forced)
         prepare = transform_to_serve(run["inputs"]["images"], files.folder, transform, trust, running)
         network, code = _network(files, model, trust, running)
         if run["model"]["output_name"] is not None:
@@ -116,7 +121,12 @@ class Bundle:
             network = OneClass(network, classes["columns"], classes["names"].index(run["label"]), classes["output"]).eval()
         if run["heads"]:  # they hold the repair
             network = heads_in(network, files.contents[HEADS], files.source(HEADS))
-        return cls(files.folder, network, rule, run, code, prepare)
+        return cls(files.folder, network, rule, run, code, prepare, forced=forced)
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the repair on held-out patients: closed, reduced, unclear, harm or unchanged. Do not use a rule that did harm."""
+        return str(self.run["outcome"])
 
     @property
     def groups(self) -> list[str]:
@@ -179,9 +189,11 @@ class Bundle:
         """Score and decision of each row, next to its identifiers; for a randomised rule also the probability of a positive decision.
 
         `rows` is a frame with the columns of the repair (no label is needed), or a cohort; for a rule for scores, a frame with the scores,
-        or Scores. For images, `images` is their folder and the other options are those of `Cohort.from_images`. Warnings about these rows
-        are logged.
+        or Scores. For images, `images` is their folder and the other options are those of `Cohort.from_images`. Warnings about the repair
+        and about these rows are logged.
         """
+        for note in notes_on_repair(self.outcome, self.forced, self.folder):
+            log.warning(note)
         if isinstance(rows, Cohort) and self.predictor is not None:
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), predictor_scores(self.predictor, rows), seed)
         if isinstance(rows, Scores) and self.model is None:

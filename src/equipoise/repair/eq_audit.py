@@ -71,7 +71,7 @@ def audit(
 @overload
 def audit(
     subject: object,
-    cohort: Cohort | None = ...,
+    cohort: Cohort | Scores | None = ...,
     *,
     valid: Cohort | Scores | Mapping[str, Scores] | None = ...,
     train: Cohort | None = ...,
@@ -85,7 +85,7 @@ def audit(
 @_with_options
 def audit(
     subject: object,
-    cohort: Cohort | None = None,
+    cohort: Cohort | Scores | None = None,
     *,
     valid: Cohort | Scores | Mapping[str, Scores] | None = None,
     train: Cohort | None = None,
@@ -99,8 +99,9 @@ def audit(
     A classifier is a network (torch.nn.Module), a fitted scikit-learn estimator or pipeline (also of XGBoost, LightGBM or CatBoost), or a
     function from rows to probabilities; see `eq.predictor`. Estimators and functions get the raw columns of a table.
 
-    A result of `debias` decides by its rule. A classifier decides by `score >= threshold`: the given `threshold`, or the best one by
-    `optimise` on `valid`, or the one that `train` chose on its validation set, or 0.5. The audit states which one was used.
+    A result of `debias` decides by its rule; one that is a rule for scores is audited on scores, `audit(result, scores)`. A classifier
+    decides by `score >= threshold`: the given `threshold`, or the best one by `optimise` on `valid`, or the one that `train` chose on its
+    validation set, or 0.5. The audit states which one was used.
 
     - `measures`: only these, with an error for an empty cell. `also` adds to the default measures, and so does the goal of a result. A
       measure is a name, or a signed sum of rates such as "tpr-fpr".
@@ -140,7 +141,7 @@ def audit(
     if isinstance(cohort, Cohort) and cohort.targets is not None:
         return _audit_multi_label(subject, cohort, request, valid, train, outputs, progress)
     scores, request = _scores_and_rule(subject, cohort, request, valid, output)
-    return with_baseline(audit_with(scores, request, progress), scores, cohort, train)
+    return with_baseline(audit_with(scores, request, progress), scores, cohort if isinstance(cohort, Cohort) else None, train)
 
 
 def _audit_by_label(
@@ -186,7 +187,7 @@ def _audit_multi_label(
 
 
 def _scores_and_rule(
-    subject: object, cohort: Cohort | None, request: AuditRequest, valid: object, output: str
+    subject: object, cohort: Cohort | Scores | None, request: AuditRequest, valid: object, output: str
 ) -> tuple[Scores, AuditRequest]:
     """The scores of a classifier or of a debiasing result on a cohort, and the request with the rule that decides on them."""
     from equipoise.methods import Candidate
@@ -195,7 +196,12 @@ def _scores_and_rule(
         if request.threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
         also = (*request.also, subject.goal.measure) if request.measures is None else request.also
-        return predicted_scores(subject.model, cohort, output), replace(request, rule=subject.rule, also=also)
+        request = replace(request, rule=subject.rule, also=also)
+        if subject.rule_only and isinstance(cohort, Scores):
+            return cohort, request
+        if subject.model is None:
+            raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
+        return predicted_scores(subject.model, cohort, output), request
     scores = predicted_scores(subject, cohort, output)
     if valid is None:
         has_rule = request.rule is not None or request.threshold is not None
@@ -266,7 +272,7 @@ def _scores_and_rules(
     return {label: (own, choose_rule(valid=valid_scores[label], optimise=request.optimise), ()) for label, own in scores.items()}
 
 
-def predicted_scores(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
+def predicted_scores(model: object, cohort: Cohort | Scores | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
     """The scores of a classifier on a cohort; raises an error if one of them is something else."""
     from equipoise.models import classifier, predict
 

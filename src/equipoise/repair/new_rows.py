@@ -127,12 +127,12 @@ def score_column(
 ) -> tuple[FloatArray, pd.DataFrame | None]:
     """The scores of new rows and the further columns that the rule reads; raises one error that lists every problem."""
     column = str(recorded["score"])
+    columns = list(map(str, frame.columns))
+    lacking = {what: [c for c in names if c not in columns] for what, names in (("score", [column]), ("feature", features))}
+    problems = [f"no {what} column {c!r}.{did_you_mean(c, columns, 0.6)}" for what, names in lacking.items() for c in names]
+    if problems:
+        raise BadInput(*problems, source=name, advice=f"The columns are: {', '.join(columns)}.")
     problems = [
-        f"no {what} column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)} The columns are: {', '.join(map(str, frame.columns))}."
-        for what, c in (("score", column), *(("feature", feature) for feature in features))
-        if c not in frame.columns
-    ]
-    problems += [
         f"column {c!r} is there more than once. Rename all but one." for c in (column, *features) if list(frame.columns).count(c) > 1
     ]
     raise_all(problems, name)
@@ -148,6 +148,20 @@ def unlabelled(
     no_group = Attribute("group", ("(none)",), np.full(len(score), MISSING, dtype=np.int64))
     table = None if features is None else Table(features)
     return Scores(np.zeros(len(score), dtype=np.int64), score, attributes or (no_group,), None, ids, name, features=table)
+
+
+def notes_on_repair(outcome: str, forced: bool, folder: Path) -> list[str]:
+    """Notes on a repair whose decisions should not be used, or used with caution."""
+    notes = []
+    if outcome == "harm":
+        notes.append(
+            f"the outcome of this repair on held-out patients is harm: do not use its decisions. The reason is in {folder / 'report.html'}"
+        )
+    if forced:
+        notes.append(
+            "this repair was forced although a cell (group, label) has too few patients; held-out patients cannot show whether it helps"
+        )
+    return notes
 
 
 def notes_on_rows(attributes: tuple[Attribute, ...], left_out: int, id_frame: pd.DataFrame, id: str | None, name: str) -> list[str]:

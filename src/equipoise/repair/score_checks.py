@@ -328,7 +328,7 @@ def _hint_from_preprocessing(network: nn.Module, source: Images, score: FloatArr
     deadline = time.monotonic() + HINT_SECONDS
     for options in _alternatives(source):
         if agrees(options, sample) and agrees(options, confirmation):
-            return f"They agree with another preprocessing: {_command_line(options)}."
+            return f"They agree with another preprocessing: {_difference(options, source)}."
         if time.monotonic() > deadline:
             break
     return _hint_from_ranks(score, known)
@@ -370,11 +370,23 @@ def _geometries(height: int, width: int, current: Geometry) -> list[Geometry]:
     return list(dict.fromkeys(geometries))
 
 
-def _command_line(options: dict[str, Any]) -> str:
-    """Options of `Images.open` as on the command line."""
+def _difference(options: dict[str, Any], source: Images) -> str:
+    """The options of another preprocessing on the command line, and those in use that must be left out for it."""
+    in_use: list[str] = ["--transform"]
+    if source.transform is None:
+        geometry = source.geometry or Geometry((int(source.shape[2]), int(source.shape[3])))
+        current = geometry.to_dict() | {"channels": int(source.shape[1]), "mean": source.mean, "std": source.std}
+        in_use = _command_line(current)
+    arguments = _command_line(options)
+    left_out = [argument for argument in in_use if argument.split()[0] not in [other.split()[0] for other in arguments]]
+    without = f" and without {' and '.join(left_out)}" if left_out else ""
+    return f"with {' '.join(arguments)}{without}"
+
+
+def _command_line(options: dict[str, Any]) -> list[str]:
+    """Options of `Images.open` as on the command line, each with its value."""
     if options.get("preset"):
-        size = "" if options["size"] == 224 else f" --size {options['size']}"
-        return f"--preset {options['preset']}{size}"
+        return [f"--preset {options['preset']}", *([] if options["size"] == 224 else [f"--size {options['size']}"])]
     resize, crop = options["resize"], options["crop"]
     square = isinstance(resize, list) and resize[0] == resize[1]
     arguments = []
@@ -393,4 +405,4 @@ def _command_line(options: dict[str, Any]) -> str:
         names = {tuple(v * len(mean) if len(v) == 1 else v for v in (n["mean"], n["std"])): name for name, n in NAMED_NORMS.items()}
         numbers = "/".join(",".join(f"{x:g}" for x in (v[:1] if len(set(v)) == 1 else v)) for v in (mean, std))
         arguments.append(f"--normalise {names.get((mean, std), numbers)}")
-    return " ".join(arguments)
+    return arguments

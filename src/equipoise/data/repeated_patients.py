@@ -1,0 +1,68 @@
+"""A warning about tables without a named patient column whose rows seem to be of the same patients.
+
+Without patients, every row counts as independent, and intervals and p-values are too small if several rows belong to one patient.
+"""
+
+import logging
+import re
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data.columns import Roles
+
+NAMES = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
+TELLING = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
+FEWEST = 20  # distinct rows; among fewer, values differ by chance
+log = logging.getLogger(__name__)
+
+
+def warn_of_repeated_patients(frame: pd.DataFrame, roles: Roles) -> None:
+    """Warns if no patient column is named and rows seem to be of the same patients: by a column of ids, or as exact duplicates."""
+    if roles.patient is not None:
+        return
+    used = {*roles.labels, *roles.groups, roles.score, roles.id, roles.weight}
+    for position, name in enumerate(frame.columns):
+        if name in used or re.sub(r"[\W_]", "", str(name)).lower() not in NAMES:
+            continue
+        column = frame.iloc[:, position]
+        patients, rows = _distinct(column), int(column.notna().sum())
+        if 2 < patients < rows:  # two values are a yes or no, such as inpatient or not
+            log.warning(
+                "rows are treated as independent; column %r has repeated values (%s in %s rows): name it with --patient (patient=)",
+                str(name),
+                f"{patients:,}",
+                f"{rows:,}",
+            )
+            return
+    if roles.id is None and (duplicates := _duplicates(frame)):
+        log.warning(
+            "rows are treated as independent; %s of %s rows are exact duplicates of others: leave them out, or name the column of patients "
+            "with --patient (patient=)",
+            f"{duplicates:,}",
+            f"{len(frame):,}",
+        )
+
+
+def _distinct(column: "pd.Series[object]") -> int:
+    try:
+        return int(column.nunique())
+    except TypeError:  # cells that hold lists
+        return 0
+
+
+def _duplicates(frame: pd.DataFrame) -> int:
+    """The number of rows that repeat another one; 0 if equal rows may be of different patients, since no column tells patients apart."""
+    decimals = [k for k, dtype in enumerate(frame.dtypes) if dtype.kind == "f"][:4]
+    try:
+        # Equal rows are first sought by a few columns: in a table of hundreds, comparing all of them takes seconds.
+        alike = frame.iloc[:, decimals].duplicated(keep=False).to_numpy(bool) if decimals else np.ones(len(frame), bool)
+        repeated = np.zeros(len(frame), bool)
+        repeated[alike] = frame[alike].duplicated().to_numpy(bool)
+    except TypeError:  # cells that hold lists
+        return 0
+    distinct = frame[~repeated]
+    if not repeated.any() or len(distinct) < FEWEST:
+        return 0
+    telling = any(_distinct(distinct.iloc[:, k]) >= TELLING * len(distinct) for k in range(distinct.shape[1]))
+    return int(repeated.sum()) if telling else 0
