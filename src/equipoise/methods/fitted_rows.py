@@ -59,7 +59,8 @@ def _values(rows: Rows) -> FloatArray | IntArray | None:
     if isinstance(rows, Scores):
         return rows.score
     if isinstance(rows.source, Table):
-        return pd.util.hash_pandas_object(rows.source.frame, index=False).to_numpy(dtype=np.uint64).view(np.int64)
+        hashes: IntArray = pd.util.hash_pandas_object(rows.source.frame, index=False).to_numpy(dtype=np.uint64).view(np.int64)
+        return hashes
     if isinstance(rows.source, torch.Tensor):
         sums: FloatArray = rows.source.flatten(1).sum(1, dtype=torch.float64).cpu().numpy()
         return sums
