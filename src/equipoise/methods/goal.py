@@ -118,9 +118,11 @@ class Goal:
         if self.max_loss is not None and self.min_performance is not None:
             given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
             problems.append(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
-        if not isinstance(self.keep, Mapping):
-            problems.append(f"keep must be a mapping of rates to minimums, such as {{'tpr': {BEFORE!r}}}; got {self.keep!r}")
-        for rate, least in self.keep.items() if isinstance(self.keep, Mapping) else ():
+        keep: Any = self.keep  # of any type, if the caller has no type checker
+        if not isinstance(keep, Mapping):
+            problems.append(f"keep must be a mapping of rates to minimums, such as {{'tpr': {BEFORE!r}}}; got {keep!r}")
+            keep = {}
+        for rate, least in keep.items():
             with keeping(errors):
                 pick("rate to keep", rate, RATES)
             if least != BEFORE and not _is_share(least):
