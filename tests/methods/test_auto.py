@@ -8,7 +8,10 @@ import pytest
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
+from equipoise.measures import Rule
 from equipoise.methods import METHODS, Candidate, Goal, HeldOut, Note, auto, run_many
+from equipoise.methods.cross_fitted_choice import SURE
+from equipoise.methods.equalised_odds import EqualisedOdds, Steps
 from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.models import predict
 from support.facts import says
@@ -192,6 +195,36 @@ def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(p
     assert auto.best_of([original, aware, far], [rows]) == 1
     assert auto.best_of([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
     assert auto.best_of([original], [rows]) == 0
+
+
+def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_of_what_was_taken(problem, monkeypatch):
+    standard, rows = _standard(problem)
+    thresholds = GroupThresholds(("M", "F"), (0.5, 0.4), 0.5)
+    randomised = EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.4,), (0.0, 0.9))), (0.5, 0.5))
+
+    def candidate(method: str, rule: Rule):
+        trace = pd.DataFrame({"performance_honest": [0.7, 0.7], "performance": 0.7})
+        return [replace(standard, method=method, trace=trace, chosen=1, rule=rule)]
+
+    upper_and_error = {
+        "single-threshold": (0.1248, 0.03),
+        "group-thresholds": (0.0494, 0.039),
+        "reject-option": (0.0378, 0.039),
+        "equalised-odds": (0.0376, 0.031),
+    }
+
+    def size_and_error(own: Candidate, _: object) -> tuple[float, float]:
+        upper, error = upper_and_error[own.method]
+        return upper - SURE * error, error
+
+    monkeypatch.setattr(auto, "_size_and_error", size_and_error)
+    rules = dict(zip(upper_and_error, (standard.rule, thresholds, thresholds, randomised), strict=True))
+    tried = [candidate(method, rule) for method, rule in rules.items()]
+    assert auto.best_of(tried, [rows]) == 0  # no group rule is clearly better than it, and the randomised one not than the group rules
+    assert auto.best_of([tried[0], tried[3]], [rows]) == 1
+    upper_and_error["reject-option"] = (0.11, 0.039)
+    upper_and_error["group-thresholds"] = (0.12, 0.039)
+    assert auto.best_of(tried, [rows]) == 3
 
 
 def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows_too(problem):

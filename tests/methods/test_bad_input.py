@@ -20,7 +20,7 @@ from support import hospital
 from support.facts import facts, says
 from support.networks import biased_cohort, trained
 from support.notes import note_of
-from support.published import debias
+from support.published import any_debias, debias
 
 QUICK = {
     "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 64},
@@ -307,6 +307,42 @@ def test_arrays_of_numbers_are_refused_as_groups_as_columns_are(problem):
     valid = problem[1].valid
     with pytest.raises(BadInput, match=facts("group", 140, "--bins")):
         Cohort.from_arrays(valid.inputs, valid.y, torch.rand(len(valid)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("budget", "2"),
+        ("budget", 0),
+        ("threshold", "0.3"),
+        ("max_gap", [0.1]),
+        ("seed", "a"),
+        ("seed", 1.5),
+        ("seed", None),
+        ("measure", None),
+        ("measure", ["eod", "spd"]),
+        ("method", ["bias-score", "pruning"]),
+        ("keep", ["tpr"]),
+        ("keep", {"tpr": None}),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_an_error_that_names_them(name: str, value: object, problem):
+    model, parts = problem
+    scores = predict(model, parts.valid)
+    for subject in ((scores,), (model, parts.valid)):
+        with pytest.raises(
+            BadInput, match=re.escape(value if isinstance(value, str) else "tpr" if name == "keep" else repr(value))
+        ) as found:
+            any_debias(*subject, **{name: value})
+        assert says(str(found.value), "rate" if name == "keep" and isinstance(value, dict) else name)
+
+
+def test_all_arguments_of_the_wrong_type_are_named_at_once(problem):
+    wrong = {"budget": "2", "threshold": "0.3", "seed": "a", "measure": None, "method": ["pruning"], "performance": "accurate"}
+    with pytest.raises(BadInput) as found:
+        any_debias(predict(problem[0], problem[1].valid), **wrong)
+    assert len(found.value.problems) == len(wrong)
+    assert says(str(found.value), *wrong.keys() - {"performance"}, "'accurate'")
 
 
 def test_arguments_the_wrong_way_round_are_told():

@@ -146,6 +146,35 @@ def test_a_rate_that_the_goal_keeps_is_harm_where_it_is_clearly_below(keep: dict
         assert little.met is False  # but the rate is not kept
 
 
+def test_a_gap_that_changed_sides_is_harm_only_where_it_is_clearly_larger_on_the_new_side():
+    slightly = by_hand({"M": 0.8, "F": 0.7}, {"M": 0.8, "F": 0.91}, 600)
+    assert (slightly.outcome, slightly.larger, slightly.harms) == (Outcome.UNCLEAR, True, ())  # its change is clear, its growth is not
+    assert slightly.patients_needed is not None  # that would show it
+    clearly = by_hand({"M": 0.75, "F": 0.7}, {"M": 0.75, "F": 0.9}, 600)
+    assert clearly.outcome is Outcome.HARM
+    assert [note.kind for note in clearly.harms] == ["larger_gap"]
+
+
+def test_the_largest_gap_is_reduced_only_where_every_group_is_clearly_below_it():
+    before = {"R": 0.9, "A": 0.7, "B": 0.72}
+    both = by_hand(before, {"R": 0.9, "A": 0.8, "B": 0.82}, 300)
+    assert both.outcome is Outcome.REDUCED
+    one = by_hand(before, {"R": 0.9, "A": 0.88, "B": 0.72}, 300)
+    assert one.outcome is Outcome.UNCLEAR  # the gap of B may be as large as that of A was
+    assert one.patients_needed is not None
+    assert one.patients_needed > one.patients
+    enough = by_hand(before, {"R": 0.9, "A": 0.88, "B": 0.72}, round(one.patients_needed / 6 * 1.1))
+    assert enough.outcome is Outcome.REDUCED
+    small = by_hand({"R": 0.9, "A": 0.7, "B": 0.88}, {"R": 0.9, "A": 0.88, "B": 0.87}, 300)
+    assert small.outcome is Outcome.REDUCED  # a gap that is far below the largest need not shrink
+
+
+def test_gaps_on_both_sides_of_the_reference_need_more_evidence():
+    same, opposite = (by_hand({"R": 0.7, "A": 0.5, "B": b}, {"R": 0.7, "A": 0.68, "B": b}, 400) for b in (0.6, 0.8))
+    assert same.outcome is Outcome.REDUCED
+    assert opposite.outcome is Outcome.UNCLEAR  # the error of the reference counts twice
+
+
 def test_an_unchanged_model_is_never_closed_or_reduced():
     same = by_hand({"M": 0.8, "F": 0.8}, {"M": 0.8, "F": 0.8}, 3000, Goal("eod", max_gap=0.05))
     assert (same.outcome, same.changed, same.met) == (Outcome.UNCHANGED, 0, True)
@@ -252,6 +281,25 @@ def test_a_gap_that_stays_is_rarely_called_anything_but_unclear():
     found = outcomes(60, 1500, (0.8, 0.7), (0.8, 0.7), kept=0.95)
     assert found[Outcome.REDUCED] <= 5
     assert found[Outcome.UNCLEAR] >= 50
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "positives"),
+    [((0.9, 0.7, 0.71), (0.92, 0.9, 0.71), 300), ((0.9, 0.7, 0.7), (0.92, 0.9, 0.7), 150), ((0.9, 0.7, 0.7), (0.9, 0.9, 0.7), 300)],
+)
+def test_a_largest_gap_that_passes_to_another_group_is_rarely_called_reduced(before, after, positives: int):
+    found = outcomes(100, 6 * positives, before, after, kept=1.0, fpr=0.1)
+    assert found[Outcome.REDUCED] <= 8  # allowed 5 % and its simulation error; 30 to 53 % by point estimates of the other groups
+
+
+def test_gaps_of_all_groups_that_shrink_are_called_reduced():
+    found = outcomes(40, 1800, (0.9, 0.7, 0.7), (0.9, 0.8, 0.8), kept=1.0)
+    assert found[Outcome.REDUCED] >= 36
+
+
+def test_a_smaller_gap_on_the_other_side_is_rarely_called_harm():
+    found = outcomes(100, 2400, (0.8, 0.7), (0.8, 0.87), kept=1.0)
+    assert found[Outcome.HARM] <= 12
 
 
 def test_many_groups_share_the_error():

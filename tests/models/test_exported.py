@@ -78,7 +78,9 @@ def test_a_program_object_is_audited_repaired_saved_and_served(given, tmp_path):
     )
     assert repaired.trace.equals(theirs.trace)
     assert repaired.chosen > 0
-    folder = eq.compare({"original": program, "repaired": repaired}, cohort).save(tmp_path / "repaired", onnx=False)
+    frame, x, _ = patients(seed=1)
+    test = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M")
+    folder = eq.compare({"original": program, "repaired": repaired}, test).save(tmp_path / "repaired", onnx=False)
     with pytest.raises(Untrusted, match="--trust"):
         eq.Bundle.load(folder)
     decided = eq.Bundle.load(folder, trust=True).decide(cohort)

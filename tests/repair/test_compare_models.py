@@ -144,6 +144,74 @@ def test_a_bundle_runs_no_code_without_a_request(parts, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
+def _scores(seed: int, **ids: object) -> eq.Scores:
+    rng = np.random.default_rng(seed)
+    sex, y = rng.choice(["F", "M"], ROWS), rng.integers(0, 2, ROWS)
+    frame = pd.DataFrame({"y": y, "p": np.round(0.3 * y + 0.7 * rng.random(ROWS), 2), "sex": sex, **ids})
+    return eq.Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", **{name: name for name in ids})
+
+
+TEXT = np.array([f"x{k}" for k in range(ROWS)])
+
+
+@pytest.mark.parametrize(
+    ("ids", "unit", "count"),
+    [
+        ({}, "rows", 280),
+        ({"id": TEXT}, "rows", 280),
+        ({"patient": TEXT}, "patients", 280),
+        ({"patient": np.arange(ROWS) // 2}, "patients", 140),
+    ],
+    ids=["numbered", "ids", "patients", "two rows per patient"],
+)
+def test_rows_that_a_candidate_was_fitted_to_are_no_test_set(ids, unit: str, count: int):
+    scores = _scores(0, **ids)
+    repair, test = scores.hold_out(0.3, seed=0)
+    result = eq.debias(repair, method="group-thresholds", threshold=0.5)
+    for overlapping in (repair, scores):
+        with pytest.raises(eq.BadInput, match=facts(count, unit, "repaired")):
+            eq.compare({"original": 0.5, "repaired": result}, overlapping)
+    assert eq.compare({"original": 0.5, "repaired": result}, test).judgement.source == "held-out"
+
+
+def test_rows_that_only_have_the_same_numbers_are_held_out(parts, model):
+    result = eq.debias(_scores(0), method="group-thresholds", threshold=0.5)
+    assert eq.compare({"original": 0.5, "repaired": result}, _scores(1)).original.test.name == "scores"
+    with pytest.raises(eq.BadInput, match=facts(ROWS, "rows")):
+        eq.compare({"original": 0.5, "repaired": result}, _scores(0))  # read again
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_network_is_not_judged_on_its_repair_set_either(parts, model, as_tensor: bool):
+    repair, test = (replace(part, patients=None) for part in (parts.valid, parts.test))
+    if as_tensor:
+        repair, test = (replace(part, source=part.inputs) for part in (repair, test))
+    result = debias(model, repair, method="group-thresholds", max_loss=0.1)
+    with pytest.raises(eq.BadInput, match=facts(len(repair), "rows")):
+        eq.compare({"original": model, "repaired": result}, repair)
+    assert eq.compare({"original": model, "repaired": result}, test).outcome is not None
+
+
+@pytest.mark.parametrize("with_repair_set", [False, True])
+def test_thresholds_alone_have_a_report(with_repair_set: bool, tmp_path):
+    repair, test = _scores(0).hold_out(0.5)
+    valid = repair if with_repair_set else None
+    both = eq.compare({"original": 0.5, "repaired": 0.4}, test, valid=valid, measure="eod")
+    text = both.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{100 * abs(both.found.gap_after.value):.1f}" in text
+    assert (both.goal.min_performance is None) is not with_repair_set
+
+
+def test_several_candidates_need_a_repair_set_to_choose_by(parts):
+    repair, test = _scores(0).hold_out(0.5)
+    thresholds = {"original": 0.5, "lower": 0.4, "higher": 0.6}
+    with pytest.raises(eq.BadInput, match="valid="):
+        eq.compare(thresholds, test)
+    assert eq.compare(thresholds, test, valid=repair).chosen in (0, 1)
+    result = eq.debias(repair, method="group-thresholds", threshold=0.5)
+    assert eq.compare({"original": 0.5, "lower": 0.4, "repaired": result}, test).result.name == "repaired"
+
+
 def test_misuse_raises_an_error_with_the_cause(parts, model):
     with pytest.raises(eq.BadInput, match=facts("original")):
         eq.compare({"original": model}, parts.test)

@@ -243,9 +243,9 @@ def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) ->
     """The index of the best of several candidates by their cross-fitted values. Each has one entry per label, like `parts`.
 
     Among those whose performance holds, the smallest upper limit of the largest |gap| (`_size_and_error`). Candidates within half a
-    standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A randomised rule, or
-    one that needs each patient's group, is taken only if it is better than the best of the others by two standard errors. The original is
-    taken only if no other candidate changes anything.
+    standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A rule that needs each
+    patient's group is taken only if it is better by two standard errors than the best of those that need none, and a randomised rule only
+    if it is better by as much than the best of all others. The original is taken only if no other candidate changes anything.
     """
     sizes = [[_size_and_error(own, part) for own, part in zip(each, parts, strict=True)] for each in candidates]
     upper = np.array([max(size + SURE * error for size, error in each) for each in sizes])
@@ -257,7 +257,7 @@ def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) ->
         return int(performance.argmax())
     pool = holds & changed if (holds & changed).any() else holds
     tiers = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in candidates]
-    taken: int | None = None
+    taken, least = -1, float("inf")  # `least` is the smallest upper limit of all earlier tiers, whether it was taken or not
     for tier in sorted(set(tiers)):
         eligible = [k for k in np.flatnonzero(pool).tolist() if tiers[k] == tier]
         if not eligible:
@@ -265,9 +265,9 @@ def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) ->
         best = min(eligible, key=lambda k: upper[k])
         equal = [k for k in eligible if upper[k] - upper[best] <= SAME * error[best] + NOISE]
         first = min(equal, key=lambda k: (any(_few_rows_for_probes(own, part) for own, part in zip(candidates[k], parts, strict=True)), k))
-        if taken is None or upper[taken] - upper[first] > CLEARLY * error[first] + NOISE:
+        if taken < 0 or least - upper[first] > CLEARLY * error[first] + NOISE:
             taken = first
-    assert taken is not None  # the pool is not empty
+        least = min(least, float(upper[best]))
     return taken
 
 

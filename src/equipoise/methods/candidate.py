@@ -13,6 +13,7 @@ from torch import nn
 
 from equipoise.errors import BadInput
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
+from equipoise.methods.fitted_rows import FittedRows
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome
 from equipoise.models import Predictor
@@ -84,6 +85,9 @@ class Candidate:
     held_out: HeldOut | None = None  # with cross-fitted selection; with several labels, one per label
     judgement: Judgement | None = None  # of the held-out decisions; with several labels, one per label
     recalibration: Recalibration | None = None  # of the scores of a changed network; with several labels, one per label
+    fitted_to: FittedRows | None = field(
+        default=None, repr=False
+    )  # None for a classifier that was given; with several labels, one per label
 
     @property
     def rule_only(self) -> bool:

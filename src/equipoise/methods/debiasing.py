@@ -9,7 +9,8 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from numbers import Integral
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,12 +18,13 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
-from equipoise.measures import Gap, canonical_name
+from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import joined, run
-from equipoise.methods.goal import Goal, JointGoal, Note
+from equipoise.methods.fitted_rows import FittedRows
+from equipoise.methods.goal import Goal, JointGoal, Note, is_real, keeping, raise_together
 from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
@@ -94,7 +96,11 @@ def debias(
     of the network, by number or name.
     """
     given = model
-    goal = Goal(canonical_name(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
+    errors = _argument_errors(method, budget, seed)
+    goal = Goal()
+    with keeping(errors):
+        goal = Goal(cast(str, measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
+    raise_together(errors)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
@@ -102,7 +108,7 @@ def debias(
             raise BadInput(
                 f"scores are repaired without a network; {', '.join(unused)} goes with one: eq.debias(model, cohort). Leave it out"
             )
-        return _scores_alone(model, method, goal, goals, features, seed, force, limits)
+        return _with_fitted_rows(_scores_alone(model, method, goal, goals, features, seed, force, limits), model)
     model = classifier(model)
     if model is None:
         raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
@@ -114,16 +120,44 @@ def debias(
     if isinstance(model, Predictor):
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
-        return replace(_scores_alone(predict(model, cohort), method, goal, None, None, seed, force, limits), model=model)
+        rule_only = _scores_alone(predict(model, cohort), method, goal, None, None, seed, force, limits)
+        return _with_fitted_rows(replace(rule_only, model=model), cohort)
     network, goal = _label_outputs(model, cohort, method, goal, goals, outputs)
     if not force:
         check_cells({"the repair set": cohort}, goal.each)
     trains = None if train is None else [train]
     candidate = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
+    candidate = _with_fitted_rows(candidate, cohort)
     if not recalibrate:
         return candidate
     views = {name: network.view(at) for at, name in enumerate(candidate.labels)} if isinstance(network, ChosenOutputs) else network
     return recalibrated(candidate, views, cohort)
+
+
+def _argument_errors(method: object, budget: object, seed: object) -> list[BadInput]:
+    """The errors of arguments that are not part of the goal; all are raised at once."""
+    errors = []
+    if not isinstance(method, str):
+        several = ". To try several, use method='auto' with methods=(...)" if isinstance(method, (list, tuple, set)) else ""
+        errors.append(BadInput(f"method must be the name of one method, such as 'auto'; got {method!r}{several}"))
+    if budget is not None and not (is_real(budget) and cast(float, budget) > 0):
+        errors.append(BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget!r}"))
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        errors.append(BadInput(f"seed must be an integer; got {seed!r}"))
+    return errors
+
+
+def _with_fitted_rows(candidate: Candidate, rows: Rows | Mapping[str, Scores]) -> Candidate:
+    """The candidate with the identities of the rows that it, or the candidate of each label, was fitted to."""
+    if not candidate.labels:
+        assert not isinstance(rows, Mapping)  # scores by label make a candidate of several labels
+        return replace(candidate, fitted_to=FittedRows.of(rows))
+    parts: Mapping[str, Rows]
+    if isinstance(rows, Mapping):
+        parts = {str(name): scores for name, scores in rows.items()}
+    else:
+        parts = {name: rows.labelled(name) for name in candidate.labels}
+    return replace(candidate, labels={name: replace(own, fitted_to=FittedRows.of(parts[name])) for name, own in candidate.labels.items()})
 
 
 def _label_outputs(

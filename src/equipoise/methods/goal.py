@@ -1,12 +1,14 @@
 """The goal of a repair, the rates that it keeps in every group, and notes: typed values for everything worth reporting."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from equipoise.errors import pick, raise_all
+from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name
 
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
@@ -33,6 +35,39 @@ class Note:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {"kind": self.kind, "subject": self.subject, **self.numbers}
+
+
+@contextmanager
+def keeping(errors: list[BadInput]) -> Iterator[None]:
+    """Adds a `BadInput` of the block to the list instead of raising it."""
+    try:
+        yield
+    except BadInput as error:
+        errors.append(error)
+
+
+def raise_together(errors: Sequence[BadInput]) -> None:
+    """Raises one error unchanged, because its type shows what is wrong, and several as one `BadInput` with all problems."""
+    if len(errors) == 1:
+        raise errors[0]
+    raise_all([problem for error in errors for problem in error.problems])
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a number, which True, False and text are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_share(value: Any) -> bool:
+    return is_real(value) and bool(0 <= value <= 1)
+
+
+def _measure_name(measure: Any) -> str:
+    """The canonical name of a measure; raises `BadInput` if it is neither a name nor a signed sum of rates."""
+    if not isinstance(measure, (str, Mapping)):
+        expected = "one measure: the name of a gap, such as 'eod', or a signed sum of rates, such as 'tpr-fpr' or {'tpr': 1, 'fpr': -1}"
+        raise BadInput(f"measure must be {expected}; got {measure!r}")
+    return canonical_name(measure)
 
 
 Why = tuple[Note, ...]  # the reasons for choosing a step, and the parts of the goal that it misses
@@ -68,22 +103,31 @@ class Goal:
     original: float | None = field(default=None, compare=False)  # the original's performance, if `min_performance` was derived from it
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measure", canonical_name(self.measure))
-        pick("performance measure", self.performance, AT_THRESHOLD)
-        pick("selection", self.selection, SELECTIONS)
+        errors: list[BadInput] = []
+        with keeping(errors):
+            object.__setattr__(self, "measure", _measure_name(self.measure))
+        with keeping(errors):
+            pick("performance measure", self.performance, AT_THRESHOLD)
+        with keeping(errors):
+            pick("selection", self.selection, SELECTIONS)
         problems = []
         for name in ("min_performance", "max_gap", "max_loss", "threshold"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                problems.append(f"{name} must be between 0 and 1; got {value}")
+            if value is not None and not _is_share(value):
+                problems.append(f"{name} must be a number between 0 and 1; got {value if is_real(value) else repr(value)}")
         if self.max_loss is not None and self.min_performance is not None:
             given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
             problems.append(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
-        for rate, least in self.keep.items():
-            pick("rate to keep", rate, RATES)
-            if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
+        keep: Any = self.keep  # of any type, if the caller has no type checker
+        if not isinstance(keep, Mapping):
+            problems.append(f"keep must be a mapping of rates to minimums, such as {{'tpr': {BEFORE!r}}}; got {keep!r}")
+            keep = {}
+        for rate, least in keep.items():
+            with keeping(errors):
+                pick("rate to keep", rate, RATES)
+            if least != BEFORE and not _is_share(least):
                 problems.append(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}")
-        raise_all(problems)
+        raise_together([*errors, *([BadInput(*problems)] if problems else [])])
         object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that the caller cannot change it
 
     @property

@@ -5,10 +5,11 @@ set, or all rows of the repair set with cross-fitted decisions. The first of the
 
 - unchanged: no decision differs.
 - harm: performance is below its limit (if the original is below it too: below the original's performance less the allowed loss); or a gap
-  is larger and the interval of its change excludes zero; or a rate that the goal keeps is clearly below its limit.
+  is larger and the interval of its change excludes zero (if the gap changed sides, the mean of the gaps before and after must also lie at
+  least one standard error on the new side); or a rate that the goal keeps is clearly below its limit.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal has one), and performance reaches its limit.
-- reduced: the largest gap is clearly smaller: the interval of its change excludes zero, and the mean of the gaps before and after is
-  clearly on the original side of zero, so that the gap has not merely changed sides.
+- reduced: the largest gap is clearly smaller. That needs every group (an intersection-union test, see `judged_gap`): the gap of the group
+  that was worst is clearly smaller than before, and each other gap is clearly smaller than it was itself, or than the worst was before.
 - unclear: everything else, including any group with too few patients. `patients_needed` is the approximate number for a clear outcome.
 
 A claim of benefit needs more evidence than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth,
@@ -16,7 +17,7 @@ while a loss of performance beyond its limit is harm even if chance may explain 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -35,11 +36,11 @@ from equipoise.measures import (
     estimate_performance,
     moments_of,
     paired,
-    pooled_gaps,
     simultaneous_gaps,
     units_of,
 )
 from equipoise.methods.goal import BEFORE, NOISE, Goal, Note
+from equipoise.methods.judged_gap import JudgedGap, Limits, factors_to_increase, factors_to_reduce
 
 DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
 Source = Literal["held-out", "cross-fitted"]
@@ -53,40 +54,6 @@ class Outcome(StrEnum):
     UNCLEAR = "unclear"
     HARM = "harm"
     UNCHANGED = "unchanged"
-
-
-@dataclass(frozen=True)
-class JudgedGap:
-    """The gap of one group before and after on the same rows, and its change; NaN if the group has too few patients.
-
-    Each has a confidence interval, and a simultaneous one for all groups and labels together.
-    """
-
-    group: str
-    reference: str
-    before: Estimate
-    after: Estimate
-    change: Estimate  # signed: after minus before
-
-    @property
-    def known(self) -> bool:
-        """Whether there are enough patients for a value before and after."""
-        return not (math.isnan(self.before.value) or math.isnan(self.after.value) or math.isnan(self.change.value))
-
-    @property
-    def clear(self) -> bool:
-        """Whether the simultaneous interval of the change excludes zero."""
-        return self.change.simultaneous_low > 0 or self.change.simultaneous_high < 0
-
-    @property
-    def larger(self) -> bool:
-        """Whether the gap is further from zero than before."""
-        return abs(self.after.value) > abs(self.before.value) + NOISE
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        sides = {name: getattr(self, name).to_dict() for name in ("before", "after", "change")}
-        return {"group": self.group, "reference": self.reference, **sides}
 
 
 @dataclass(frozen=True)
@@ -185,6 +152,8 @@ def judge(
     gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(scores, pair, after, goal, settings, labels)
     old, new = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
+    level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
+    limits = Limits.of(scores, before, after, goal.measure, level)
     kept = bool(new.value >= limit - NOISE)
     met = None
     if goal.max_gap is not None:
@@ -201,7 +170,11 @@ def judge(
         performance_after=new,
         performance_change=change,
         performance_limit=limit,
-        harms=(*_performance_harm(goal, old, new, change, limit), *_larger_gaps(goal, gaps), *(rate.note for rate in rates if rate.harm)),
+        harms=(
+            *_performance_harm(goal, old, new, change, limit),
+            *_larger_gaps(goal, gaps, limits),
+            *(rate.note for rate in rates if rate.harm),
+        ),
         changed=int((before != after).sum()),
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         patients_needed=None,
@@ -209,15 +182,13 @@ def judge(
     )
     if not judgement.changed or judgement.harms:
         return replace(judgement, outcome=Outcome.HARM if judgement.changed else Outcome.UNCHANGED)
-    level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
-    pooled = pooled_gaps(scores, before, after, goal.measure, level)
     if not judgement.short and not forced:
         bound = judgement.max_gap
         if kept and all(-bound <= gap.after.simultaneous_low and gap.after.simultaneous_high <= bound for gap in gaps):
             return replace(judgement, outcome=Outcome.CLOSED)
-        if _reduced(judgement, pooled):
+        if gaps and not judgement.larger and all(factor < 1 for factor in factors_to_reduce(gaps, limits)):
             return replace(judgement, outcome=Outcome.REDUCED)
-    return replace(judgement, outcome=Outcome.UNCLEAR, patients_needed=_patients_needed(judgement, pooled))
+    return replace(judgement, outcome=Outcome.UNCLEAR, patients_needed=_patients_needed(judgement, limits))
 
 
 def performance_limit(goal: Goal, original: float) -> float:
@@ -297,7 +268,7 @@ def _performance_harm(goal: Goal, before: Estimate, after: Estimate, change: Est
     return [Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)})]
 
 
-def _larger_gaps(goal: Goal, gaps: Iterable[JudgedGap]) -> list[Note]:
+def _larger_gaps(goal: Goal, gaps: Sequence[JudgedGap], limits: Limits) -> list[Note]:
     """Notes on gaps that are larger than chance explains."""
     return [
         Note(
@@ -313,8 +284,8 @@ def _larger_gaps(goal: Goal, gaps: Iterable[JudgedGap]) -> list[Note]:
                 "high": gap.change.simultaneous_high,
             },
         )
-        for gap in gaps
-        if gap.known and gap.larger and gap.clear
+        for gap, factor in zip(gaps, factors_to_increase(gaps, limits), strict=True)
+        if factor < 1
     ]
 
 
@@ -349,36 +320,19 @@ def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, set
     return rates
 
 
-def _reduced(judgement: Judgement, pooled: tuple[FloatArray, FloatArray]) -> bool:
-    """Whether the largest |gap| is clearly smaller than before."""
-    worst = judgement.largest
-    if worst is None or judgement.larger or not worst.clear or abs(worst.after.value) >= abs(worst.before.value) - NOISE:
-        return False
-    k = judgement.gaps.index(worst)
-    side = math.copysign(1.0, worst.before.value)
-    nearest = pooled[0][k] if side > 0 else -pooled[1][k]
-    return bool(worst.change.value * side < 0 and nearest > 0)
-
-
-def _patients_needed(judgement: Judgement, pooled: tuple[FloatArray, FloatArray]) -> int | None:
+def _patients_needed(judgement: Judgement, limits: Limits) -> int | None:
     """The approximate number of patients for a clear outcome, from intervals that shrink with its root; None if no number suffices."""
-    worst = judgement.largest
-    if worst is None or judgement.short:
+    if not judgement.gaps or judgement.short:
         least = min((gap.before.patients for gap in judgement.gaps), default=0)
         return _rounded_up(judgement.patients * FEW / least) if least and least < FEW else None
     factors = []  # by which intervals must shrink
     performance_kept = judgement.performance_after.value >= judgement.performance_limit - NOISE
     if performance_kept and all(abs(gap.after.value) < judgement.max_gap for gap in judgement.gaps):
         factors.append(max(_factor_to_close(gap.after, judgement.max_gap) for gap in judgement.gaps))
-    change = worst.change
-    if change.value:
-        half = change.simultaneous_high - change.value if change.value < 0 else change.value - change.simultaneous_low
-        to_show_change = half / abs(change.value)
-        if not judgement.larger:  # the mean of both gaps must be distinguishable from zero as well
-            k, mean = judgement.gaps.index(worst), (worst.before.value + worst.after.value) / 2
-            spread = mean - pooled[0][k] if mean > 0 else pooled[1][k] - mean
-            to_show_change = max(to_show_change, float(spread) / abs(mean)) if mean else math.inf
-        factors.append(to_show_change)
+    if judgement.larger:
+        factors.append(min(factors_to_increase(judgement.gaps, limits)))
+    else:
+        factors.append(max(factors_to_reduce(judgement.gaps, limits)))
     factor = min(factors, default=math.inf)
     return _rounded_up(judgement.patients * factor**2) if 1 < factor < math.inf else None
 

@@ -106,14 +106,14 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     """The paper's rule on the trace of one label: the smallest |gap| among steps with at least the minimum performance.
 
     With a maximum |gap| only: the best performance among steps within it. If no step qualifies: the best performance, or the smallest
-    |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last.
+    |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last. A goal without limits, as of classifiers
+    that are compared without a repair set, is met by every step.
     """
     size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # undefined is not a small gap
     kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
     pool = kept if kept.any() else np.ones(len(trace), bool)
     if goal.min_performance is None:
-        assert goal.max_gap is not None  # a settled goal has one of them
-        fine = (size <= goal.max_gap + NOISE) & kept
+        fine = (size <= (np.inf if goal.max_gap is None else goal.max_gap + NOISE)) & kept
         best = np.where(fine, -performance, np.inf) if fine.any() else np.where(pool, size, np.inf)
         row, by = int(best.argmin()), "performance" if fine.any() else "gap"
         return Selection(row, (selected("step", by, goal, int(fine.sum()), len(trace), size[row]),), bool(fine.any()))

@@ -105,8 +105,8 @@ def choose(tried: Sequence[ScoredCandidate], goal: Goal) -> int:
     if all(entry.candidate.held_out is not None for entry in tried) and tried[0].valid is not None:
         return best_of([(entry.candidate,) for entry in tried], [tried[0].valid])
     rows = [entry.chosen_row for entry in tried]
-    gap = np.array([abs(float(row["gap"])) for row in rows])
-    performance = np.array([float(row["performance"]) for row in rows])
+    gap = np.nan_to_num([abs(float(row["gap"])) for row in rows], nan=np.inf)  # undefined is not a small gap
+    performance = np.nan_to_num([float(row["performance"]) for row in rows], nan=-np.inf)
     anything = np.ones(len(rows), bool)
     enough = anything if goal.min_performance is None else performance >= goal.min_performance - 1e-12
     within = anything if goal.max_gap is None else gap <= goal.max_gap + 1e-12

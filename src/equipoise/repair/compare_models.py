@@ -15,7 +15,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
-from equipoise.errors import BadInput, Misuse
+from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
 from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
@@ -162,9 +162,19 @@ def compare_models(
     """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
     if not isinstance(cohort, Scores):
         check_cohort("eq.compare", cohort)
+    _check_held_out(models, cohort)
     results = [subject for subject in models.values() if isinstance(subject, Candidate)]
     goal = results[0].goal if results else Goal(canonical_name(measure or "eod"))
-    original, *candidates = (_entry(name, subject, cohort, valid, goal) for name, subject in models.items())
+    first, *others = models
+    original = _entry(first, models[first], cohort, valid, goal)
+    if not results and valid is not None:  # the goal of a result is settled already
+        goal = goal.settled(float(original.chosen_row["performance"]))
+    candidates = [_entry(name, models[name], cohort, valid, goal) for name in others]
+    if len(candidates) > 1 and all(np.isnan(entry.chosen_row["gap"]) for entry in candidates):
+        raise BadInput(
+            f"one of {len(candidates)} candidates is chosen on the repair set, and none was given. Give it with valid=..., or compare the "
+            "original with one candidate"
+        )
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
     network = original.candidate.model
@@ -178,6 +188,20 @@ def compare_models(
         baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
     provenance = Provenance.now(seed=seed)
     return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, serving=serving, baseline=baseline)
+
+
+def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
+    """Raises `BadInput` with the number of patients, or rows, of the cohort that a result of `debias` was fitted to."""
+    problems = []
+    for name, subject in models.items():
+        fitted = [own.fitted_to for own in subject.each if own.fitted_to is not None] if isinstance(subject, Candidate) else []
+        for count, unit in sorted({rows.shared_with(cohort) for rows in fitted}, reverse=True)[:1]:
+            if count:
+                problems.append(
+                    f"{count:,} {unit} of {cohort.name!r} are in the repair set of {name!r}, so they are not held out. Compare on other "
+                    f"{unit}; the outcome on the repair set itself, by cross-fitted decisions, is result.outcome"
+                )
+    raise_all(problems)
 
 
 def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> ScoredCandidate:
