@@ -27,7 +27,6 @@ from equipoise.report.text import date_words, percent
 from equipoise.report.wording.names import PERFORMANCE, gap_words, group_words
 from equipoise.report.wording.repairs import (
     method_words,
-    outcome_words,
     outcomes_words,
     preprocessing_words,
     repair_answer,
@@ -157,7 +156,7 @@ def labels_page(
             "gap": [case.found.gap_before, case.found.gap_after],
             "performance": [case.found.performance_before, case.found.performance_after],
             "outcome": case.outcome,
-            "words": outcome_words(case.judgement, names=called),
+            "words": repair_answer(case, called),
         }
         for label, case in cases.items()
     ]
