@@ -284,7 +284,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     def full() -> None:
         with filling(tmp_path / "out") as place:
             (place / "trace.csv").symlink_to("/dev/full")
-            with subject.naming(place / "trace.csv"):
+            with subject.add_path_to_errors(place / "trace.csv"):
                 (place / "trace.csv").write_text("x" * 100)
 
     with pytest.raises(BadInput, match=facts(tmp_path / "out" / "trace.csv", os.strerror(errno.ENOSPC))):
