@@ -49,7 +49,7 @@ def _change_table(title: str, contrast: ScoreComparison, rows: pd.DataFrame, *, 
     table = table_of(title, text=["gap in", "between"] if of_gaps else ["rate", "group"])
     several = len(contrast.others) > 1
     for name in (short_name(contrast.first), _second_head(contrast)):
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(Text(name), justify="right", overflow="fold")
     table.add_column("change", justify="right", no_wrap=True)
     table.add_column("")
     if verbose:
@@ -72,7 +72,7 @@ def _second_head(contrast: ScoreComparison) -> str:
 def _performance_table(contrast: ScoreComparison) -> Table:
     table = table_of("Performance of all patients")
     for head in ("measure", short_name(contrast.first), _second_head(contrast), "change"):
-        table.add_column(head, justify="left" if head == "measure" else "right")
+        table.add_column(Text(head), justify="left" if head == "measure" else "right")
     for row in contrast.performance.to_dict("records"):
         measure = f"{_label(row, contrast.performance)}{PERFORMANCE[str(row['measure'])]}"
         compared = f" ({short_name(row['compared'])})" if len(contrast.others) > 1 else ""

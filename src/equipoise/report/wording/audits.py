@@ -193,7 +193,8 @@ def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
     if not named:
         return ""
     rules = [audits[label].rule for label in named]
-    advice = "" if any(isinstance(r, Threshold) and r.origin == ARGMAX for r in rules) else " Give the threshold in use with --threshold."
+    by_argmax = any(isinstance(rule, Threshold) and rule.origin == ARGMAX for rule in rules)
+    advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
         few = _little_words(_flagged(audits[named[0]]) or 0.0)
         return f"{sentence(few)}, which hides differences between groups.{advice}"

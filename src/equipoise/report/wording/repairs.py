@@ -1,5 +1,6 @@
 """A repair in words: its goal, its outcome, its method, who is better and who is worse."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -185,20 +186,20 @@ def repair_answer(comparison: Comparison, names: Mapping[str, str] | None = None
     outcome, _, rest = text.partition(": ")
     if comparison.judgement.outcome == "harm":
         return f"{text.removesuffix('.')}; {more}."
-    return f"{outcome}, but {more}: {rest}"
+    return f"{outcome}, with {more}: {rest}"
 
 
 def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, str] | None = None) -> str:
     """The largest clear rise of missed findings and of false alarms in a group, if it is at least `MANY`; empty if there is none."""
-    called, parts = GroupNames(names or {}), []
+    called, parts = GroupNames(names or {}), defaultdict(list)
     groups = [row for row in rows if row.group is not None]
     for errors, kind in (("missed findings", "missed"), ("false alarms", "alarms")):
         changes = {str(row.group): getattr(row, kind) for row in groups}
         worse = {group: change.value for group, change in changes.items() if change.low > 0 and change.value >= MANY}
         if worse:
             group = max(worse, key=lambda group: worse[group])
-            parts.append(f"{thousand(worse[group])} more {errors} per 1,000 {unit} in {called(group)}")
-    return " and ".join(parts)
+            parts[group].append(f"{thousand(worse[group])} more {errors}")
+    return ", and ".join(f"{' and '.join(more)} per 1,000 {unit} in {called(group)}" for group, more in parts.items())
 
 
 def error_unit(comparison: Comparison) -> str:
