@@ -43,7 +43,7 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
         context.close()
 
 
-@pytest.mark.parametrize("width", [970, 1000, 1200])
+@pytest.mark.parametrize("width", [700, 970, 1000, 1200])
 def test_no_heading_of_a_table_is_broken_inside_a_word(open_report, width):
     page = open_report(small_case(rows=600), width=width).page
     narrow = """heads => heads.filter(th => th.offsetParent).map(th => {

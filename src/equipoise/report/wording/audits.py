@@ -25,8 +25,8 @@ LITTLE = 0.02  # sensitivity at which (almost) no patient with the finding is fl
 DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
 BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
 MARK_AND_INTERVAL = (
-    "The mark comes from the adjusted p-value, the simultaneous interval from limits that hold for all comparisons at once. At the margin "
-    "the two can disagree: a clear difference may have a simultaneous interval that includes zero, or the reverse."
+    "The mark comes from the adjusted p-value, the interval from simultaneous limits: at the margin they can disagree, and a clear "
+    "difference may have a simultaneous interval that includes zero."
 )
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
