@@ -43,6 +43,17 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
         context.close()
 
 
+@pytest.mark.parametrize("width", [700, 970, 1000, 1200])
+def test_no_heading_of_a_table_is_broken_inside_a_word(open_report, width):
+    page = open_report(small_case(rows=600), width=width).page
+    narrow = """heads => heads.filter(th => th.offsetParent).map(th => {
+        const wide = document.createElement("span"); wide.textContent = th.textContent; wide.style.whiteSpace = "nowrap"; th.append(wide);
+        const style = getComputedStyle(th), room = th.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+        return th.textContent.includes(" ") || wide.offsetWidth <= room ? "" : wide.textContent;
+    }).filter(text => text)"""
+    assert page.eval_on_selector_all("#gaps thead th:not(.plot)", narrow) == []
+
+
 def _rows(page) -> list[list[str]]:
     return page.eval_on_selector_all("#choices tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => c.textContent))")
 

@@ -19,7 +19,7 @@ from equipoise.report import Origin, write_audit_page
 from equipoise.report.audit_page import MOST_GROUPS, audit_page, audit_views
 from equipoise.report.audits_page import audits_page
 from equipoise.report.text import MINUS, thousand
-from equipoise.report.wording.audits import ALARMS, MISSED, answer, harms
+from equipoise.report.wording.audits import ALARMS, MISSED, answer, audits_answer, harms, largest_words
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
 
@@ -65,7 +65,7 @@ def test_no_clear_difference_states_what_could_be_missed_and_few_patients_are_sa
     style, text = answer(audit)
     assert style == "unchanged"
     eod = audit.gaps[audit.gaps["measure"] == "eod"]["detectable"].max()
-    assert says(text, f"{100 * eod:.1f}", audit.comparisons)
+    assert says(text, f"{100 * eod:.1f}", audit.comparisons, "does not show that there is none", "before adjustment")
     few = audit_of(pd.concat([frame_of(["M"], 40), pd.DataFrame({"sex": "F", "y": [1, 0], "p": 0.5})]), reference="M")[1]
     assert says(answer(few)[1].lower(), "insufficient")
 
@@ -174,6 +174,52 @@ def test_a_matrix_has_the_gap_of_each_label_and_group_and_marks_the_clear_ones()
         assert ("●" in cell.text_content()) == gap.clear
     assert audits["Effusion"]["eod"].clear
     assert page.xpath("//a/@href") == ["a.html"] * len(page.xpath("//a[bdi='Effusion']"))
+
+
+def test_the_overview_states_the_threshold_and_names_the_labels_in_which_no_patient_is_flagged():
+    scores = {label: Scores.from_frame(shifted(), label="y", score="p", group="sex", reference="M") for label in ("Effusion", "Hernia")}
+    rules = {"Effusion": AuditRequest(rule=Threshold(0.5)), "Hernia": AuditRequest(rule=Threshold(0.9999))}
+    audits = audit_labels(scores, rules, "labels", "vendor.csv")
+    page = html.fromstring(audits_page(audits, {}))
+    assert says(page.xpath("string(//p[@id='decided'])"), "0.5", "0.9999", "before adjustment", "no patient column")
+    warning = page.xpath("string(//*[@id='unflagged'])")
+    assert says(warning, "1 of 2 labels", "Hernia", "--threshold")
+    assert "Effusion" not in warning
+    [row] = page.xpath("//table[contains(@class, 'labels')]/tbody/tr[th//text()='Hernia']")
+    assert "No clear difference" not in row.text_content()
+    single = html.fromstring(audit_page(audits["Hernia"]))
+    assert single.xpath("//p[@data-outcome]/@data-outcome") == ["unclear"]
+    assert says(single.xpath("string(//*[@id='unflagged'])"), "0.0%", "--threshold")
+    assert not html.fromstring(audit_page(audits["Effusion"])).xpath("//*[@id='unflagged']")
+
+
+def test_several_labels_that_differ_in_another_measure_only_are_not_said_to_have_no_difference():
+    scores = Scores.from_frame(shifted(0.3, n=900), label="y", score="p", group="sex", reference="M")
+    audits = audit_labels({"Mass": scores}, {"Mass": AuditRequest(rule=Threshold(0.5), measures=("npv_gap",))}, "labels", "vendor.csv")
+    assert audits.findings
+    style, text = audits_answer(audits)
+    assert (style, text.startswith("A difference, not in missed findings")) == ("unclear", True)
+
+
+def test_the_largest_difference_says_among_which_it_is(found):
+    assert largest_words(found[1].gaps) == "largest clear difference among single attributes"
+    page = html.fromstring(audit_page(found[1]))
+    assert any(
+        text.startswith("Largest clear difference among single attributes") for text in page.xpath("//span[@class='fact-name']/text()")
+    )
+    gaps = found[1].gaps
+    crossed = gaps["attribute"] == "sex & age"
+    assert largest_words(gaps.assign(clear=gaps["clear"] & crossed)) == "largest clear difference, an intersection"
+    assert largest_words(gaps[gaps["attribute"] == "sex"].assign(clear=False)) == "largest difference, not clear"
+
+
+def test_the_legend_explains_mark_interval_unit_and_detectable(found):
+    page = html.fromstring(audit_page(found[1]))
+    legend = page.xpath("string(//section[@id='gaps']/p)")
+    assert says(legend, "adjusted p-value", "can disagree", "80% of samples of this size, before adjustment")
+    assert says(page.xpath("string(//section[@id='groups']/p)"), "By row: no patient column was named")
+    frame = shifted(0.3).assign(patient=lambda rows: [f"p{k}" for k in range(len(rows))])
+    assert "no patient column" not in audit_page(audit_of(frame, reference="M", patient="patient")[1])
 
 
 def test_an_unknown_group_among_the_words_is_an_error(found, tmp_path):

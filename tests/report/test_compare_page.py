@@ -11,6 +11,7 @@ import equipoise as eq
 from equipoise.measures import Monitoring
 from equipoise.repair import ScoreComparison
 from equipoise.report import condition_words
+from equipoise.report.wording.comparisons import monitoring_conclusion
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -78,6 +79,36 @@ def test_the_terminal_shows_no_markup_of_users(contrast, followed):
     text = console.export_text()
     assert "2026-03" in text
     assert HOSTILE in text
+
+
+def test_the_compared_model_has_the_same_head_in_every_table(contrast):
+    from rich.console import Console
+
+    from equipoise.report import contrast_view
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(contrast_view(contrast))
+    heads = [line.split() for line in console.export_text().splitlines() if line.split()[-1:] == ["change"] and HOSTILE in line.split()]
+    assert [head[head.index(HOSTILE) + 1] for head in heads] == ["b"] * (1 + bool(len(contrast.performance)))
+    assert "<th>b</th>" in contrast._repr_html_()
+
+
+def test_no_alarm_is_not_said_to_show_that_nothing_changed():
+    followed = eq.history({f"2026-{month:02}": audit(month) for month in range(1, 3)}).monitor(["eod"])
+    assert not followed.alarms
+    words = monitoring_conclusion(followed)
+    assert "none has changed" not in words
+    assert "does not show that there is none" in words
+
+
+@pytest.mark.parametrize("ending", ["docx", "json", ""])
+def test_a_report_with_another_ending_is_refused_before_anything_is_written(contrast, followed, tmp_path, ending):
+    audits = eq.measures.Audits({"a": audit(0), "b": audit(1)}, "labels", "two")
+    for found in (contrast, followed, audit(0), audits):
+        with pytest.raises(eq.BadInput, match=r"\.html"):
+            found.report(tmp_path / f"page.{ending}".rstrip("."))
+    assert not list(tmp_path.iterdir())
+    assert contrast.report(tmp_path / "page.HTM").is_file()
 
 
 def test_a_condition_names_the_group_the_number_and_itself(contrast):

@@ -17,11 +17,12 @@ from equipoise.methods import Goal
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_upper_bound
 from equipoise.report import why_words, write_repair_page
+from equipoise.report.model_card import cards
 from equipoise.report.repair_page import DECISIONS, probe_views, report_page
 from equipoise.report.templating import script_data
-from equipoise.report.text import amount, p_value_words, span, thousand
+from equipoise.report.text import amount, interval, p_value_words, span, thousand
 from equipoise.report.wording.names import share_words, upper_bound_words
-from equipoise.report.wording.repairs import goal_words
+from equipoise.report.wording.repairs import goal_words, repair_answer
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says
 from support.read_html import Read
@@ -68,6 +69,28 @@ def test_a_repair_that_harms_nobody_says_so():
     assert read.has("levelling-none")
     assert not read.has("levelling")
     assert LEVELLING not in read.words("verdict") + read.words("affected")
+    assert says(read.words("affected"), "either group worse in sensitivity")
+    assert "other respects" not in read.words("affected")
+
+
+def test_a_gap_that_closed_at_the_cost_of_false_alarms_names_them_first():
+    case = small_case(rows=1000, methods=("bias-gda",))
+    scores = case.original.test
+    changed = (scores.groups == "F") & (np.arange(len(scores)) % np.where(scores.y == 1, 2, 5) == 0)
+    repair = replace(
+        case.result,
+        test=replace(scores, score=np.where(changed, 0.99, scores.score)),
+        candidate=replace(case.result.candidate, rule=case.original.candidate.rule),
+    )
+    case = replace(case, candidates=(repair,))
+    read, [women] = _read(case), [row for row in case.found.balances["sex"] if row.group == "F"]
+    more = f"{thousand(women.alarms.value)} more false alarms per 1,000 rows in F"
+    assert women.alarms.low > 0
+    assert repair_answer(case).index(more) < repair_answer(case).index("sensitivity")
+    assert more in read.words("verdict")
+    assert read.has("levelling-none")
+    assert says(read.words("affected"), "worse in sensitivity", "worse in other respects")
+    assert f"**{repair_answer(case)}**".replace("*", "") in cards(case)["card.md"].replace("*", "")
 
 
 def test_an_interval_that_includes_zero_is_said():
@@ -94,6 +117,21 @@ def test_a_repair_that_changes_nothing_is_said():
     assert read.conclusion == "unchanged"
     assert says(read.words("verdict"), f"0 of {len(case.result.test):,}")
     assert not {"gain", "loss"} & {a.get("class") for tag, a in read.tags if tag == "p"}
+
+
+def test_the_original_has_no_interval_of_a_change():
+    case = small_case(rows=80, methods=("bias-gda",))
+    same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
+    kept = replace(case, candidates=(same,))
+    words, card = _read(kept).words("affected"), cards(kept)["card.md"]
+    assert "no change" in words
+    assert "intervals of the change" not in words
+    change = kept.found.gap_change
+    assert change.low < 0 < change.high
+    assert interval(change.value, change.low, change.high, "+") not in card
+    assert card.count("| no change |") == len(kept.found.shifts)
+    moved = replace(same, candidate=replace(same.candidate, rule=replace(same.candidate.rule, value=same.candidate.rule.value + 1e-9)))
+    assert "intervals of the change" in _read(replace(case, candidates=(moved,))).words("affected")
 
 
 def test_few_patients_are_insufficient_data_not_zero():

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.measures import GAPS, Audits
-from equipoise.report import audit_summary, audits_summary
+from equipoise.report import audit_summary, audit_view, audits_summary
 from equipoise.report.terminal_audit import MOST_GAPS, MOST_GROUPS
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
@@ -70,7 +70,8 @@ def test_no_clear_gap_is_reported_as_such():
     frame["p"] = 0.7
     _, audit = audit_of(frame, reference="M")
     text = _shown(audit_summary(audit), 200)
-    assert says(text, f"{audit.comparisons} comparisons")
+    assert says(text, f"{audit.comparisons} comparisons", "does not show that there is none")
+    assert "detectable size" not in text
     assert not says(text, "lower in")
     assert not says(text, "higher in")
 
@@ -101,6 +102,36 @@ def test_several_labels_have_a_row_each():
     text = _shown(audits_summary(Audits({"Effusion": audit, "Mass": audit}, "labels", "tiny.csv")))
     assert sum(line.strip().startswith(("Effusion", "Mass")) for line in text.splitlines()) == 2
     assert f"{100 * audit['balanced_accuracy'].value:.1f}" in text
+
+
+def test_several_labels_begin_with_the_conclusion_and_the_threshold():
+    frame = frame_of(["F", "M"]).assign(p=lambda rows: 0.9 * rows["p"])
+    audit, high = (audit_of(frame, reference="M", threshold=at)[1] for at in (0.5, 0.95))
+    text = " ".join(_shown(audits_summary(Audits({"Effusion": audit, "Mass": audit}, "labels", "tiny.csv"))).split())
+    assert says(text, "No clear difference", "2 labels", "score >= 0.5")
+    assert "--threshold" not in text
+    text = " ".join(_shown(audits_summary(Audits({"Effusion": audit, "Hernia": high}, "labels", "tiny.csv"))).split())
+    assert says(text, "score >= 0.5", high.rule.describe(), "1 of 2 labels", "flagged at this threshold", "--threshold")
+    assert "groups: Hernia." in text
+
+
+def test_a_threshold_that_flags_no_patient_with_the_finding_is_reported():
+    frame = frame_of(["F", "M"]).assign(p=lambda rows: 0.9 * rows["p"])
+    used, high = (audit_of(frame, reference="M", threshold=at)[1] for at in (0.5, 0.95))
+    for view in (audit_summary, audit_view):
+        assert "--threshold" not in _shown(view(used))
+        assert says(" ".join(_shown(view(high)).split()), "No patient with the finding", "0.0%", "--threshold")
+
+
+def test_the_legend_states_the_unit_of_the_intervals_and_what_detectable_means():
+    frame = frame_of(["F", "M"])
+    by_row = " ".join(_shown(audit_summary(audit_of(frame, reference="M")[1])).split())
+    assert says(by_row, "by row: no patient column was named, so rows are treated as independent (--patient)")
+    assert says(by_row, "own interval", "80% of samples of this size", "before adjustment")
+    frame["patient"] = [f"p{k}" for k in range(len(frame))]
+    by_patient = " ".join(_shown(audit_summary(audit_of(frame, reference="M", patient="patient")[1])).split())
+    assert "by patient." in by_patient
+    assert "independent" not in by_patient
 
 
 def test_hostile_names_are_text_and_cannot_steer_the_terminal():

@@ -38,8 +38,9 @@ def test_an_interval_has_both_ends_and_an_unknown_one_none():
     assert span(math.nan, math.nan) == ""
 
 
-def test_counts_by_lot_have_a_decimal():
-    assert (count(1234), count(12.34, expected=True)) == ("1,234", "12.3")
+def test_counts_by_lot_are_rounded_and_have_a_decimal_in_a_table():
+    assert (count(1234), count(12.34, expected=True), count(12.34, expected=True, exact=True)) == ("1,234", "about 12", "12.3")
+    assert (count(0, expected=True), count(0.4, expected=True)) == ("0", "about 0.4")
     assert number(-1234.5, 1) == f"{MINUS}1,234.5"
 
 

@@ -9,7 +9,7 @@ from equipoise.methods import Goal, JudgedGap, Judgement, Note, Outcome
 from equipoise.repair import Balance
 from equipoise.report import baseline_words, outcome_words
 from equipoise.report.text import MINUS
-from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, outcomes_words
+from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, more_errors_words, outcomes_words
 from support import facts
 
 NAN = float("nan")
@@ -113,6 +113,17 @@ def test_clear_changes_are_counted_for_the_better_and_for_the_worse():
     assert says(second, "women", 50, "false alarms")
 
 
+def test_only_a_large_and_clear_rise_of_errors_is_named_the_largest_of_each_kind():
+    small = Balance("M", True, 500, *[_estimate(0.01)] * 3, 0.03, 0.07, _estimate(0.04), 0.1, 0.11, _estimate(0.01))
+    women = Balance("F", False, 500, *[_estimate(0.01)] * 3, 0.15, 0.06, _estimate(-0.09), 0.07, 0.12, _estimate(0.364))
+    unclear = replace(women, group="X", alarms=_estimate(0.4, half=0.5))
+    less = replace(women, group="Y", alarms=_estimate(0.2))
+    assert more_errors_words([small, replace(women, group=None), unclear], "patients") == ""
+    assert more_errors_words([small, less, women], "patients", NAMES) == "364 more false alarms per 1,000 patients in women"
+    both = more_errors_words([replace(women, missed=_estimate(0.06))], "rows")
+    assert both == "60 more missed findings and 364 more false alarms per 1,000 rows in F"
+
+
 def test_a_simple_model_is_mentioned_only_where_it_is_clearly_better():
     ahead, level = BaselineComparison(0.66, 0.62, _estimate(0.04), 0.02, 0.03), BaselineComparison(0.62, 0.62, _estimate(0.0), 0.02, 0.03)
     found = Baseline("table", "repair set", 900, 800, "balanced_accuracy", "eod", ahead, ahead)
@@ -145,6 +156,11 @@ def test_a_difference_that_may_only_have_changed_sides_is_said_to():
     [
         (Goal("spd", min_performance=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
         (Goal("eod", max_gap=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
+        (
+            Goal("eod").settled(0.554),
+            "the smallest difference in sensitivity with balanced accuracy of at least 53.4% (the original's 55.4% on the repair set, "
+            "less 2.0 points)",
+        ),
         (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
     ],
 )

@@ -17,7 +17,22 @@ from equipoise.report.panels import DIAGONAL, Called, Mark, Panel, RateView, Sca
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import LIMITS, numbered, page_of, script_data
 from equipoise.report.text import amount, date_words, how_many, percent, plain, plural, sentence, short
-from equipoise.report.wording.audits import ALARMS, MISSED, answer, baseline_words, conclusion, harms, largest_gap, sampled_words, worse_by
+from equipoise.report.wording.audits import (
+    ALARMS,
+    BY_ROW,
+    DETECTABLE,
+    MARK_AND_INTERVAL,
+    MISSED,
+    answer,
+    baseline_words,
+    conclusion,
+    harms,
+    largest_gap,
+    largest_words,
+    sampled_words,
+    unflagged_words,
+    worse_by,
+)
 from equipoise.report.wording.names import (
     PERFORMANCE,
     RATES,
@@ -113,6 +128,9 @@ def _shared(audit: Audit, called: GroupNames, origin: Origin | None) -> dict[str
         "comparisons": plural(audit.comparisons, "comparison"),
         "sampled": sampled_words(audit),
         "size_words": how_many(audit.rows, audit.patients),
+        "by_row": BY_ROW if audit.patients is None else "",
+        "detectable": DETECTABLE,
+        "mark_and_interval": MARK_AND_INTERVAL,
         "decisions": DECISIONS,
         "limits": LIMITS,
     }
@@ -131,6 +149,8 @@ def _answer(audit: Audit, called: GroupNames, views: Sequence["AuditView"]) -> d
         "interval_words": f"simultaneous {percent(audit.settings.level)} intervals, for {comparisons}",
         "harms": harms(audit),
         "largest": None if largest is None else Estimate.of_gap(dict(largest)),
+        "largest_words": sentence(largest_words(audit.gaps)),
+        "unflagged": unflagged_words({audit.name: audit}),
         "largest_measure": "" if largest is None else str(largest["measure"]),
         "clear": clear[:MOST_CLEAR],
         "more_clear": max(0, len(clear) - MOST_CLEAR),

@@ -12,10 +12,10 @@ from equipoise import __version__
 from equipoise.measures import Audit, Audits, Estimate, group_estimate, read_audit
 from equipoise.report.audit_page import DECISIONS, FIRST_MEASURES, UNKNOWN, write_audit_page
 from equipoise.report.origin import Origin
-from equipoise.report.paper import is_paper, report_of_folder, write_by_ending
+from equipoise.report.paper import check_ending, is_paper, report_of_folder, write_by_ending
 from equipoise.report.templating import LIMITS, page_of
 from equipoise.report.text import date_words, how_many, percent, plural
-from equipoise.report.wording.audits import answer
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, answer, audits_answer, decisions_words, unflagged_words
 from equipoise.report.wording.names import attributes_of, crossed, distinct, gap_words, group_words
 
 LEAST_WIDTH = 0.05  # of the colour scale of a matrix
@@ -46,6 +46,7 @@ def write_again(
 
 def write_audits_page(audits: Audits, path: Path, *, group_names: Mapping[str, str] | None = None, origin: Origin | None = None) -> Path:
     """Writes the overview of several labels, and the page of each label next to it, and returns its path; a PDF has the overview only."""
+    check_ending(path)
     pages: dict[str, Path] = {}
     if not is_paper(path):
         from equipoise.repair import folders  # imports torch
@@ -74,7 +75,14 @@ def audits_page(
     for label, audit in audits.items():
         style, text = answer(audit, called, brief=True)
         rows.append({"label": label, "href": links.get(label, ""), "style": style, "answer": text, "audit": audit})
+    style_of_all, answer_of_all = audits_answer(audits)
     context: dict[str, Any] = {
+        "style_of_answer": style_of_all,
+        "answer": answer_of_all,
+        "decided": decisions_words(audits),
+        "unflagged": unflagged_words(audits, audits.kind),
+        "by_row": BY_ROW if first.patients is None else "",
+        "detectable": DETECTABLE,
         "title": audits.name,
         "kind": "audit",
         "kind_words": audits.kind,
@@ -83,7 +91,6 @@ def audits_page(
         "when": "" if origin is None else date_words(origin.when),
         "rows": rows,
         "matrices": matrices(audits),
-        "harmed": [row["label"] for row in rows if row["style"] == "harm"],
         "findings": audits.findings,
         "comparisons": plural(first.comparisons, "comparison"),
         "size_words": how_many(first.rows, first.patients),

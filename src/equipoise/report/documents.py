@@ -28,7 +28,6 @@ from equipoise.report.wording.inputs import preprocessing_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words, group_words
 from equipoise.report.wording.repairs import (
     method_words,
-    outcome_words,
     outcomes_words,
     repair_answer,
     repair_set_words,
@@ -157,7 +156,7 @@ def labels_page(
             "gap": [case.found.gap_before, case.found.gap_after],
             "performance": [case.found.performance_before, case.found.performance_after],
             "outcome": case.outcome,
-            "words": outcome_words(case.judgement, names=called),
+            "words": repair_answer(case, called),
         }
         for label, case in cases.items()
     ]

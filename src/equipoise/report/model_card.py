@@ -18,7 +18,7 @@ from equipoise.report.templating import render
 from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_value_words, percent, sentence, shortened
 from equipoise.report.wording import cards as words
 from equipoise.report.wording.names import PERFORMANCE, performance_words, rate_title, rate_words
-from equipoise.report.wording.repairs import goal_words
+from equipoise.report.wording.repairs import goal_words, is_original
 
 GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the other measures mirror these
 RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "brier", "calibration_in_the_large", "calibration_slope")
@@ -29,7 +29,7 @@ LONGEST_METADATA = 200  # characters of a name in the metadata
 
 def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     """The texts of card.md and card.xml, by name of the file."""
-    facts, findings = read_facts(toml), case.found
+    facts, findings, unchanged = read_facts(toml), case.found, is_original(case)
     shared = {"case": case, "found": findings, "facts": facts, "words": words, "goal_words": goal_words, "not_provided": NOT_PROVIDED}
     markdown = {
         "metadata": yaml.safe_dump(metadata(case, facts), sort_keys=False, allow_unicode=True, width=10_000),
@@ -40,7 +40,9 @@ def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
         "rates": _rate_rows(case),
         "measures": _measures_shown(case),
         "performance": [(performance_words(m), *(_interval(audit[m]) for audit in (findings.before, findings.after))) for m in PERFORMANCE],
-        "shifts": [(shift, rate_words(shift.rate), _interval(shift.change, "+")) for shift in findings.shifts],
+        "shifts": [
+            (shift, rate_words(shift.rate), "no change" if unchanged else _interval(shift.change, "+")) for shift in findings.shifts
+        ],
         "affected": findings.affected[-1],
     }
     xml = {"metrics": [_performance(case), _fairness(case)], "safety": _safety(facts)}

@@ -10,11 +10,11 @@ from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
 from equipoise.report.text import how_many, percent, plural, printable, sentence, short_name
-from equipoise.report.wording.audits import conclusion, largest_gap
+from equipoise.report.wording.audits import audits_answer, conclusion, decisions_words, largest_gap, unflagged_words
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.notes import why_words
-from equipoise.report.wording.repairs import goal_words, outcome_words, outcomes_words
+from equipoise.report.wording.repairs import goal_words, outcome_words, outcomes_words, repair_answer
 
 MOST_LABELS = 20  # rows of a table of labels
 GAP_COLUMNS = ("gap in", "between", "points")
@@ -47,7 +47,8 @@ def audit_html(audit: Audit) -> str:
     clear = f"* clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')}"
     rows = [_gap_cells(row) for row in gaps.to_dict("records")]
     tables.append(Table(f"Gaps in percentage points, group minus reference, with {level} intervals; {clear}", GAP_COLUMNS, rows))
-    return _html([conclusion(audit), about], *tables)
+    warning = filter(None, [printable(unflagged_words({audit.name: audit}))])
+    return _html([conclusion(audit), *warning, about], *tables)
 
 
 def _gap_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -61,7 +62,9 @@ def audits_html(audits: Audits) -> str:
     for label, audit in list(audits.items())[:MOST_LABELS]:
         gap = largest_gap(audit.gaps)
         rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
-    lines = [f"Audit of {short_name(audits.name)}: {audits.findings} of {audits.comparisons} comparisons are clear of 0 after adjustment."]
+    clear = f"{audits.findings} of {plural(audits.comparisons, 'comparison')} are clear of 0 after adjustment."
+    about = f"Audit of {short_name(audits.name)}. {printable(decisions_words(audits))} {clear}"
+    lines = [audits_answer(audits)[1], *filter(None, [printable(unflagged_words(audits, audits.kind))]), about]
     if len(audits) > MOST_LABELS:
         lines.append(f"The first {MOST_LABELS} of {len(audits)} {audits.kind}.")
     return _html(lines, Table("The largest gap of each, in percentage points", (one, "rows", *GAP_COLUMNS), rows))
@@ -84,7 +87,7 @@ def comparison_html(case: Comparison) -> str:
     held_out = Table(
         f"{how_many(findings.after.rows, findings.after.patients, 'held-out')}, {percent(case.settings.level)} intervals", columns, rows
     )
-    return _html([outcome_words(case.judgement), f"Goal: {goal_words(goal)}."], held_out)
+    return _html([repair_answer(case), f"Goal: {goal_words(goal)}."], held_out)
 
 
 def candidate_html(candidate: Candidate) -> str:
@@ -118,7 +121,8 @@ def contrast_html(contrast: ScoreComparison) -> str:
         words, between, change = _gap_cells(row)
         rows.append((words, between, short_name(row["compared"]), *sides, change))
     clear = f"* clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')}"
-    columns = ("gap in", "between", "compared", short_name(contrast.first), "compared value", "change")
+    second = "compared" if len(contrast.others) > 1 else short_name(contrast.others[0])
+    columns = ("gap in", "between", "model", short_name(contrast.first), second, "change")
     caption = f"Gaps in percentage points, group minus reference, with {percent(contrast.level)} intervals of the change; {clear}"
     return _html([contrast_conclusion(contrast), *differ_words(contrast)], Table(caption, columns, rows))
 

@@ -31,6 +31,7 @@ WHOLE, SHORT = '<html lang="en">', '<html lang="en" data-paper>'
 POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
 TIMEOUT = 120.0  # seconds
 REPORT = "report.html"
+ENDINGS = (".html", ".htm", ".pdf")
 NONE_FOUND = (
     f"a PDF is printed by Chromium, Chrome or Edge, or by WeasyPrint; none was found. Install one of them (pip install weasyprint), set "
     f"{VARIABLE} to the path of a browser, or write the page (.html) and print it from any browser."
@@ -58,8 +59,17 @@ def is_paper(path: Path) -> bool:
     return path.suffix.lower() == ".pdf"
 
 
+def check_ending(path: Path) -> None:
+    """Raises `BadInput` if the path of a report ends in neither .html, .htm nor .pdf."""
+    if path.suffix.lower() not in ENDINGS:
+        raise BadInput(
+            f"a report is HTML or PDF; got {path.name!r}. Use a name that ends in .html or .pdf, such as {path.with_suffix('.html').name}."
+        )
+
+
 def write_by_ending(path: Path, make: Callable[[bool], str], *, follow: bool = True) -> Path:
     """Writes a page, HTML or PDF by the ending of its path, whole or not at all; `make(True)` returns the short page for paper."""
+    check_ending(path)
     return print_page(make(True), path) if is_paper(path) else write_text(path, make(False), follow=follow)
 
 
@@ -98,6 +108,8 @@ def report_of_folder(
         raise BadInput(f"{folder} has its page already: {report}. Give --pdf FILE.pdf to print it, or --report FILE.html to copy it.")
     if group_names:
         raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit --group-name.")
+    if page is not None:
+        check_ending(Path(page))
     html = report.read_text(encoding="utf-8")
     short = short_page(html, str(report))
     written = [] if page is None else [write_text(Path(page), html)]

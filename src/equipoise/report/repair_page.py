@@ -24,7 +24,7 @@ from equipoise.report.panels import PANELS, RateView, Scale, calibration_panel, 
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import LIMITS, numbered, page_of, script_data
 from equipoise.report.text import date_words, how_many, number, percent, short
-from equipoise.report.wording.audits import baseline_words
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, MARK_AND_INTERVAL, baseline_words
 from equipoise.report.wording.names import (
     PERFORMANCE,
     RATES,
@@ -41,10 +41,13 @@ from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import (
     balance_words,
     contribution_words,
+    error_unit,
     goal_words,
+    is_original,
     met_words,
     method_words,
     outcome_words,
+    repair_answer,
 )
 
 Value = TypeVar("Value")
@@ -111,6 +114,9 @@ def _shared(case: Comparison, called: GroupNames) -> dict[str, Any]:
         "levels": case.original.test.attribute.levels,
         "called": called.full,
         "level": percent(case.found.settings.level),
+        "by_row": BY_ROW if case.found.after.patients is None else "",
+        "detectable": DETECTABLE,
+        "mark_and_interval": MARK_AND_INTERVAL,
         "min_patients": case.found.settings.min_patients,
         "performance": PERFORMANCE[case.goal.performance],
         "gap_words": gap_words,
@@ -127,15 +133,15 @@ def _shared(case: Comparison, called: GroupNames) -> dict[str, Any]:
 def _outcome(case: Comparison, called: GroupNames) -> dict[str, Any]:
     """The outcome, and who is better and who is worse."""
     findings, candidate, judgement, valid = case.found, case.result.candidate, case.judgement, case.original.valid
-    rows, patients = findings.after.rows, findings.after.patients
-    unit = "patients" if patients in (None, rows) else "rows"
+    rows, patients, unit = findings.after.rows, findings.after.patients, error_unit(case)
     balances = [balance for of_attribute in findings.balances.values() for balance in of_attribute]
     changes = [abs(change.value) for b in balances for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
     digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= SMALL_CHANGE else 1
     repair_patients = None if valid is None or valid.patients is None else len(set(valid.patients))
     return {
         "judgement": judgement,
-        "outcome_words": outcome_words(judgement, names=called),
+        "outcome_words": repair_answer(case, called),
+        "is_original": is_original(case),
         "met_words": met_words(judgement),
         "cross_fitted": "" if candidate.judgement is None else outcome_words(candidate.judgement, names=called),
         "baseline": case.baseline,

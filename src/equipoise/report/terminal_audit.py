@@ -16,7 +16,18 @@ from rich.text import Text
 
 from equipoise.measures import FEW, Audit, Audits
 from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, sentence, short_name, span
-from equipoise.report.wording.audits import baseline_words, conclusion, largest_gap, sampled_words, varying_words
+from equipoise.report.wording.audits import (
+    BY_ROW,
+    DETECTABLE,
+    audits_answer,
+    baseline_words,
+    conclusion,
+    decisions_words,
+    largest_gap,
+    sampled_words,
+    unflagged_words,
+    varying_words,
+)
 from equipoise.report.wording.names import PERFORMANCE, RATES, crossed, distinct, gap_words
 
 CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is also bold, which a file does not show
@@ -57,9 +68,15 @@ def audits_summary(audits: Audits) -> RenderableType:
         if gap is not None:
             cells = [Text(f"{gap_words(str(gap['measure']))}: {between(gap)}"), points(gap), marks(gap)]
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", accuracy, *cells)
+    head = f"Audit of {short_name(audits.name)}, {len(audits)} {audits.kind}. {decisions_words(audits)}"
+    parts: list[RenderableType] = [Text(printable(head)), Text(audits_answer(audits)[1], style="bold")]
+    if warning := unflagged_words(audits, audits.kind):
+        parts.append(Text(printable(warning), style="yellow"))
     comparisons = plural(first.comparisons, "comparison")
     clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparisons} of all {audits.kind} (Holm)."
-    return Group(table, Text(f"{clear} --verbose shows the audit of each {one}.", style="dim"))
+    largest = "Largest gap: of the clear ones if there are any, and of single attributes before intersections."
+    notes = f"{_unit_words(first)} {clear} {largest} --verbose shows the audit of each {one}."
+    return Group(*parts, "", table, Text(notes, style="dim"))
 
 
 # Cells and lines that several tables share
@@ -104,8 +121,10 @@ def headline(audit: Audit) -> list[RenderableType]:
     """The name, size and decision rule of the audit, and its conclusion."""
     size = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {size}. Positive if {printable(audit.rule.describe())}.")
-    baseline = [Text(line) for line in baseline_words(audit.baseline, audit.settings.level)]
-    return [head, *([Text(conclusion(audit), style="bold")] if len(audit.gaps) else []), *baseline]
+    parts: list[RenderableType] = [head, *([Text(conclusion(audit), style="bold")] if len(audit.gaps) else [])]
+    if warning := unflagged_words({audit.name: audit}):
+        parts.append(Text(printable(warning), style="yellow"))
+    return [*parts, *(Text(line) for line in baseline_words(audit.baseline, audit.settings.level))]
 
 
 def about_rows(audit: Audit) -> Iterator[str]:
@@ -119,13 +138,16 @@ def about_rows(audit: Audit) -> Iterator[str]:
 
 def about_intervals(audit: Audit) -> str:
     """The kind of intervals, and the meaning of the marks."""
-    unit = "row" if audit.patients is None else "patient"
-    text = f"Intervals: score intervals, by {unit}."
+    unit, text = "row" if audit.patients is None else "patient", _unit_words(audit)
     if len(audit.gaps):
         text += f" {CLEAR_MARK}: clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)."
     if audit.groups["few"].str.len().sum() + audit.gaps["few"].sum():
         text += f" {FEW_MARK}: fewer than {FEW} {unit}s."
     return text + (" Rates are weighted by the sample weights." if audit.weighted else "")
+
+
+def _unit_words(audit: Audit) -> str:
+    return f"Intervals: score intervals, by {f'row: {BY_ROW}' if audit.patients is None else 'patient'}."
 
 
 def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -215,4 +237,4 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
     rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
-    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: the smallest gap found with 80% power. {rest}"
+    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: the smallest gap {DETECTABLE}. {rest}"

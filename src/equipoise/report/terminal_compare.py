@@ -48,8 +48,8 @@ def contrast_view(contrast: ScoreComparison, verbose: bool = False) -> Renderabl
 def _change_table(title: str, contrast: ScoreComparison, rows: pd.DataFrame, *, of_gaps: bool, verbose: bool) -> Table:
     table = table_of(title, text=["gap in", "between"] if of_gaps else ["rate", "group"])
     several = len(contrast.others) > 1
-    for name in ("first" if several else short_name(contrast.first), "compared" if several else short_name(contrast.others[0])):
-        table.add_column(name, justify="right", overflow="fold")
+    for name in (short_name(contrast.first), _second_head(contrast)):
+        table.add_column(Text(name), justify="right", overflow="fold")
     table.add_column("change", justify="right", no_wrap=True)
     table.add_column("")
     if verbose:
@@ -64,10 +64,15 @@ def _change_table(title: str, contrast: ScoreComparison, rows: pd.DataFrame, *, 
     return table
 
 
+def _second_head(contrast: ScoreComparison) -> str:
+    """The head of the column of the compared model: its name, unless there are several, which each row names."""
+    return "compared" if len(contrast.others) > 1 else short_name(contrast.others[0])
+
+
 def _performance_table(contrast: ScoreComparison) -> Table:
     table = table_of("Performance of all patients")
-    for head in ("measure", short_name(contrast.first), "compared", "change"):
-        table.add_column(head, justify="left" if head == "measure" else "right")
+    for head in ("measure", short_name(contrast.first), _second_head(contrast), "change"):
+        table.add_column(Text(head), justify="left" if head == "measure" else "right")
     for row in contrast.performance.to_dict("records"):
         measure = f"{_label(row, contrast.performance)}{PERFORMANCE[str(row['measure'])]}"
         compared = f" ({short_name(row['compared'])})" if len(contrast.others) > 1 else ""

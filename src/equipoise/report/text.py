@@ -166,9 +166,15 @@ def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
     return INSUFFICIENT if math.isnan(value) else number(1000 * value, digits, sign)
 
 
-def count(value: float, expected: bool = False) -> str:
-    """A count; the expected count of a randomised rule has one decimal place."""
-    return number(value, 1 if expected else 0)
+def count(value: float, expected: bool = False, exact: bool = False) -> str:
+    """A count; the expected count of a randomised rule is rounded, or has a decimal place in a table (`exact`).
+
+    >>> count(1234), count(830.1, expected=True), count(3.21, expected=True), count(830.1, expected=True, exact=True)
+    ('1,234', 'about 830', 'about 3.2', '830.1')
+    """
+    if not expected or exact:
+        return number(value, 1 if expected else 0)
+    return f"about {number(value, 0 if value >= 10 else 1)}" if value else "0"
 
 
 def plural(count: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import Audit, Baseline, BaselineComparison, Estimate
+from equipoise.measures import ARGMAX, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, performance_words
 
@@ -21,6 +21,13 @@ COMPARED = {  # the measures that compare missed findings or false alarms, and w
     ALARMS: {"fpr_gap": True, "tnr_gap": False},
 }
 MOST_NAMED = 2  # harms of each kind in the sentence
+LITTLE = 0.02  # sensitivity at which (almost) no patient with the finding is flagged, so that groups cannot differ much
+DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
+BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
+MARK_AND_INTERVAL = (
+    "The mark comes from the adjusted p-value, the interval from simultaneous limits: at the margin they can disagree, and a clear "
+    "difference may have a simultaneous interval that includes zero."
+)
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 
@@ -33,6 +40,15 @@ def largest_gap(gaps: pd.DataFrame) -> "pd.Series[Any] | None":
     return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
 
 
+def largest_words(gaps: pd.DataFrame) -> str:
+    """Among which gaps `largest_gap` is the largest: 'largest clear difference among single attributes'."""
+    gap, intersections = largest_gap(gaps), crossed(list(gaps["attribute"].unique()))
+    if gap is None:
+        return "largest difference"
+    among = "" if not intersections else ", an intersection" if gap["attribute"] in intersections else " among single attributes"
+    return f"largest clear difference{among}" if gap["clear"] else f"largest difference{among}, not clear"
+
+
 def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
     """The largest difference of an audit in one sentence, and how many of its comparisons are clear after adjustment.
 
@@ -43,8 +59,8 @@ def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
         return "No difference could be estimated: insufficient data."
     if not gap["clear"]:
         return (
-            f"No difference between groups is clear after adjustment for {plural(audit.comparisons, 'comparison')}; "
-            "differences below the detectable size remain possible."
+            f"No difference between groups is clear after adjustment for {plural(audit.comparisons, 'comparison')}, "
+            "which does not show that there is none."
         )
     low, high = sorted(100 * abs(gap[f"simultaneous_{end}"]) for end in ("low", "high"))
     return (
@@ -141,27 +157,82 @@ def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool 
         text = conclusion(audit, names)
         lowered = text if text[:2].isupper() else text[:1].lower() + text[1:]
         return OTHER, f"A difference, not in missed findings or false alarms: {lowered}"
-    undetected = _undetected(audit, GroupNames(names))
+    if (flagged := _flagged(audit)) is not None and flagged <= LITTLE:
+        return UNKNOWN, f"Nothing to compare: {_little_words(flagged)}."
+    detectable = _detectable_words(audit, GroupNames(names))
     if brief:
-        return NONE, f"No clear difference{f'; {undetected}' if undetected else ''}."
-    comparisons = plural(audit.own_comparisons, "comparison")
-    but = f", but {undetected}" if undetected else ""
-    return NONE, f"No clear difference: none of {comparisons} between groups is clear after adjustment{_family(audit)}{but}."
+        return NONE, f"No clear difference{f'; {detectable}' if detectable else ''}."
+    comparisons, but = plural(audit.own_comparisons, "comparison"), "which does not show that there is none"
+    but = f"{but}; {detectable}" if detectable else but
+    return NONE, f"No clear difference: none of {comparisons} between groups is clear after adjustment{_family(audit)}, {but}."
 
 
-def _undetected(audit: Audit, called: GroupNames) -> str:
-    """The minimum detectable difference in missed findings, the largest over the groups: smaller differences may have been missed."""
+def audits_answer(audits: Audits) -> tuple[str, str]:
+    """The style and the first sentence for several labels: in how many of them a group is worse off, or that this is clear in none."""
+    clear_harms = [bool(harms(audit)) for audit in audits.values()]
+    clear = [audit.findings > 0 for audit in audits.values()]
+    of_all, worse = f"of {len(audits)} {audits.kind}", "clearly more missed findings or false alarms than another"
+    if any(clear_harms):
+        return HARM, f"Worse off: in {sum(clear_harms)} {of_all} a group has {worse}."
+    if any(clear):
+        differ = f"in {sum(clear)} {of_all} another measure differs clearly between groups"
+        return OTHER, f"A difference, not in missed findings or false alarms: {differ}."
+    if len(unflagged(audits)) == len(audits):
+        return UNKNOWN, f"Nothing to compare: (almost) no patient with the finding is flagged at this threshold, in any {of_all}."
+    return NONE, f"No clear difference: in none {of_all} does a group have {worse}, which does not show that there is no difference."
+
+
+def unflagged(audits: Mapping[str, Audit]) -> list[str]:
+    """The labels for which (almost) no patient with the finding is flagged."""
+    return [label for label, audit in audits.items() if (flagged := _flagged(audit)) is not None and flagged <= LITTLE]
+
+
+def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
+    """Which labels have (almost) no patient with the finding flagged, and what to do; empty if there is none. One label is not named."""
+    named = unflagged(audits)
+    if not named:
+        return ""
+    rules = [audits[label].rule for label in named]
+    by_argmax = any(isinstance(rule, Threshold) and rule.origin == ARGMAX for rule in rules)
+    advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
+    if len(audits) == 1:
+        few = _little_words(_flagged(audits[named[0]]) or 0.0)
+        return f"{sentence(few)}, which hides differences between groups.{advice}"
+    labels = ", ".join(map(short_name, named))
+    rates = f"at most {percent(LITTLE)} of the patients with the finding are flagged at this threshold"
+    return f"For {len(named)} of {len(audits)} {kind} {rates}, which hides differences between groups: {labels}.{advice}"
+
+
+def decisions_words(audits: Mapping[str, Audit]) -> str:
+    """The decision rule of several labels: once if it is the same for all, otherwise for each."""
+    rules = {label: audit.rule.describe() for label, audit in audits.items()}
+    if len(set(rules.values())) == 1:
+        return f"Positive if {next(iter(rules.values()))}."
+    return f"Positive if: {'; '.join(f'{short_name(label)}, {rule}' for label, rule in rules.items())}."
+
+
+def _flagged(audit: Audit) -> float | None:
+    """The share of patients with the finding who are flagged, over the groups of the first attribute; None if it is unknown."""
+    groups = audit.groups[audit.groups["attribute"] == audit.groups["attribute"].iloc[0]] if len(audit.groups) else audit.groups
+    known = groups[groups["tpr"].notna() & (groups["positives"] > 0)]
+    return float((known["tpr"] * known["positives"]).sum() / known["positives"].sum()) if len(known) else None
+
+
+def _little_words(flagged: float) -> str:
+    return f"{'almost ' if flagged > 0 else ''}no patient with the finding is flagged at this threshold (sensitivity {amount(flagged)})"
+
+
+def _detectable_words(audit: Audit, called: GroupNames) -> str:
+    """The minimum detectable difference in missed findings, the largest over the groups."""
     rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(crossed(list(audit.references)))]
     rows = rows[rows["value"].notna() & ~rows.duplicated(["attribute", "group"])]
     if not len(rows):
         return ""
     if rows["detectable"].isna().all():
-        return "this many patients would not show any possible difference in missed findings"
+        return "with this many patients no difference in missed findings is detectable"
     row: pd.Series[float] = rows.loc[rows["detectable"].idxmax()]
-    return (
-        f"differences in missed findings of up to {amount(float(row['detectable']), 'size')} percentage points may be missed with "
-        f"this many patients ({called(row['group'])})"
-    )
+    size = amount(float(row["detectable"]), "size")
+    return f"detectable in missed findings, before adjustment: {size} percentage points ({called(row['group'])})"
 
 
 def sampled_words(audit: Audit) -> list[str]:

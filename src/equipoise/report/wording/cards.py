@@ -10,9 +10,10 @@ from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE
 from equipoise.report.wording.names import lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
-from equipoise.report.wording.repairs import goal_words, met_words, method_words, outcome_words
+from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 
 SAME = 1e-9  # rates that differ by less are equal
 LISTED = 12  # worse rates that are named in a paragraph; the table has all
@@ -77,7 +78,9 @@ def answer(case: Comparison) -> str:
         moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
         between = f"{name(findings.gap_before.group)} minus {name(findings.gap_before.reference)}"
         size_of_change = interval(change.value, change.low, change.high, "+")
-        sentences.insert(1, f"It {moved.get(findings.seen, 'did NOT get smaller')}: {between} changed by {size_of_change}.")
+        how = f"{between} changed by {size_of_change}"
+        how = "the result is the original model with its original rule" if is_original(case) else how
+        sentences.insert(1, f"It {moved.get(findings.seen, 'did NOT get smaller')}: {how}.")
     if len(case.result.test.attribute.others) > 1:
         sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
     return " ".join(sentences)
@@ -86,7 +89,7 @@ def answer(case: Comparison) -> str:
 def outcome(case: Comparison) -> str:
     """The outcome on the test set, and whether it keeps each limit of the goal."""
     goal, findings = case.goal, case.found
-    sentences = [f"**{line(outcome_words(case.judgement))}**", *filter(None, [met_words(case.judgement)])]
+    sentences = [f"**{line(repair_answer(case))}**", *filter(None, [met_words(case.judgement)])]
     gap, performance = findings.gap_after, findings.performance_after
     least = case.judgement.performance_limit
     side = "at or above" if performance.value >= least - SAME else "BELOW"
@@ -164,8 +167,8 @@ def limits(case: Comparison) -> list[str]:
     lines = [line(text) for text in (*case.provenance.limits, *map(note_words, case.result.candidate.notes))]
     if not np.isnan(gap.detectable):
         lines.append(
-            f"Minimum detectable {name(case.goal.measure)} with 80% power in these test patients: {gap.detectable:.3f}; "
-            "a smaller gap may go undetected."
+            f"Minimum detectable {name(case.goal.measure)}: {gap.detectable:.3f}, the smallest gap {DETECTABLE}. "
+            "A gap that is not clear is not shown to be absent."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
     lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]
@@ -228,7 +231,7 @@ def patients_tested(case: Comparison, facts: Facts) -> str:
 def validation(case: Comparison) -> str:
     """The rows used for selection, the kind of intervals, and whether repair set and test set share patients."""
     after, shared = case.found.after, case.shared_patients
-    unit, sampled = ("rows", "the row (no patient ids)") if after.patients is None else ("patients", "the patient with all their rows")
+    unit, sampled = ("rows", f"the row: {BY_ROW}") if after.patients is None else ("patients", "the patient with all their rows")
     sentences = [
         f"{_selection(case)} On the test set every decision follows the rule fixed beforehand.",
         f"Intervals are {percent(after.settings.level)} score intervals (Wilson, Newcombe) for the effective number of {unit}; "

@@ -83,7 +83,8 @@ def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | Non
         low, high = amount(row["low"], "points"), amount(row["high"], "points")
         state = f"is {amount(row['value'], 'points')} points over all periods ({low} to {high})"
     else:
-        return "No difference between groups is shown so far, and none has changed; the limits state what remains possible."
+        none = "No difference between groups, and no change of one, is shown so far, which does not show that there is none"
+        return f"{none}; the limits state what remains possible."
     more = int((changed | shown).sum()) - 1
     others = f" {more} more gap{'' if more == 1 else 's'} raised an alarm." if more else ""
     return f"{_difference(row, names)} {state}.{others}"

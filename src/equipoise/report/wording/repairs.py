@@ -1,6 +1,9 @@
 """A repair in words: its goal, its outcome, its method, who is better and who is worse."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from equipoise.measures import ARGMAX, Contribution, Threshold
 from equipoise.methods import IN_USE, Goal, Judgement, Note
@@ -9,6 +12,7 @@ from equipoise.report.text import amount, sentence, short_name, thousand
 from equipoise.report.wording.names import GroupNames, gap_words, performance_words, rate_words
 
 OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in this order for several labels
+MANY = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
 
 
 def goal_words(goal: Goal) -> str:
@@ -19,14 +23,15 @@ def goal_words(goal: Goal) -> str:
     'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
     >>> goal_words(Goal("spd", max_gap=0.05, keep={"tpr": "before"}))
     "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
-    >>> goal_words(Goal("eod").settled(0.8))
-    "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's (78.0% on the repair set)"
+    >>> goal_words(Goal("eod", "f1").settled(0.8))
+    "the smallest difference in sensitivity with F1 of at least 78.0% (the original's 80.0% on the repair set, less 2.0 points)"
     """
     measure, performance = gap_words(goal.measure), performance_words(goal.performance)
     minimum = ""
     if goal.min_performance is not None and goal.original is not None:  # relative to the original, as estimated on the repair set
         lost = amount(goal.original - goal.min_performance, "size")
-        minimum = f" with {performance} at most {lost} points below the original's ({amount(goal.min_performance)} on the repair set)"
+        original = f"the original's {amount(goal.original)} on the repair set, less {lost} points"
+        minimum = f" with {performance} of at least {amount(goal.min_performance)} ({original})"
     elif goal.min_performance is not None:
         minimum = f" with {performance} of at least {amount(goal.min_performance)}"
     if goal.max_gap is None:
@@ -168,9 +173,45 @@ def balance_words(rows: Iterable[Balance], unit: str, digits: int = 0, names: Ma
     return changes
 
 
-def repair_answer(comparison: Comparison) -> str:
-    """The outcome of the repair on held-out patients, in one sentence: the first of README.txt, the cards and the terminal."""
-    return outcome_words(comparison.judgement)
+def repair_answer(comparison: Comparison, names: Mapping[str, str] | None = None) -> str:
+    """The outcome of the repair on held-out patients, in one sentence: the first of README.txt, cards, report and terminal.
+
+    A large and clear rise of missed findings or false alarms in a group comes before the difference that was reduced.
+    """
+    text = outcome_words(comparison.judgement, names=names)
+    more = more_errors_words(comparison.found.balances[comparison.found.main], error_unit(comparison), names)
+    if not more:
+        return text
+    outcome, _, rest = text.partition(": ")
+    if comparison.judgement.outcome == "harm":
+        return f"{text.removesuffix('.')}; {more}."
+    return f"{outcome}, with {more}: {rest}"
+
+
+def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, str] | None = None) -> str:
+    """The largest clear rise of missed findings and of false alarms in a group, if it is at least `MANY`; empty if there is none."""
+    called, parts = GroupNames(names or {}), defaultdict(list)
+    groups = [row for row in rows if row.group is not None]
+    for errors, kind in (("missed findings", "missed"), ("false alarms", "alarms")):
+        changes = {str(row.group): getattr(row, kind) for row in groups}
+        worse = {group: change.value for group, change in changes.items() if change.low > 0 and change.value >= MANY}
+        if worse:
+            group = max(worse, key=lambda group: worse[group])
+            parts[group].append(f"{thousand(worse[group])} more {errors}")
+    return ", and ".join(f"{' and '.join(more)} per 1,000 {unit} in {called(group)}" for group, more in parts.items())
+
+
+def error_unit(comparison: Comparison) -> str:
+    """What errors are counted per 1,000 of: rows, if patients have several."""
+    rows, patients = comparison.found.after.rows, comparison.found.after.patients
+    return "patients" if patients in (None, rows) else "rows"
+
+
+def is_original(comparison: Comparison) -> bool:
+    """Whether the result is the original: the same scores for all test rows and the same threshold. Then nothing can change."""
+    before, after = comparison.original.candidate.rule, comparison.result.candidate.rule
+    same_rule = isinstance(before, Threshold) and isinstance(after, Threshold) and before.value == after.value
+    return same_rule and np.array_equal(comparison.original.test.score, comparison.result.test.score)
 
 
 def met_words(judgement: Judgement) -> str:
