@@ -14,7 +14,7 @@ from support.hospital import FAST, QUICK, ROLES, TABLE
 BAD = {
     "unknown method": (["--method", "bias-gd"], ["Did you mean 'bias-gda'?"]),
     "unknown measure": (["--measure", "eodd"], ["Did you mean 'eod'?"]),
-    "a minimum performance above 1": (["--min-performance", "75"], ["min_performance must be between 0 and 1; got 75"]),
+    "a minimum performance above 1": (["--min-performance", "75"], ["min_performance must be a number between 0 and 1; got 75"]),
     "a loss beside a floor": (["--min-performance", "0.6", "--max-loss", "0.03"], ["max_loss cannot be combined"]),
     "no such fraction": (["--test-fraction", "1"], ["--test-fraction must be between 0 and 1"]),
     "a setting without a method": (["--set", "units=3"], ["METHOD.SETTING=VALUE", "'units=3'"]),

@@ -127,7 +127,7 @@ def test_the_legend_states_the_unit_of_the_intervals_and_what_detectable_means()
     frame = frame_of(["F", "M"])
     by_row = " ".join(_shown(audit_summary(audit_of(frame, reference="M")[1])).split())
     assert says(by_row, "by row: no patient column was named, so rows are treated as independent (--patient)")
-    assert says(by_row, "own interval", "80% of samples of this size", "before adjustment")
+    assert says(by_row, "own interval", "80% power", "before adjustment")
     frame["patient"] = [f"p{k}" for k in range(len(frame))]
     by_patient = " ".join(_shown(audit_summary(audit_of(frame, reference="M", patient="patient")[1])).split())
     assert "by patient." in by_patient

@@ -116,6 +116,7 @@ def test_unreadable_data_do_not_stop_the_other_data(tiny, tmp_path: Path) -> Non
 def test_the_number_of_workers_fits_the_memory_of_the_gpu(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny(data=["phantom"], methods=["standard"], model="resnet-18")
     monkeypatch.setattr(run, "cores", lambda: 16)
+    monkeypatch.delenv("EQUIPOISE_DEVICE")
     assert run._workers_on_gpu(images, None) is None or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gibibytes, workers in ((8, 1), (24, 2), (140, 14), (400, 16)):

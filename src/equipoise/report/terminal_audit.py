@@ -18,7 +18,6 @@ from equipoise.measures import FEW, Audit, Audits
 from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, sentence, short_name, span
 from equipoise.report.wording.audits import (
     BY_ROW,
-    DETECTABLE,
     audits_answer,
     baseline_words,
     conclusion,
@@ -237,4 +236,4 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
     rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
-    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: the smallest gap {DETECTABLE}. {rest}"
+    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: by its own interval with 80% power, before adjustment. {rest}"
