@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.models import ranks
 from support import shared_job
 
 
@@ -48,3 +49,15 @@ def test_two_processes_and_one_agree(tmp_path: Path, forks, monkeypatch: pytest.
     for name, value in alone.items():
         scale = np.abs(value).max()
         np.testing.assert_allclose(together[name], value, atol=2e-5 * max(scale, 1e-3), rtol=1e-4, err_msg=name)
+
+
+def test_processes_on_the_cpu_take_no_gpu(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("EQUIPOISE_DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(ranks.dist, "init_process_group", calls.append)
+    ranks.begin()
+    assert calls == ["gloo"]

@@ -81,7 +81,6 @@ from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
 from .intervals import combined as combined
-from .intervals import quantile as quantile
 from .margins import gap_margin as gap_margin
 from .margins import performance_margin as performance_margin
 from .moments import DECISIONS as DECISIONS

@@ -15,12 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from equipoise.models.devices import requested_device
+
 
 def begin() -> None:
-    """Joins the processes that torchrun started; each uses the GPU of its local rank, if there are GPUs."""
+    """Joins the processes that torchrun started; each uses the GPU of its local rank, unless there is none or EQUIPOISE_DEVICE is cpu."""
     if "RANK" not in os.environ or size() > 1:
         return
-    gpu = torch.cuda.is_available()
+    requested = requested_device()
+    gpu = torch.cuda.is_available() if requested is None else requested.type == "cuda"
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if gpu else "gloo")

@@ -12,7 +12,7 @@ from typing import Any
 from equipoise.data import Scores
 from equipoise.errors import TooFewPatients, raise_all
 from equipoise.measures import Settings
-from equipoise.methods import METHODS, STANDARD, Goal, debias
+from equipoise.methods import METHODS, STANDARD, Goal, Kind, debias
 from equipoise.models import Predictor
 from equipoise.repair.candidates import ScoredCandidate, choose
 from equipoise.repair.compare_models import Comparison
@@ -29,8 +29,11 @@ def check_rules(methods: Methods, features: bool) -> None:
         for name in methods
         if not METHODS[name].on_scores
     ]
-    if not features and "bias-score" in methods:
-        problems.append("bias-score reads further columns next to the score. Name them: --feature age (Python: features=[...])")
+    problems += [
+        f"{name} reads further columns next to the score. Name them: --feature age (Python: features=[...])"
+        for name in methods
+        if not features and METHODS[name].kind == Kind.PROBES
+    ]
     raise_all(problems)
 
 
