@@ -87,3 +87,9 @@ def test_own_gaps_and_unknown_names():
     np.testing.assert_allclose(swept.values["mine"], 2 * swept.values["spd"])
     with pytest.raises(UnknownName, match=suggests("spd")):
         sweep([0.5, 0.1], [1, 0], attribute.codes[:2], attribute.levels, ("spdd",))
+
+
+def test_scores_within_the_rounding_are_one_threshold():
+    swept = sweep([0.4, 0.4 * (1 + 1e-7), 0.8, 0.8 - 1e-3], [0, 1, 1, 0], [0, 1, 0, 1], ("F", "M"), ("accuracy",), rounding=1e-6)
+    assert len(swept.thresholds) == 4
+    assert swept.values["accuracy"].tolist() == [0.5, 0.75, 0.5, 0.5]

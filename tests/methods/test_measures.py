@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
@@ -80,6 +81,35 @@ def _by_hand(measure: str, decisions: np.ndarray, cohort: Cohort) -> float:
             table = {"aod": (tpr + fpr) / 2, "fpr_gap": fpr, "tnr_gap": 1 - fpr, "fnr_gap": 1 - tpr, "tpr-fpr": tpr - fpr}
             rates.append((table | {"0.7tpr+0.3fpr": 0.7 * tpr + 0.3 * fpr})[measure])
     return float(rates[0] - rates[1])
+
+
+class Rounded(nn.Module):
+    """A network with many equal scores, whose last bits depend on the place of a row in its batch, as they do on some processors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * (1 + 2e-7 * (torch.arange(len(x), device=x.device) % 2)[:, None])
+
+
+def test_no_threshold_separates_scores_of_a_network_that_differ_by_rounding():
+    rng = np.random.default_rng(6)
+    a, y = rng.integers(0, 2, 400), np.arange(400) % 2  # the order of the rows gives the label away, but only to rounding
+    x = torch.from_numpy(np.stack([(y + rng.integers(0, 3, 400)) / 7, (a + y + rng.integers(0, 2, 400)) / 7], axis=1)).float()
+    groups = np.where(a == 1, "M", "F")
+    cohort = Cohort.from_arrays(x, y, groups, reference="M", name="ties")
+    torch.manual_seed(6)
+    model = Rounded()
+    result = debias(model, cohort, method="bias-gda", measure="eod", min_performance=0.5, seed=0, **QUICK["bias-gda"])
+    order = rng.permutation(400)
+    other = Cohort.from_arrays(x[order], y[order], groups[order], reference="M", name="the same rows")
+    for network, row in ((model, result.trace.iloc[0]), (result.model, result.trace.iloc[result.chosen])):
+        decisions = predict(network, other).score >= row["threshold"]
+        rates = [decisions[(other.groups == group) & (other.y == 1)].mean() for group in ("F", "M")]
+        assert row["gap"] == pytest.approx(rates[0] - rates[1], abs=1e-9)
+        assert row["performance"] == pytest.approx((decisions[other.y == 1].mean() + 1 - decisions[other.y == 0].mean()) / 2, abs=1e-9)
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -126,6 +126,7 @@ from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .signed_sums import SignedSum as SignedSum
 from .signed_sums import concatenate_sums as concatenate_sums
 from .streamed import audit_scans as audit_scans
+from .thresholds import SINGLE_PRECISION as SINGLE_PRECISION
 from .thresholds import Choice as Choice
 from .thresholds import Sweep as Sweep
 from .thresholds import at_threshold as at_threshold

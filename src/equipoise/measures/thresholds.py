@@ -17,6 +17,9 @@ from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, la
 from equipoise.measures.gaps import GAPS, Gap, canonical_name, is_quotient
 from equipoise.measures.performance import AT_THRESHOLD, f1
 
+# Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
+SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)
+
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
@@ -69,8 +72,12 @@ def sweep(
     measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
     own: dict[str, Gap] | None = None,
     weight: FloatArray | None = None,
+    rounding: float = 0.0,
 ) -> Sweep:
-    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast. `own` adds signed sums of rates."""
+    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast. `own` adds signed sums of rates.
+
+    Scores whose relative difference is at most `rounding` count as equal.
+    """
     s = np.asarray(score, dtype=np.float64)
     gaps: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
     for name in measures:
@@ -83,7 +90,7 @@ def sweep(
     narrow = cell.astype(np.min_scalar_type(2 * len(levels) + 1))  # one byte per row fits the cache during reordering
     cell = np.take_along_axis(np.broadcast_to(narrow, s.shape), order, -1)
     weights = None if weight is None else np.take_along_axis(np.broadcast_to(weight, s.shape), order, -1)
-    thresholds, ends = _thresholds(ranked)
+    thresholds, ends = _thresholds(ranked, rounding)
     values = {}
     for name in measures:
         if name in AFFINE_PERFORMANCE:
@@ -123,19 +130,19 @@ def _counts(cell: IntArray, groups: int) -> FloatArray:
     return np.bincount(flat.ravel(), minlength=replicates * size).reshape(*lead, groups + 1, 2).astype(np.float64)
 
 
-def _thresholds(ranked: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """A threshold below each row in descending order (..., n + 1), and whether it separates two different scores."""
+def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """A threshold below each row in descending order (..., n + 1), and whether the scores around it differ by more than rounding."""
     upper, lower = ranked[..., :-1], ranked[..., 1:]
     thresholds = np.empty((*ranked.shape[:-1], ranked.shape[-1] + 1))
     thresholds[..., 0] = np.nextafter(np.maximum(ranked[..., 0], 1.0), np.inf)
     thresholds[..., -1] = np.minimum(ranked[..., -1], 0.0)
     middle = thresholds[..., 1:-1]
     np.subtract(upper, lower, out=middle)
+    ends = np.ones(thresholds.shape, dtype=bool)
+    np.greater(middle, rounding * upper, out=ends[..., 1:-1])
     middle /= 2
     middle += lower
     np.copyto(middle, upper, where=middle <= lower)  # two neighbouring floats have nothing between them
-    ends = np.ones(thresholds.shape, dtype=bool)
-    np.not_equal(upper, lower, out=ends[..., 1:-1])
     return thresholds, ends
 
 

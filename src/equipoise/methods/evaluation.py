@@ -18,6 +18,7 @@ from torch import Tensor
 from equipoise.data import UNKNOWN, BoolArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import (
+    SINGLE_PRECISION,
     Cells,
     Choice,
     FloatArray,
@@ -58,6 +59,7 @@ class Label:
     keep: Keep = field(default_factory=dict)
     weight: FloatArray | None = None  # (R, n) sample weights
     threshold: float | None = None  # in use today; None: the threshold of best performance
+    rounding: float = 0.0  # of the scores; no threshold separates two that differ by less
 
     @classmethod
     def of(cls, cohorts: Sequence[Rows], goal: Goal, name: str = "") -> "Label":
@@ -80,7 +82,8 @@ class Label:
         y, codes = np.stack([c.y for c in cohorts]), np.stack([c.attribute.codes for c in cohorts])
         weights = [normalised(c.weight) for c in cohorts]
         weight = None if any(w is None for w in weights) else np.stack([w for w in weights if w is not None])
-        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep, weight, goal.threshold)
+        rounding = 0.0 if isinstance(cohorts[0], Scores) else SINGLE_PRECISION
+        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
 
     def only(self, network: int) -> "Label":
         """The label of one network of a stack."""
@@ -92,7 +95,7 @@ class Label:
 
         `least` (R, rates * groups) holds the limits of kept rates; thresholds that are too high for them are excluded.
         """
-        swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight)
+        swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight, rounding=self.rounding)
         if least is not None:
             highest = highest_thresholds(self.keep, scores, self.y, self.codes, len(self.levels), least)
             low = swept.thresholds <= highest[:, None]

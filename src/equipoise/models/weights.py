@@ -116,7 +116,9 @@ def _load_pickle(path: Path) -> object:
     try:
         with warnings.catch_warnings(), harmless():
             warnings.simplefilter("ignore")  # about pickle protocols; the error is enough
-            if zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                archive = file.read(4) == b"PK\x03\x04"  # zipfile.is_zipfile also looks at the end, and not all versions alike
+            if archive:
                 zipfile.ZipFile(path).close()  # torch reads some archives whose list of files is damaged
             return plain(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
@@ -128,7 +130,7 @@ def _load_pickle(path: Path) -> object:
                 "and give the architecture with --model."
             ) from error
         if isinstance(error, zipfile.BadZipFile):
-            raise BadInput(f"{path} is damaged: {error}. Copy or save it again, and compare the checksums of both copies.") from error
+            raise BadInput(f"{path} is a damaged torch file: {error}. Copy or save it again, and compare checksums.") from error
         raise BadInput(f"{path} is not a readable torch file. Save model.state_dict() with torch.save, or as safetensors.") from error
 
 
