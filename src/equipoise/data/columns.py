@@ -18,6 +18,7 @@ from equipoise.data.attribute import (
     level_name,
     precision_problem,
     resolve_conflicts,
+    row_numbers,
 )
 from equipoise.data.bins import Bins, parse_edges, to_numbers
 from equipoise.data.targets import Targets, read_class_column, read_label, read_label_columns, shorten
@@ -149,7 +150,6 @@ def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: Object
 
 def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns:
     """The columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
-    references = roles.references
     problems = roles.problems(frame)
     raise_all(problems, source)
     n = len(frame)
@@ -164,7 +164,7 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
         weights, weight_problems = read_weights(frame[roles.weight], roles.weight)
         problems += weight_problems
     attributes = []
-    for name, reference in zip(roles.groups, references, strict=True):
+    for name, reference in zip(roles.groups, roles.references, strict=True):
         edges = (roles.bins or {}).get(name)
         with collecting(problems):
             if edges is None:
@@ -181,8 +181,8 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
     if roles.id:
         problems += identifier_problems(frame[roles.id], roles.id, "id") + _repeated_id_problems(frame[roles.id], roles.id)
     raise_all(problems, source)
-    patients = identifiers(frame[roles.patient]) if roles.patient else None
-    ids = identifiers(frame[roles.id]) if roles.id else np.arange(n).astype(object)
+    patients = read_identifiers(frame[roles.patient]) if roles.patient else None
+    ids = read_identifiers(frame[roles.id]) if roles.id else row_numbers(n)
     return Columns(y, tuple(attributes), patients, ids, scores, weights, targets)
 
 
@@ -289,7 +289,7 @@ def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, li
     ]
 
 
-def identifiers(column: "pd.Series[object]") -> ObjectArray:
+def read_identifiers(column: "pd.Series[object]") -> ObjectArray:
     """The ids in a column, unchanged, except that integers which pandas stores as floating-point numbers become integers again."""
     values: ObjectArray = column.to_numpy(dtype=object)
     if pd.api.types.is_float_dtype(column):

@@ -218,7 +218,7 @@ def read_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], 
     warn_of_repeated_patients(frame, Roles(**reading.roles, id=reading.id))
     for label in scores:
         positions = np.flatnonzero(known(frame[label]))
-        ids = scores[label].ids if reading.id is not None else positions.astype(object)  # in the whole table, to match labels
+        ids = scores[label].ids if reading.id is not None else positions  # in the whole table, to match labels
         scores[label] = replace(scores[label], attributes=tuple(a.take(positions) for a in attributes), ids=ids)
     return scores
 

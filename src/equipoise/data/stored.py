@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes
+from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes, row_numbers
 from equipoise.data.scores import Scores
 from equipoise.data.targets import UNKNOWN
 
@@ -69,10 +69,9 @@ class Stored:
             rows = _select(rows, np.argsort(rows["patient"]))
             patients = np.cumsum(np.diff(rows["patient"], prepend=rows["patient"][:1]) != 0)
         attributes = tuple(replace(a, codes=rows[f"code{k}"].astype(np.int64)) for k, a in enumerate(self.attributes))
-        # Patients and row numbers stay integers: as objects they would take 40 bytes each.
-        ids = cast(ObjectArray, np.arange(len(rows["y"])))
+        # Patients stay integers: as objects they would take 40 bytes each.
         y, score = rows["y"].astype(np.int64), np.ascontiguousarray(rows["score"])
-        return Scores(y, score, attributes, cast("ObjectArray | None", patients), ids, self.name, rows.get("weight"))
+        return Scores(y, score, attributes, cast("ObjectArray | None", patients), row_numbers(len(y)), self.name, rows.get("weight"))
 
 
 def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:

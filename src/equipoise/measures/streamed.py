@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from equipoise.data import Attribute, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels
+from equipoise.data import Attribute, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audits
 from equipoise.measures.auditing import (
@@ -103,7 +103,7 @@ class _Tally:
         units = grouped(units, self._patients)[1]
         sampled = replace(attribute, codes=code[codes])
         patients: Any = units if has_patients else None  # numbers instead of ids
-        sample = Scores(y, score, (sampled,), patients, np.arange(len(y)).astype(object), name, weight)
+        sample = Scores(y, score, (sampled,), patients, row_numbers(len(y)), name, weight)
         return _AttributeSums(self.moments.taken(groups), self.losses.taken(groups), self.binned, groups, sample, units, f)
 
 
