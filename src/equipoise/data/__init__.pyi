@@ -84,6 +84,7 @@ from .scans import scan as scan
 from .scores import Rows as Rows
 from .scores import Scores as Scores
 from .scores import hold_out_scores as hold_out_scores
+from .scores import score_and_logit as score_and_logit
 from .sets import File as File
 from .sets import Recipe as Recipe
 from .sets.phantom import MEAN as MEAN

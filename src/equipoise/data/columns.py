@@ -131,7 +131,7 @@ class Columns:
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None = field(repr=False)
     ids: ObjectArray = field(repr=False)
-    score: FloatArray | None = field(repr=False)
+    score: FloatArray | None = field(repr=False)  # as in the column: logits if the roles say so
     weight: FloatArray | None = field(repr=False)
     targets: Targets | None = field(repr=False)  # several labels, or classes; y then summarises them
 
@@ -238,7 +238,7 @@ def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
 
 
 def read_score_column(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
-    """The scores in a column, and their problems. Logits are mapped to scores by the logistic function."""
+    """The scores or logits in a column, and their problems."""
     numbers = to_numbers(column)
     empty = column.isna().to_numpy()
     text = ~empty & np.isnan(numbers)
@@ -268,11 +268,7 @@ def read_score_column(column: "pd.Series[object]", name: str, logits: bool = Fal
             advice = "A score is a probability: correct them or leave those rows out."
         where = "are infinite" if logits else "lie outside [0, 1]"
         problems.append(f"score column {name!r}: {_affected_rows(outside)} {where}; the scores go from {low:g} to {high:g}. {advice}")
-    if not logits:
-        return numbers, problems
-    from scipy.special import expit  # imported late because few files hold logits
-
-    return expit(numbers), problems
+    return numbers, problems
 
 
 def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:

@@ -29,6 +29,7 @@ from equipoise.data import (
     read_numeric_column,
     read_score_column,
     row_numbers,
+    score_and_logit,
 )
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.measures import FloatArray
@@ -145,9 +146,9 @@ def score_column(
         f"column {c!r} is there more than once. Rename all but one." for c in (column, *features) if list(frame.columns).count(c) > 1
     ]
     raise_all(problems, name)
-    score, problems = read_score_column(frame[column], column, bool(recorded.get("logits")))
+    values, problems = read_score_column(frame[column], column, bool(recorded.get("logits")))
     raise_all(problems, name)
-    return score, frame[list(features)].reset_index(drop=True) if features else None
+    return score_and_logit(values, bool(recorded.get("logits")))[0], frame[list(features)].reset_index(drop=True) if features else None
 
 
 def unlabelled(
