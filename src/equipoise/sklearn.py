@@ -85,7 +85,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         allow_group: bool = True,
         attribute_as_input: bool = False,
         threshold: float | None = None,
-        cv: int | str | None = None,
+        cv: Any = None,
         repair_size: float = 0.3,
         force: bool = False,
         pos_label: Any = None,
@@ -187,8 +187,9 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
                 f"cv must be None, 'prefit' or a number of folds of at least 2; got {self.cv!r}. The rows of a patient stay in one "
                 "fold with fit(X, y, patients=...)."
             )
-        folds, score = assign_folds(all_rows, self.cv, rng), np.empty(len(y))
-        for fold in range(self.cv):
+        count = int(self.cv)
+        folds, score = assign_folds(all_rows, count, rng), np.empty(len(y))
+        for fold in range(count):
             score[folds == fold] = self._fit_and_score(inputs, y, folds == fold)
         self.estimator_ = clone(self.estimator).fit(inputs, y)
         return np.arange(len(y)), score
@@ -342,7 +343,8 @@ def _ids(X: Rows) -> ObjectArray | None:
     """The ids of the rows, in an index of text; None for arrays and for other indices, which usually number the rows."""
     if not isinstance(X, pd.DataFrame) or pd.api.types.infer_dtype(X.index, skipna=False) != "string":
         return None
-    return X.index.to_numpy(dtype=object)
+    ids: ObjectArray = X.index.to_numpy(dtype=object)
+    return ids
 
 
 def _seed(random_state: Any) -> int:

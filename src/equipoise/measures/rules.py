@@ -150,7 +150,7 @@ def row_draws(scores: Scores, seed: int) -> FloatArray:
             "column too; or repair with a method whose rule is not randomised, such as group-thresholds."
         )
     digests = b"".join([hashlib.sha256(f"{seed}/{key}".encode("utf-8", "surrogatepass")).digest()[:8] for key in ids])
-    draws: FloatArray = (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)) * 2.0**-53
+    draws: FloatArray = (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return draws
 
 
