@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -176,8 +177,13 @@ def test_a_group_that_was_never_seen_is_named():
     assert RULE.decide(few).tolist() == [0.5, 1.0]
 
 
+def named(scores: Scores) -> Scores:
+    """The scores with ids."""
+    return replace(scores, ids=np.array([f"row {k}" for k in range(len(scores))], dtype=object))
+
+
 def test_draws_are_repeatable_and_as_frequent_as_they_say():
-    scores = scored([0.2, 0.4, 0.8, 0.4, 0.6], [0, 1, 0, 1, 0], ["F", "F", "F", "M", "M"])
+    scores = named(scored([0.2, 0.4, 0.8, 0.4, 0.6], [0, 1, 0, 1, 0], ["F", "F", "F", "M", "M"]))
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     assert np.array_equal(RULE.draw(scores, 7), RULE.draw(scores, 7))
     draws = np.stack([RULE.draw(scores, seed) for seed in range(2000)])
@@ -186,7 +192,7 @@ def test_draws_are_repeatable_and_as_frequent_as_they_say():
     chance = RULE.decide(scores)
     assert np.array_equal(draws.mean(0)[chance != 0.5], chance[chance != 0.5])
     assert draws.mean(0)[1] == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(2000))
-    many = scored(np.full(20_000, 0.4), np.arange(20_000) % 2, ["F"] * 19_999 + ["M"])
+    many = named(scored(np.full(20_000, 0.4), np.arange(20_000) % 2, ["F"] * 19_999 + ["M"]))
     assert RULE.draw(many, 0).mean() == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(20_000))
 
 

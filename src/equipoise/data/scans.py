@@ -198,7 +198,7 @@ class _TableCoder:
         if roles.conflicts != "row":
             attributes, parts = self._resolve_conflicts(parts, attributes)
         return {
-            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels))
+            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.roles.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes
-from equipoise.data.scores import Scores
+from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes, row_numbers
+from equipoise.data.scores import Scores, score_and_logit
 from equipoise.data.targets import UNKNOWN
 
 # Rows of one label in memory, at about 40 bytes each. 10 million rows took 39 s and 2.1 GB as one table, and 19 s and 0.8 GB in files.
@@ -36,6 +36,7 @@ class Stored:
     _parts: "Sequence[Part]" = field(repr=False)
     _label: int = 0  # the position among the labels that are stored together
     _labels: int = 1
+    logits: bool = False  # whether the stored scores are logits
 
     @property
     def whole(self) -> bool:
@@ -69,10 +70,12 @@ class Stored:
             rows = _select(rows, np.argsort(rows["patient"]))
             patients = np.cumsum(np.diff(rows["patient"], prepend=rows["patient"][:1]) != 0)
         attributes = tuple(replace(a, codes=rows[f"code{k}"].astype(np.int64)) for k, a in enumerate(self.attributes))
-        # Patients and row numbers stay integers: as objects they would take 40 bytes each.
-        ids = cast(ObjectArray, np.arange(len(rows["y"])))
-        y, score = rows["y"].astype(np.int64), np.ascontiguousarray(rows["score"])
-        return Scores(y, score, attributes, cast("ObjectArray | None", patients), ids, self.name, rows.get("weight"))
+        # Patients stay integers: as objects they would take 40 bytes each.
+        y = rows["y"].astype(np.int64)
+        score, logit = score_and_logit(np.ascontiguousarray(rows["score"]), self.logits)
+        return Scores(
+            y, score, attributes, cast("ObjectArray | None", patients), row_numbers(len(y)), self.name, rows.get("weight"), logit=logit
+        )
 
 
 def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:

@@ -43,15 +43,24 @@ class Scored:
     score: FloatArray  # (k,) of the rows that have a group
     y: FloatArray
     weight: FloatArray
+    rank: FloatArray  # (k,) values by which rows are ranked: the scores, or their logits
 
     @classmethod
     def of(
-        cls, score: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: FloatArray | None = None
+        cls,
+        score: npt.ArrayLike,
+        y: npt.ArrayLike,
+        codes: IntArray,
+        groups: int,
+        units: IntArray,
+        weight: FloatArray | None = None,
+        logit: FloatArray | None = None,
     ) -> "Scored":
         """The rows that have a group (a code >= 0), by group and patient."""
         clusters = Clusters.of(codes, groups, units)
         p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
-        return cls(clusters, p, label, np.ones(len(p)) if weight is None else weight[clusters.rows])
+        w, rank = np.ones(len(p)) if weight is None else weight[clusters.rows], p if logit is None else logit[clusters.rows]
+        return cls(clusters, p, label, w, rank)
 
     @property
     def rarer(self) -> FloatArray:

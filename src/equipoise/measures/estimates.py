@@ -121,7 +121,7 @@ def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], se
         return {}
     units = units_of(scores.patients, len(scores))
     sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
-    ranked = RankedRows(Ranking(scores.score, scores.y), units, scores.weight)
+    ranked = RankedRows(Ranking(scores.rank, scores.y), units, scores.weight)
     lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
     estimates = {}
     for name in names:

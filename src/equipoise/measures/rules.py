@@ -1,14 +1,20 @@
-"""Decision rules: how a score becomes a decision f in [0, 1]."""
+"""Decision rules: how a score becomes a decision f in [0, 1].
 
+A randomised rule gives the probability p of a positive decision. The decision on a row is positive if u < p, where u in [0, 1) is a hash
+of the seed and of the id of the row (`row_draws`). It does not depend on the position of the row, nor on the other rows of a file.
+"""
+
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+import pandas as pd
 from annotated_types import Ge, Le
 
-from equipoise.data import MISSING, Scores
+from equipoise.data import MISSING, Scores, is_numbered
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.cells import FloatArray, IntArray
 from equipoise.measures.thresholds import at_threshold, sweep_scores
@@ -29,7 +35,7 @@ class Rule(Protocol):
 
     @property
     def randomised(self) -> bool:
-        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions."""
+        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions by the ids of the rows."""
         ...
 
     def decide(self, scores: Scores) -> FloatArray:
@@ -123,6 +129,29 @@ class LabelRules(Mapping[str, Rule]):
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON, with the rule of each label under `labels`."""
         return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
+
+
+def row_draws(scores: Scores, seed: int) -> FloatArray:
+    """A number in [0, 1) per row, made from the seed and the id of the row; raises an error if rows have no ids.
+
+    It is the number in the first 53 bits of the SHA-256 hash of the text SEED/ID in UTF-8, divided by 2^53. Rows without ids of their own
+    take the id of their patient, if there is one, so that all rows of a patient have the same number.
+
+    >>> frame = pd.DataFrame({"y": [1, 0], "p": [0.9, 0.2], "sex": ["F", "M"], "image": ["a.png", "b.png"]})
+    >>> row_draws(Scores.from_frame(frame, label="y", score="p", group="sex", id="image"), seed=0).round(4).tolist()
+    [0.7743, 0.6131]
+    """
+    ids = scores.ids if scores.patients is None or not is_numbered(scores.ids) else scores.patients
+    without = len(ids) if ids is scores.ids and is_numbered(ids) else int(pd.isna(ids).sum())
+    if without:
+        raise BadInput(
+            f"the rule is randomised and draws each decision from the id of the row; {without:,} of {len(ids):,} rows of {scores.name!r} "
+            "have none. Repair with a column of row ids, --id (id=), or of patient ids, --patient (patient=), and give new rows that "
+            "column too; or repair with a method whose rule is not randomised, such as group-thresholds."
+        )
+    digests = b"".join([hashlib.sha256(f"{seed}/{key}".encode("utf-8", "surrogatepass")).digest()[:8] for key in ids])
+    draws: FloatArray = (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return draws
 
 
 def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:

@@ -39,7 +39,7 @@ CLOSE = 1e-12  # positions on a curve are sums of shares: the last bits are roun
 
 @dataclass(frozen=True, eq=False)
 class _Curve:
-    """The ROC curve of a group, from no patient decided positive to all; the score of a point is the lowest decided positive."""
+    """The ROC curve of a group, from no patient decided positive to all; the score (or logit) of a point is the lowest decided positive."""
 
     fpr: FloatArray
     tpr: FloatArray
@@ -65,7 +65,7 @@ def _read_curves(
         x, height, score = curves[k]
         value[k] = _height(at, x, height, lowest=rates[1] == "fpr")
         cut[k] = score[min(int(np.searchsorted(x, at - CLOSE, side="left")), len(score) - 1)]
-    decided = (rows.score >= cut[clusters.code]).astype(np.float64)
+    decided = (rows.rank >= cut[clusters.code]).astype(np.float64)
     units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
     sums = moments_of(decided, rows.y, clusters.code, clusters.groups, units, rows.weight)
     size_at, size = (fewer_clusters(sums.size(rate), sums.degrees(rate), level) for rate in rates)
@@ -104,14 +104,14 @@ def _smoothed(x: FloatArray, height: FloatArray, size: float) -> tuple[FloatArra
 def _curves(rows: Scored) -> list[_Curve]:
     """The ROC curve of each group."""
     clusters = rows.clusters
-    order = np.argsort(-rows.score)
+    order = np.argsort(-rows.rank)
     narrow = clusters.code.astype(np.int16) if clusters.groups < 2**15 else clusters.code  # NumPy sorts 16-bit integers by radix
     order = order[np.argsort(narrow[order], kind="stable")]
     starts = np.searchsorted(clusters.code[order], np.arange(clusters.groups + 1))
     curves = []
     for first, last in itertools.pairwise(starts):
         group_rows = order[first:last]
-        score, y, w = rows.score[group_rows], rows.y[group_rows], rows.weight[group_rows]
+        score, y, w = rows.rank[group_rows], rows.y[group_rows], rows.weight[group_rows]
         ends = np.flatnonzero(np.append(np.diff(score) != 0, True)) if len(group_rows) else np.zeros(0, np.int64)
         rates = []
         for label in (0.0, 1.0):
@@ -277,7 +277,7 @@ class ScoreMeasures:
 def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> ScoreMeasures:
     """The measures of the scores of each group."""
     level, least = settings.level, settings.min_patients
-    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
+    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
     limits = (
         brier(rows, level, least),
         *recalibrated(rows, level, least),

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from equipoise.data import Attribute, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels
+from equipoise.data import Attribute, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audits
 from equipoise.measures.auditing import (
@@ -40,7 +40,7 @@ from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.large_samples import BINS, SAMPLED, Binned, Losses, losses_of, score_bins, with_losses
+from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.no_finding import DERIVED, NO_FINDING, none_of_rows, require_several_labels
 from equipoise.measures.performance import aurocs
@@ -56,6 +56,7 @@ class _Tally:
     """Running sums for the groups of one attribute, with a sample of the rows."""
 
     groups: int
+    bins: int
     moments: Moments = field(init=False)
     losses: Losses = field(init=False)
     bin_width: int = 1  # number of neighbouring bins that are joined
@@ -66,9 +67,9 @@ class _Tally:
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
         self.moments, self.losses = moments_of(none, none, none, self.groups, none), Losses.zeros(self.groups)
-        while 2 * self.groups * (BINS // self.bin_width + 1) > MOST_BINS:
+        while 2 * self.groups * (self.bins // self.bin_width + 1) > MOST_BINS:
             self.bin_width *= 2
-        self.bin_weights = np.zeros((self.groups, 2, BINS // self.bin_width + 1))
+        self.bin_weights = np.zeros((self.groups, 2, self.bins // self.bin_width + 1))
         self._sampled: list[tuple[Any, ...]] = []
         self._sampled_rows = np.zeros(self.groups, np.int64)
         self._patients = 0
@@ -86,7 +87,8 @@ class _Tally:
             self.bin_counts = counts if self.bin_counts is None else self.bin_counts + counts
         needs_more = np.append(self._sampled_rows < SAMPLED, False)  # the last is of rows without a group
         rows = np.flatnonzero(needs_more[codes])
-        self._sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self._patients, None if w is None else w[rows]))
+        weight, logit = (None if values is None else values[rows] for values in (w, part.logit))
+        self._sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self._patients, weight, logit))
         self._sampled_rows += np.bincount(codes[rows], minlength=self.groups)
         self._patients += int(units.max(initial=-1)) + 1
 
@@ -99,11 +101,11 @@ class _Tally:
         code = np.full(self.groups + 1, -1)
         code[groups] = np.arange(len(groups))
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
-        y, score, f, codes, units, weight = columns
+        y, score, f, codes, units, weight, logit = columns
         units = grouped(units, self._patients)[1]
         sampled = replace(attribute, codes=code[codes])
         patients: Any = units if has_patients else None  # numbers instead of ids
-        sample = Scores(y, score, (sampled,), patients, np.arange(len(y)).astype(object), name, weight)
+        sample = Scores(y, score, (sampled,), patients, row_numbers(len(y)), name, weight, logit=logit)
         return _AttributeSums(self.moments.taken(groups), self.losses.taken(groups), self.binned, groups, sample, units, f)
 
 
@@ -223,12 +225,12 @@ def _untested_audit_in_parts(
         raise BadInput(
             f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    tallies = [_Tally(size) for size in sizes]
+    tallies = [_Tally(size, BINS + 2 * TAIL if stored.logits else BINS) for size in sizes]
     steps, done, patients, rows = 2 * stored.count, 0, 0, 0
     varied = np.zeros(len(stored.attributes), np.int64)
     weighted = has_patients = False
     for part in parts():
-        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
+        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), bins_of(part)
         for tally, codes in zip(tallies, _codes(part, shape), strict=True):
             tally.add(part, f, bins, codes, units)
         patients, rows = patients + int(units.max(initial=-1)) + 1, rows + len(part)
@@ -240,7 +242,7 @@ def _untested_audit_in_parts(
     for tally in tallies:
         tally.rank()
     for part in parts():
-        units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
+        units, bins = units_of(part.patients, len(part)), bins_of(part)
         for tally, codes in zip(tallies, _codes(part, shape), strict=True):
             tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
         done += 1

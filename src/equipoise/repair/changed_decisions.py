@@ -117,7 +117,7 @@ def all_attributes(scores: Scores) -> list[Attribute]:
 
 
 def _counts(scores: Scores, attribute: Attribute, before: FloatArray, after: FloatArray) -> Sequence[Counts]:
-    gained, lost = after * (1 - before), before * (1 - after)  # if both rules are randomised, they draw independently
+    gained, lost = np.maximum(after - before, 0.0), np.maximum(before - after, 0.0)  # randomised rules share the draw of a row
     groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [(level, attribute.codes == k) for k, level in enumerate(attribute.levels)]
     if (attribute.codes == MISSING).any():
         groups.append(("", attribute.codes == MISSING))

@@ -341,7 +341,7 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     one AUROC has no observed variance, as with perfect separation, which other patients need not show.
     """
     units = units_of(first.patients, len(first))
-    ranked = [RankedRows(Ranking(scores.score, scores.y), units, first.weight) for scores in (first, second)]
+    ranked = [RankedRows(Ranking(scores.rank, scores.y), units, first.weight) for scores in (first, second)]
     (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
     if np.isnan([before, after]).any():
         return before, after, np.nan, np.nan, np.nan

@@ -55,6 +55,7 @@ def readme(
 ) -> str:
     """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
     rule, original = case.result.candidate.rule, serving.checkpoint
+    drawn_by = next((serving.inputs[role] for role in ("id", "image_column", "patient") if serving.inputs.get(role)), None)
     about = {
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),
@@ -63,6 +64,8 @@ def readme(
         "rule": rule.describe(),
         "needs_group": rule.needs_group,
         "randomised": rule.randomised,
+        "drawn_by": drawn_by,
+        "drawn_by_patient": drawn_by is not None and drawn_by == serving.inputs.get("patient"),
         "folder": folder,
         "failures": failures,
     }
