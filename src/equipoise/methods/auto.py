@@ -30,6 +30,7 @@ from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.outcome import performance_limit
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 
@@ -234,9 +235,10 @@ def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
 
 
 def _performance_holds(candidate: Candidate) -> bool:
-    """Whether the cross-fitted performance of the chosen step reaches its minimum."""
-    row, least = candidate.trace.iloc[candidate.chosen], candidate.goal.min_performance
-    return least is None or bool(row["performance_honest"] >= least - NOISE)
+    """Whether the cross-fitted performance of the chosen step reaches its minimum, which is counted from that of the original."""
+    values = candidate.trace["performance_honest"]
+    least = performance_limit(candidate.goal, float(values.iloc[0]))
+    return bool(values.iloc[candidate.chosen] >= least - NOISE)
 
 
 def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
