@@ -320,6 +320,7 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     else:
         best = min(tried, key=lambda candidate: _in_sample_key(candidate, model, cohort))
     notes, reached = [], {}
+    cut = [note for candidate in tried if candidate is not best for note in candidate.notes if note.kind == "cut_short"]
     for candidate in tried:
         reached[candidate.method] = numbers = _in_sample_numbers(candidate)
         about = {"taken": candidate is best, "changed": _changed(candidate), "met": candidate.met_in_sample, "best": best.method}
@@ -329,7 +330,7 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
 
     def as_auto(candidate: Candidate) -> Candidate:
-        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *remarks))
+        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *cut, *remarks))
 
     labels = {name: as_auto(own) for name, own in best.labels.items()}
     return replace(as_auto(best), why=(head, *best.why), labels=labels)

@@ -343,7 +343,8 @@ def _at_step(whole: Candidate, last: Candidate) -> Candidate:
     chosen = last.trace.iloc[last.chosen]
     row = int(np.abs(trace["step"] - chosen["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
     trace.loc[trace.index[row], last.trace.columns] = chosen.to_numpy()
-    return replace(last, trace=trace, chosen=row)
+    cut = tuple(note for note in whole.notes if note.kind == "cut_short")  # the last run has no deadline
+    return replace(last, trace=trace, chosen=row, notes=(*last.notes, *cut))
 
 
 def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict, place: int) -> Candidate:
