@@ -44,7 +44,7 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
 
 
 def test_a_printed_page_lists_no_contents_since_it_lacks_some_of_the_sections(open_report):
-    page = open_report(small_case(rows=300)).page
+    page = open_report(small_case(rows=300), folded=True).page
     assert page.locator("nav").is_visible()
     page.evaluate("document.documentElement.setAttribute('data-paper', '')")
     assert not page.locator("#explorer").is_visible()

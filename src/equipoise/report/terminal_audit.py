@@ -117,12 +117,13 @@ def between(row: Row) -> str:
     return f"{short_name(row['group'])} vs {short_name(row['reference'])}"
 
 
-def headline(audit: Audit, names: Mapping[str, str] | None = None) -> list[RenderableType]:
-    """The name, size and decision rule of the audit, and the sentences that lead its page too."""
+def headline(audit: Audit, names: Mapping[str, str] | None = None, *, whole: bool = False) -> list[RenderableType]:
+    """The name, size and decision rule of the audit, and the sentence that leads its page too; the second one only if `whole`."""
     size = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {size}. Positive if {printable(audit.rule.describe())}.")
     first, *further = lead(audit, group_words(names, attributes_of(audit)))[1]
-    parts: list[RenderableType] = [head, *([Text(first, style="bold"), *map(Text, further)] if len(audit.gaps) else [])]
+    sentences = [Text(first, style="bold"), *(map(Text, further) if whole else ())]
+    parts: list[RenderableType] = [head, *(sentences if len(audit.gaps) else ())]
     if warning := unflagged_words({audit.name: audit}):
         parts.append(Text(printable(warning), style="yellow"))
     return [*parts, *(Text(line) for line in baseline_words(audit.baseline, audit.settings.level))]
@@ -237,5 +238,5 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         chosen = ", ".join(f"{short_name(audit.references[name])} ({short_name(name)})" for name in audit.assumed)
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
-    rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
-    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: by its own interval with 80% power, before adjustment. {rest}"
+    rest = f"--verbose: {', '.join([*more, 'all measures'])}."
+    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: own interval, 80% power, before adjustment. {rest}"

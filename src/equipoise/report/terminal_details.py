@@ -43,7 +43,7 @@ INTERVAL = len("-0.123 [-0.123, -0.123]†")
 
 def audit_view(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
     """The whole audit: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
-    parts: list[RenderableType] = headline(audit, names)
+    parts: list[RenderableType] = headline(audit, names, whole=True)
     if any(name in PERFORMANCE or name in OVERALL_SCORE_MEASURES for name in audit.estimates):
         parts.append(_performance_table(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
