@@ -221,9 +221,7 @@ def test_bars_of_changed_decisions_have_one_denominator():
     frame = pd.concat([pd.DataFrame({"sex": sex, "y": y, "p": p}) for sex in ("F", "M")], ignore_index=True)
     _compared(frame, 0.5, 0.4).report("r.html")
     chart = _page("r.html").xpath("//*[local-name() = 'svg' and contains(@class, 'change')]")[0]
-    widths = {
-        side: max(float(bar.get("width").rstrip("%")) for bar in chart.xpath(f".//*[@class='{side}']")) for side in ("gain", "loss")
-    }
+    widths = {side: max(float(bar.get("width").rstrip("%")) for bar in chart.xpath(f".//*[@class='{side}']")) for side in ("gain", "loss")}
     assert widths["loss"] / widths["gain"] == pytest.approx(13 / 7, rel=0.01)
 
 
@@ -248,7 +246,9 @@ def test_one_unknown_row_is_not_to_be_merged_with_more_than_a_thousand_men():
 
 def test_a_budget_that_ran_out_is_in_the_first_sentence():
     frame = _scores(600, 16).assign(height=lambda f: (f["sex"] == "M") + f["y"] + np.linspace(0, 1, 600), noise=0.5)
-    Path("net.py").write_text("from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))\n")
+    Path("net.py").write_text(
+        "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))\n"
+    )
     torch.manual_seed(0)
     save_file(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)).state_dict(), "net.safetensors")
     table = _written("t.csv", frame[["sex", "y", "height", "noise"]])

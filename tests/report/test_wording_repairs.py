@@ -158,7 +158,8 @@ def test_a_difference_that_may_only_have_changed_sides_is_said_to():
         (Goal("eod", max_gap=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
         (
             Goal("eod").settled(0.554),
-            "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's (55.4% on the repair set)",
+            "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's "
+            "(55.4% on the repair set)",
         ),
         (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
     ],

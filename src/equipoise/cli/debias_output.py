@@ -53,7 +53,9 @@ def print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
-def print_labels(folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
+def print_labels(
+    folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: Sequence[str], verbose: bool, names: Mapping[str, str]
+) -> None:
     """Prints the result of each label; `names` are words for groups in the first sentence, as on the page."""
     for name, case in cases.items():
         if len(cases) > 1:

@@ -87,8 +87,8 @@ class Estimates:
 def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
     """The decisions (steps, n) of a fit to all rows, corrected for optimism by those of fits to parts of the rows.
 
-    The first step is the original. If no fit moves its decisions, as with a threshold in use, it was not fitted: it needs no correction, and
-    is no evidence of the optimism of the others.
+    The first step is the original. If no fit moves its decisions, as with a threshold in use, it was not fitted: it needs no correction,
+    and is no evidence of the optimism of the others.
     """
     optimism = held - tuned
     fitted = slice(0 if len(optimism) < 2 or optimism[0].any() else 1, None)

@@ -46,8 +46,8 @@ def choose(
 
     `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `held` has the held-out
     decisions (steps, n) of each label, by which the outcome will be judged. `originals` has the performance of the original on the rows of
-    each label, from which the goal of the result counts a relative minimum; by default the estimate of the first step, which differs from it
-    only if the original's threshold was chosen on these rows.
+    each label, from which the goal of the result counts a relative minimum; by default the estimate of the first step, which differs from
+    it only if the original's threshold was chosen on these rows.
     """
     originals = [float(own.performance[0]) for own in each] if originals is None else originals
     settled = [goal.settled(original) for original, goal in zip(originals, goals, strict=True)]

@@ -162,7 +162,9 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
     elif pool:
         names = [_named(by_group[code]) for code in pool]
         listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        todo.append(f"use more rows of {listed}, or leave these out by emptying their {attribute.name!r}; no group is small enough to merge with")
+        todo.append(
+            f"use more rows of {listed}, or leave these out by emptying their {attribute.name!r}; no group is small enough to merge with"
+        )
     choices = ["; ".join(todo)]
     if measure is not None and labels_needed(measure):
         choices.append("measure spd, which needs no label")

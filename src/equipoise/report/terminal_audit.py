@@ -238,5 +238,5 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         chosen = ", ".join(f"{short_name(audit.references[name])} ({short_name(name)})" for name in audit.assumed)
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
-    rest = f"--verbose: {', '.join([*more, 'all measures'])}."
+    rest = f"--verbose: {', '.join([*more, 'all rates'])}."
     yield f"{about_intervals(audit)} FPR: false positive rate. detectable: own interval, 80% power, before adjustment. {rest}"

@@ -137,8 +137,8 @@ def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> 
             return f"rows of {name}" if group in names else f"rows ({short_name(harm.attribute)} {name})"
         return name if group in names else f"patients ({short_name(harm.attribute)} {name})"
 
-    has, has_not = ("with the finding", "without it") if unit == "rows" else ("who have the finding", "who do not have it")
-    who, happens = (has, "missed") if harm.kind == MISSED else (has_not, "falsely flagged")
+    has, has_not = ("with", "without") if unit == "rows" else ("who have", "who do not have")
+    who, happens = (f"{has} the finding", "missed") if harm.kind == MISSED else (f"{has_not} the finding", "falsely flagged")
     more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
     return f"of 1,000 {people(harm.group)} {who}, {more} are {happens} than of 1,000 {people(harm.than)}"
 
