@@ -157,7 +157,7 @@ def test_a_repair_says_whether_the_gap_was_clear_then_what_changed_for_all_then_
     everybody = next(row for row in found.balances["sex"] if row.group is None)
     worst = max((row for row in found.balances["sex"] if row.group is not None), key=lambda row: row.alarms.value)
     facts = [
-        lead.index("clear before the repair"),
+        lead.index("clear before"),
         lead.index(f"{1000 * everybody.alarms.value:.0f} more false alarms"),
         lead.index(f"{1000 * worst.alarms.value:.0f} more false alarms"),
     ]

@@ -126,7 +126,7 @@ def _subject(judgement: Judgement, called: GroupNames) -> str:
 
 def _clear_words(judgement: Judgement) -> str:
     """Whether the difference that is judged was clear of zero before the repair."""
-    return "clear before the repair" if judgement.clear_before else "not clear before the repair"
+    return "clear before" if judgement.clear_before else "not clear before"
 
 
 def _moved(judgement: Judgement, called: GroupNames) -> str:
