@@ -43,6 +43,14 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
         context.close()
 
 
+def test_a_printed_page_lists_no_contents_since_it_lacks_some_of_the_sections(open_report):
+    page = open_report(small_case(rows=300), folded=True).page
+    assert page.locator("nav").is_visible()
+    page.evaluate("document.documentElement.setAttribute('data-paper', '')")
+    assert not page.locator("#explorer").is_visible()
+    assert not page.locator("nav").is_visible()
+
+
 @pytest.mark.parametrize("width", [700, 970, 1000, 1200])
 def test_no_heading_of_a_table_is_broken_inside_a_word(open_report, width):
     page = open_report(small_case(rows=600), width=width).page

@@ -136,7 +136,8 @@ def _print(result: FileAudit, analysis: AnalysisOptions, lines: list[str], verbo
         for name, audit in result.audits.items():
             if several:
                 say(f"\n{name}", "bold underline")
-            out.print(report.audit_view(audit) if verbose else report.audit_summary(audit))
+            view = report.audit_view if verbose else report.audit_summary
+            out.print(view(audit, result.group_names))
     for name, audit in result.audits.items() if analysis.shrink else ():
         out.print("", report.shrunken_view(audit, name if several else ""))
     if result.audits.no_finding is not None:

@@ -63,6 +63,6 @@ def debias(
     if as_json:
         print(result_json(folder, saved, prepared.left_out))
     else:
-        print_labels(folder, cases, saved, prepared.notes, verbose)
+        print_labels(folder, cases, saved, prepared.notes, verbose, request.options.group_names)
     exit_if_lacking(saved)
     write_pdf(folder, run.pdf, as_json)

@@ -40,16 +40,20 @@ def choose(
     least: float = LEAST,
     without: BoolArray | None = None,
     held: Sequence[FloatArray] | None = None,
+    originals: Sequence[float] | None = None,
 ) -> tuple[Verdict, int]:
     """The step to keep and its position, from the evidence of each label; the first step is the original.
 
     `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `held` has the held-out
-    decisions (steps, n) of each label, by which the outcome will be judged.
+    decisions (steps, n) of each label, by which the outcome will be judged. `originals` has the performance of the original on the rows of
+    each label, from which the goal of the result counts a relative minimum; by default the estimate of the first step, which differs from
+    it only if the original's threshold was chosen on these rows.
     """
-    settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
+    originals = [float(own.performance[0]) for own in each] if originals is None else originals
+    settled = [goal.settled(original) for original, goal in zip(originals, goals, strict=True)]
     errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
     uppers = [size + SURE * error for size, error in zip(sizes, errors, strict=True)]
-    enough = [_enough(own, goal) for own, goal in zip(each, settled, strict=True)]
+    enough = [_enough(own, goal) for own, goal in zip(each, goals, strict=True)]
     if held is not None:
         enough = [a & _holds(replace(own, f=f), goal) for a, own, f, goal in zip(enough, each, held, goals, strict=True)]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
@@ -107,7 +111,8 @@ def _reason(
     declined: tuple[float, float] | None,
 ) -> tuple[Why, bool]:
     """The reason for choosing a step for a label, or for keeping the original, and whether that meets the label's goal."""
-    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row])}
+    corrected = not np.isin(evidence.f[row], (0.0, 1.0)).all()  # the original at a threshold in use is not
+    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row]), "corrected": corrected}
     met, rows = bool(certain[row]), len(evidence.y)
     unsure: Why = ()
     if goal.max_gap is not None and not met:

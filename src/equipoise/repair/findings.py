@@ -146,9 +146,11 @@ class Findings:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the gap got smaller on the repair set but not on the test set."""
+        """Whether the gap got smaller on the repair set but not on the test set, by a change that excludes that of the repair set."""
         shrank = abs(self.valid_after) < abs(self.valid_before) - NEGLIGIBLE_CHANGE
-        return bool(shrank and self.seen in ("larger", "unchanged"))
+        there, here = self.valid_after - self.valid_before, self.gap_change
+        excluded = not here.low <= there <= here.high
+        return bool(shrank and excluded and self.seen in ("larger", "unchanged"))
 
     @property
     def remains(self) -> bool:

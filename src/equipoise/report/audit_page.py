@@ -23,12 +23,13 @@ from equipoise.report.wording.audits import (
     DETECTABLE,
     MARK_AND_INTERVAL,
     MISSED,
-    answer,
     baseline_words,
-    conclusion,
+    counted_unit,
+    few_words,
     harms,
     largest_gap,
     largest_words,
+    lead,
     sampled_words,
     unflagged_words,
     worse_by,
@@ -129,6 +130,8 @@ def _shared(audit: Audit, called: GroupNames, origin: Origin | None) -> dict[str
         "sampled": sampled_words(audit),
         "size_words": how_many(audit.rows, audit.patients),
         "by_row": BY_ROW if audit.patients is None else "",
+        "unit": counted_unit(audit.rows, audit.patients),
+        "few_words": few_words(audit.rows, audit.patients, audit.weighted),
         "detectable": DETECTABLE,
         "mark_and_interval": MARK_AND_INTERVAL,
         "decisions": DECISIONS,
@@ -138,14 +141,14 @@ def _shared(audit: Audit, called: GroupNames, origin: Origin | None) -> dict[str
 
 def _answer(audit: Audit, called: GroupNames, views: Sequence["AuditView"]) -> dict[str, Any]:
     """The first sentence of the page, and the numbers below it."""
-    style, text = answer(audit, called)
+    style, (text, *further) = lead(audit, called)
     clear = [(measure, gap) for view in views for measure, gaps in view.gaps.items() for gap in gaps if gap.clear]
     largest = largest_gap(audit.gaps)
     comparisons = plural(audit.comparisons, "comparison")
     return {
         "style_of_answer": style,
         "answer": text,
-        "conclusion": conclusion(audit, called),
+        "conclusion": " ".join(further),
         "interval_words": f"simultaneous {percent(audit.settings.level)} intervals, for {comparisons}",
         "harms": harms(audit),
         "largest": None if largest is None else Estimate.of_gap(dict(largest)),

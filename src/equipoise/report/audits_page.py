@@ -15,7 +15,7 @@ from equipoise.report.origin import Origin
 from equipoise.report.paper import check_ending, is_paper, report_of_folder, write_by_ending
 from equipoise.report.templating import LIMITS, page_of
 from equipoise.report.text import date_words, how_many, percent, plural
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE, answer, audits_answer, decisions_words, unflagged_words
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, answer, audits_answer, decisions_words, few_words, unflagged_words
 from equipoise.report.wording.names import attributes_of, crossed, distinct, gap_words, group_words
 
 LEAST_WIDTH = 0.05  # of the colour scale of a matrix
@@ -82,6 +82,7 @@ def audits_page(
         "decided": decisions_words(audits),
         "unflagged": unflagged_words(audits, audits.kind),
         "by_row": BY_ROW if first.patients is None else "",
+        "few_words": few_words(first.rows, first.patients, first.weighted),
         "detectable": DETECTABLE,
         "title": audits.name,
         "kind": "audit",

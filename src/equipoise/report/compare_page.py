@@ -14,7 +14,7 @@ from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tic
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import numbered, page_of
 from equipoise.report.text import amount, how_many, number, percent, short
-from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
+from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, few_changes_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, group_words
 
 SCRIPTS = ("page.js",)
@@ -55,6 +55,7 @@ def contrast_page(contrast: ScoreComparison, names: Mapping[str, str] | None = N
         "rates": _blocks([_change(row, RATES[str(row["rate"])].name) for row in contrast.rates.to_dict("records")]),
         "performance": [_change(row, PERFORMANCE[str(row["measure"])]) for row in contrast.performance.to_dict("records")],
         "several": len(contrast.others) > 1,
+        "few_words": few_changes_words(contrast),
         "labels": len(set(contrast.gaps["label"])) > 1,
     }
     return page_of("contrast.html", context | numbered(CONTRAST), SCRIPTS, paper=paper)

@@ -24,9 +24,11 @@ from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
 from equipoise.report.templating import page_of, render
 from equipoise.report.text import date_words, percent
+from equipoise.report.wording.audits import few_words
 from equipoise.report.wording.inputs import preprocessing_words
-from equipoise.report.wording.names import PERFORMANCE, gap_words, group_words
+from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.repairs import (
+    groups_called,
     method_words,
     outcomes_words,
     repair_answer,
@@ -60,7 +62,7 @@ def readme(
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),
         "when": case.provenance.when,
-        "verdict": f"{repair_answer(case)} {repair_set_words(case)}",
+        "verdict": f"{repair_answer(case, groups_called(case, options.group_names))} {repair_set_words(case)}",
         "rule": rule.describe(),
         "needs_group": rule.needs_group,
         "randomised": rule.randomised,
@@ -151,7 +153,7 @@ def labels_page(
     """The overview that links to the reports of several labels, as HTML; `given` are words for groups."""
     first = next(iter(cases.values()))
     goal, attribute = first.goal, first.original.test.attribute
-    called = group_words(given, {column.name: column.levels for column in first.original.test.attributes})
+    called = groups_called(first, given)
     rows: list[dict[str, Any]] = [
         {
             "label": label,
@@ -182,6 +184,7 @@ def labels_page(
         "gap_words": gap_words,
         "performance": PERFORMANCE[goal.performance],
         "called": called.full,
+        "few_words": few_words(first.found.after.rows, first.found.after.patients, first.found.after.weighted),
         "level": percent(first.found.settings.level),
         "provenance": first.provenance,
         "when": date_words(first.provenance.when),

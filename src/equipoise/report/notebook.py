@@ -10,7 +10,7 @@ from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
 from equipoise.report.text import how_many, percent, plural, printable, sentence, short_name
-from equipoise.report.wording.audits import audits_answer, conclusion, decisions_words, largest_gap, unflagged_words
+from equipoise.report.wording.audits import audits_answer, decisions_words, largest_gap, lead, unflagged_words
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.notes import why_words
@@ -48,7 +48,7 @@ def audit_html(audit: Audit) -> str:
     rows = [_gap_cells(row) for row in gaps.to_dict("records")]
     tables.append(Table(f"Gaps in percentage points, group minus reference, with {level} intervals; {clear}", GAP_COLUMNS, rows))
     warning = filter(None, [printable(unflagged_words({audit.name: audit}))])
-    return _html([conclusion(audit), *warning, about], *tables)
+    return _html([*lead(audit)[1], *warning, about], *tables)
 
 
 def _gap_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:

@@ -14,20 +14,21 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.measures import FEW, Audit, Audits
+from equipoise.measures import Audit, Audits
 from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, sentence, short_name, span
 from equipoise.report.wording.audits import (
     BY_ROW,
     audits_answer,
     baseline_words,
-    conclusion,
     decisions_words,
+    few_words,
     largest_gap,
+    lead,
     sampled_words,
     unflagged_words,
     varying_words,
 )
-from equipoise.report.wording.names import PERFORMANCE, RATES, crossed, distinct, gap_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, attributes_of, crossed, distinct, gap_words, group_words
 
 CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is also bold, which a file does not show
 FEW_MARK = "†"  # of an estimate from few patients
@@ -37,11 +38,11 @@ SUMMARISED = {"balanced_accuracy": "share", "auroc": "area"}  # performance in t
 Row: TypeAlias = "Mapping[Any, Any] | pd.Series[Any]"
 
 
-def audit_summary(audit: Audit) -> RenderableType:
-    """The audit on one screen."""
+def audit_summary(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
+    """The audit on one screen; `names` are words for groups in the first sentences, as on the page."""
     gaps = shown_gaps(audit.gaps)
     groups = shown_groups(audit.groups, gaps)
-    parts: list[RenderableType] = headline(audit)
+    parts: list[RenderableType] = headline(audit, names)
     if performance := _performance_line(audit):
         parts.append(Text(performance))
     parts += ["", _GroupTable(groups, audit.settings.level)]
@@ -116,11 +117,13 @@ def between(row: Row) -> str:
     return f"{short_name(row['group'])} vs {short_name(row['reference'])}"
 
 
-def headline(audit: Audit) -> list[RenderableType]:
-    """The name, size and decision rule of the audit, and its conclusion."""
+def headline(audit: Audit, names: Mapping[str, str] | None = None, *, whole: bool = False) -> list[RenderableType]:
+    """The name, size and decision rule of the audit, and the sentence that leads its page too; the second one only if `whole`."""
     size = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {size}. Positive if {printable(audit.rule.describe())}.")
-    parts: list[RenderableType] = [head, *([Text(conclusion(audit), style="bold")] if len(audit.gaps) else [])]
+    first, *further = lead(audit, group_words(names, attributes_of(audit)))[1]
+    sentences = [Text(first, style="bold"), *(map(Text, further) if whole else ())]
+    parts: list[RenderableType] = [head, *(sentences if len(audit.gaps) else ())]
     if warning := unflagged_words({audit.name: audit}):
         parts.append(Text(printable(warning), style="yellow"))
     return [*parts, *(Text(line) for line in baseline_words(audit.baseline, audit.settings.level))]
@@ -137,11 +140,11 @@ def about_rows(audit: Audit) -> Iterator[str]:
 
 def about_intervals(audit: Audit) -> str:
     """The kind of intervals, and the meaning of the marks."""
-    unit, text = "row" if audit.patients is None else "patient", _unit_words(audit)
+    text = _unit_words(audit)
     if len(audit.gaps):
         text += f" {CLEAR_MARK}: clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)."
     if audit.groups["few"].str.len().sum() + audit.gaps["few"].sum():
-        text += f" {FEW_MARK}: fewer than {FEW} {unit}s."
+        text += f" {FEW_MARK}: {few_words(audit.rows, audit.patients, audit.weighted)}."
     return text + (" Rates are weighted by the sample weights." if audit.weighted else "")
 
 
@@ -235,5 +238,5 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         chosen = ", ".join(f"{short_name(audit.references[name])} ({short_name(name)})" for name in audit.assumed)
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
-    rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
-    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: by its own interval with 80% power, before adjustment. {rest}"
+    rest = f"--verbose: {', '.join([*more, 'all rates'])}."
+    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: own interval, 80% power, before adjustment. {rest}"

@@ -1,6 +1,6 @@
 """The whole audit in a terminal (--verbose): all rates, gaps and curves, underdiagnosis, shrunken gaps and probes of layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ from equipoise.report.terminal_audit import (
     table_of,
 )
 from equipoise.report.text import interval, p_value_words, percent, plural, printable, short_name
+from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
 
 WIDE = 110  # columns of a terminal below which simultaneous intervals are left out
@@ -40,9 +41,9 @@ AMONG = {None: "all patients", 1: "positives", 0: "negatives"}  # rows of a prob
 INTERVAL = len("-0.123 [-0.123, -0.123]†")
 
 
-def audit_view(audit: Audit) -> RenderableType:
+def audit_view(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
     """The whole audit: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
-    parts: list[RenderableType] = headline(audit)
+    parts: list[RenderableType] = headline(audit, names, whole=True)
     if any(name in PERFORMANCE or name in OVERALL_SCORE_MEASURES for name in audit.estimates):
         parts.append(_performance_table(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
@@ -97,7 +98,8 @@ def _curve_table(audit: Audit) -> Table:
     """Net benefit by group at up to five of the thresholds."""
     cuts = sorted(audit.curves["threshold"].unique())
     cuts = [cuts[k] for k in sorted({round(k * (len(cuts) - 1) / 4) for k in range(5)})]
-    title = "Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0"
+    unit = counted_unit(audit.rows, audit.patients)
+    title = f"Net benefit per 1,000 {unit} by threshold: deciding by the score, by treating all; treating none is 0"
     table = table_of(title, text=["group"], numbers=[f"{cut:.3g}" for cut in cuts])
     for (attribute, group), rows in audit.curves.groupby(["attribute", "group"], sort=False):
         curve = rows.set_index("threshold").loc[cuts, ["net_benefit", "treat_all"]]

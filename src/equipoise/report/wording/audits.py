@@ -1,6 +1,6 @@
 """An audit in words: the largest difference, and who is worse off, in one sentence for a committee.
 
-A committee reads missed findings first, then false alarms, both per 1,000 patients.
+A committee reads missed findings first, then false alarms, both per 1,000 patients, or per 1,000 rows if patients have several.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import ARGMAX, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
+from equipoise.measures import ARGMAX, FEW, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, performance_words
 
@@ -21,7 +21,7 @@ COMPARED = {  # the measures that compare missed findings or false alarms, and w
     ALARMS: {"fpr_gap": True, "tnr_gap": False},
 }
 MOST_NAMED = 2  # harms of each kind in the sentence
-LITTLE = 0.02  # sensitivity at which (almost) no patient with the finding is flagged, so that groups cannot differ much
+LITTLE = 0.02  # sensitivity, or specificity, at which (almost) no or (almost) every patient is flagged, so that groups cannot differ much
 DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
 BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
 MARK_AND_INTERVAL = (
@@ -125,20 +125,48 @@ def harms(audit: Audit) -> list[Harm]:
     return sorted(clear_harms, key=lambda harm: (harm.attribute in folded, harm.kind == ALARMS, -harm.more))
 
 
-def harm_words(harm: Harm, names: Mapping[str, str]) -> str:
-    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'."""
+def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> str:
+    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'.
+
+    If patients have several rows, `unit` is "rows": 'of 1,000 rows of women with the finding, ...'.
+    """
 
     def people(group: str) -> str:
         name = GroupNames(names)(group)
+        if unit == "rows":
+            return f"rows of {name}" if group in names else f"rows ({short_name(harm.attribute)} {name})"
         return name if group in names else f"patients ({short_name(harm.attribute)} {name})"
 
-    has, happens = ("who have the finding", "missed") if harm.kind == MISSED else ("who do not have it", "falsely flagged")
+    has, has_not = ("with", "without") if unit == "rows" else ("who have", "who do not have")
+    who, happens = (f"{has} the finding", "missed") if harm.kind == MISSED else (f"{has_not} the finding", "falsely flagged")
     more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
-    return f"of 1,000 {people(harm.group)} {has}, {more} are {happens} than of 1,000 {people(harm.than)}"
+    return f"of 1,000 {people(harm.group)} {who}, {more} are {happens} than of 1,000 {people(harm.than)}"
+
+
+def counted_unit(rows: int, patients: int | None) -> str:
+    """What is counted: patients if each has one row, otherwise rows."""
+    return "patients" if patients == rows else "rows"
+
+
+def few_words(rows: int, patients: int | None, weighted: bool) -> str:
+    """The meaning of the mark of few patients; their effective number counts, which is smaller if some have more rows or larger weights."""
+    if counted_unit(rows, patients) == "patients" or patients is None:
+        unit, unequal = ("rows" if patients is None else "patients"), ("larger weights" if weighted else "")
+    else:
+        unit, unequal = "patients", "more rows or larger weights" if weighted else "more rows"
+    if not unequal:
+        return f"fewer than {FEW} {unit}"
+    return f"the effective number of {unit} is below {FEW}, since some have {unequal} than others"
+
+
+def lead(audit: Audit, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+    """The style and the sentences with which page, terminal and notebook begin: who is worse off first, then the largest difference."""
+    style, text = answer(audit, names)
+    return style, [text, conclusion(audit, names)] if style == HARM else [text]
 
 
 def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
-    """The style and the first sentence of an audit's page: who is worse off; otherwise another difference, none, or insufficient data.
+    """The style and the first sentence on an audit: who is worse off; otherwise another difference, none, or insufficient data.
 
     A `brief` sentence, for one of several labels, leaves out the number of comparisons.
     """
@@ -149,7 +177,8 @@ def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool 
     if named:
         more = len(every_harm) - len(named)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
-        return HARM, f"Worse off: {'; '.join(harm_words(harm, names) for harm in named)}{rest}."
+        unit = counted_unit(audit.rows, audit.patients)
+        return HARM, f"Worse off: {'; '.join(harm_words(harm, names, unit) for harm in named)}{rest}."
     largest = largest_gap(audit.gaps)
     if largest is None:
         return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
@@ -157,8 +186,8 @@ def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool 
         text = conclusion(audit, names)
         lowered = text if text[:2].isupper() else text[:1].lower() + text[1:]
         return OTHER, f"A difference, not in missed findings or false alarms: {lowered}"
-    if (flagged := _flagged(audit)) is not None and flagged <= LITTLE:
-        return UNKNOWN, f"Nothing to compare: {_little_words(flagged)}."
+    if alike := _alike(audit):
+        return UNKNOWN, f"Nothing to compare: {alike.words}."
     detectable = _detectable_words(audit, GroupNames(names))
     if brief:
         return NONE, f"No clear difference{f'; {detectable}' if detectable else ''}."
@@ -177,30 +206,52 @@ def audits_answer(audits: Audits) -> tuple[str, str]:
     if any(clear):
         differ = f"in {sum(clear)} {of_all} another measure differs clearly between groups"
         return OTHER, f"A difference, not in missed findings or false alarms: {differ}."
-    if len(unflagged(audits)) == len(audits):
-        return UNKNOWN, f"Nothing to compare: (almost) no patient with the finding is flagged at this threshold, in any {of_all}."
+    decided_alike = [alike.kind for audit in audits.values() if (alike := _alike(audit))]
+    if len(decided_alike) == len(audits):
+        who = " or ".join(f"(almost) {kind}" for kind in dict.fromkeys(decided_alike))
+        return UNKNOWN, f"Nothing to compare: {who} is flagged at this threshold, in any {of_all}."
     return NONE, f"No clear difference: in none {of_all} does a group have {worse}, which does not show that there is no difference."
 
 
-def unflagged(audits: Mapping[str, Audit]) -> list[str]:
-    """The labels for which (almost) no patient with the finding is flagged."""
-    return [label for label, audit in audits.items() if (flagged := _flagged(audit)) is not None and flagged <= LITTLE]
+@dataclass(frozen=True)
+class _Alike:
+    """Decisions that are (almost) the same for all patients: `kind` of patient that is flagged, and the rate that shows it."""
+
+    kind: str
+    rate: str
+    value: float
+
+    @property
+    def words(self) -> str:
+        almost = "almost " if self.value > 0 else ""
+        return f"{almost}{self.kind} is flagged at this threshold ({RATES[self.rate].name} {amount(self.value)})"
+
+
+def _alike(audit: Audit) -> _Alike | None:
+    """Whether (almost) no patient with the finding is flagged, or (almost) every patient without it; None if neither is."""
+    for rate, of, kind in (("tpr", "positives", "no patient with the finding"), ("tnr", "negatives", "every patient without the finding")):
+        value = _overall(audit, rate, of)
+        if value is not None and value <= LITTLE:
+            return _Alike(kind, rate, value)
+    return None
 
 
 def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
-    """Which labels have (almost) no patient with the finding flagged, and what to do; empty if there is none. One label is not named."""
-    named = unflagged(audits)
-    if not named:
+    """Which labels have (almost) no or (almost) every patient flagged, and what to do; empty if there is none. One label is not named."""
+    found = {label: alike for label, audit in audits.items() if (alike := _alike(audit))}
+    if not found:
         return ""
-    rules = [audits[label].rule for label in named]
+    rules = [audits[label].rule for label in found]
     by_argmax = any(isinstance(rule, Threshold) and rule.origin == ARGMAX for rule in rules)
     advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
-        few = _little_words(_flagged(audits[named[0]]) or 0.0)
-        return f"{sentence(few)}, which hides differences between groups.{advice}"
-    labels = ", ".join(map(short_name, named))
-    rates = f"at most {percent(LITTLE)} of the patients with the finding are flagged at this threshold"
-    return f"For {len(named)} of {len(audits)} {kind} {rates}, which hides differences between groups: {labels}.{advice}"
+        return f"{sentence(next(iter(found.values())).words)}, which hides differences between groups.{advice}"
+    lines = []
+    for who in dict.fromkeys(alike.kind for alike in found.values()):
+        labels = [label for label, alike in found.items() if alike.kind == who]
+        which = f"for {len(labels)} of {len(audits)} {kind} (almost) {who} is flagged at this threshold"
+        lines.append(f"{which}, which hides differences between groups: {', '.join(map(short_name, labels))}")
+    return f"{sentence('; '.join(lines))}.{advice}"
 
 
 def decisions_words(audits: Mapping[str, Audit]) -> str:
@@ -211,15 +262,11 @@ def decisions_words(audits: Mapping[str, Audit]) -> str:
     return f"Positive if: {'; '.join(f'{short_name(label)}, {rule}' for label, rule in rules.items())}."
 
 
-def _flagged(audit: Audit) -> float | None:
-    """The share of patients with the finding who are flagged, over the groups of the first attribute; None if it is unknown."""
+def _overall(audit: Audit, rate: str, of: str) -> float | None:
+    """A rate of all patients with (`of` "positives") or without the finding, over the groups of the first attribute; None if unknown."""
     groups = audit.groups[audit.groups["attribute"] == audit.groups["attribute"].iloc[0]] if len(audit.groups) else audit.groups
-    known = groups[groups["tpr"].notna() & (groups["positives"] > 0)]
-    return float((known["tpr"] * known["positives"]).sum() / known["positives"].sum()) if len(known) else None
-
-
-def _little_words(flagged: float) -> str:
-    return f"{'almost ' if flagged > 0 else ''}no patient with the finding is flagged at this threshold (sensitivity {amount(flagged)})"
+    known = groups[groups[rate].notna() & (groups[of] > 0)]
+    return float((known[rate] * known[of]).sum() / known[of].sum()) if len(known) else None
 
 
 def _detectable_words(audit: Audit, called: GroupNames) -> str:

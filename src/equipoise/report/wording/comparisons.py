@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import ReturningPatients
-from equipoise.measures import Condition, Monitoring, Verdict
+from equipoise.measures import FEW, Condition, Monitoring, Verdict
 from equipoise.repair import ScoreComparison
 from equipoise.report.text import amount, count, percent, plural, printable, sentence, short_name
 from equipoise.report.wording.names import GroupNames, crossed, distinct, gap_words
@@ -22,6 +22,11 @@ def returning_words(returning: ReturningPatients) -> str:
     if returning.left_out:
         return f"{who}; their {returning.rows:,} rows were left out, so that each patient counts in one period"
     return f"{who} and count again: limits and alarms over all periods are then too narrow (--returning first leaves them out)"
+
+
+def few_changes_words(contrast: ScoreComparison) -> str:
+    """The meaning of the mark of few patients, who are counted whatever their number of rows."""
+    return f"fewer than {FEW} {'rows' if all(patients is None for _, patients in contrast.sizes.values()) else 'patients'}"
 
 
 def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> str:

@@ -31,7 +31,8 @@ def note_words(note: Note) -> str:
     'clipped: weights (limit 0.5)'
     """
     if note.kind in SENTENCES:
-        return SENTENCES[note.kind].format(subject=note.subject, **note.numbers)
+        correction = " after correction by held-out rows" if note.numbers.get("corrected", True) else ""
+        return SENTENCES[note.kind].format(subject=note.subject, after_correction=correction, **note.numbers)
     if note.kind in FUNCTIONS:
         return FUNCTIONS[note.kind](note.subject, note.numbers)
     values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in note.numbers.items())
@@ -201,7 +202,7 @@ def _not_tried(method: str, n: Numbers) -> str:
     return f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
 
 
-CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
+CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}){after_correction}"
 SENTENCES = {
     "original": "the original model",
     "as_given": "the model as given",
