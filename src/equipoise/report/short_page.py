@@ -1,0 +1,141 @@
+"""The short page for paper of a saved report, written again: its file is read as data and never given to a printer.
+
+The folder of a repair may come from anyone, and its checksums only show that it is complete. Its page has numbers of patients whose rows
+are not saved, so it cannot be computed again. Every element and attribute must be one of those that the templates write; they are written
+again around escaped text, with the style of this version. Anything else is an error that names its line.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from html.parser import HTMLParser
+from typing import NoReturn
+
+from markupsafe import Markup
+
+from equipoise.errors import BadInput
+from equipoise.report.templating import page_of
+
+SHAPES = frozenset("circle line path rect text".split())
+ELEMENTS = SHAPES | frozenset(
+    "a abbr bdi body br caption code dd details div dl dt em figcaption figure footer g h1 h2 h3 header li main ol p section span strong "
+    "summary svg table tbody td th thead time title tr ul".split()
+)
+ATTRIBUTES = re.compile(
+    "class|id|open|title|role|scope|colspan|datetime|tabindex|(aria|data)-[a-z]+"  # of text and tables
+    "|d|r|cx|cy|x|y|x1|x2|y1|y2|width|height|viewbox|transform|text-anchor"  # of shapes
+)
+VALUES = {"href": re.compile("#.*"), "style": re.compile("display: block")}
+EMPTY = frozenset({"br"})  # without an end tag
+DROPPED = frozenset({"head", "script", "nav", "button"})  # with all that is in them; the page has another head
+HIDDEN_EMPTY = EMPTY | {"meta", "input", "img"}  # in them
+LINK = re.compile(r"[\w%.~-]+/report\.html")  # to the report of one label; paper shows its text
+DEEPEST = 100  # elements in each other
+GENERATOR = '<meta name="generator" content="Equipoise">'
+AGAIN = "Copy the folder again from a source that you trust, or run `equipoise debias` again."
+
+
+def short_page(content: bytes, where: str) -> str:
+    """The short page for paper from the bytes of a saved report; raises an error about a page that Equipoise did not write."""
+    try:
+        html = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{where} is not text in UTF-8: {error}. {AGAIN}") from error
+    if GENERATOR not in html[:5000]:
+        raise BadInput(f"{where} is not a report of Equipoise. Name a folder that `equipoise debias` wrote, or the JSON of an audit.")
+    reader = _Reader(where)
+    reader.feed(html)
+    reader.close()
+    reader.check_end()
+    return page_of("again.html", {"heading": "".join(reader.title), "body": Markup("".join(reader.body))}, paper=True)
+
+
+class _Reader(HTMLParser):
+    """Reads a page and writes the elements that are shown on paper."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.where = where
+        self.title: list[str] = []
+        self.body: list[str] = []
+        self.open: list[tuple[str, str | None]] = []  # elements that are open, with their ids
+        self.hidden = 0  # how many of them, from the outermost one that paper does not show
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if not self.open and tag != "html":
+            self._refuse(f"<{tag}> before <html>")
+        if len(self.open) >= DEEPEST:
+            self._refuse(f"more than {DEEPEST} elements in each other")
+        if self.hidden and tag in HIDDEN_EMPTY:
+            return
+        if self.hidden or self._is_hidden(tag, given):
+            self.hidden += 1
+        elif self.open:  # the first element is <html>, which the new page has
+            self.body.append(f"<{tag}{self._attributes(tag, given)}>")
+        if self.hidden or tag not in EMPTY:
+            self.open.append((tag, given.get("id")))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop()[0] != tag:
+            self._refuse(f"</{tag}> without its start")
+        if self.hidden:
+            self.hidden -= 1
+        elif self.open:
+            self.body.append(f"</{tag}>")
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        if not self.hidden and tag not in SHAPES:
+            self._refuse(f"<{tag}/>")
+        self.handle_starttag(tag, attrs)
+        if tag not in HIDDEN_EMPTY:
+            self.handle_endtag(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden and len(self.open) > 1:
+            self.body.append(escape(data))
+        elif [tag for tag, _ in self.open] == ["html", "head", "title"]:
+            self.title.append(data)
+
+    def handle_decl(self, decl: str) -> None:
+        if self.open or decl.lower() != "doctype html":
+            self._refuse("a declaration")
+
+    def handle_comment(self, data: str) -> None:
+        self._refuse("a comment")
+
+    def handle_pi(self, data: str) -> None:
+        self._refuse("an instruction")
+
+    def unknown_decl(self, data: str) -> None:
+        self._refuse("a declaration")
+
+    def check_end(self) -> None:
+        """Raises an error if the page ends inside an element, such as a script."""
+        if self.open:
+            self._refuse(f"<{self.open[-1][0]}> without its end")
+
+    def _is_hidden(self, tag: str, given: Mapping[str, str | None]) -> bool:
+        """Whether paper shows nothing of an element: folded sections other than the settings are for the screen."""
+        if tag == "section":
+            return "folded" in (given.get("class") or "").split() and given.get("id") != "method"
+        if tag == "details":
+            return "open" not in given and self.open[-1:] != [("section", "method")]
+        return tag in DROPPED
+
+    def _attributes(self, tag: str, given: Mapping[str, str | None]) -> str:
+        """The attributes of an element as HTML; raises an error if the element or one of them is none of Equipoise's."""
+        if tag not in ELEMENTS:
+            self._refuse(f"<{tag}>")
+        written = " open" if tag == "details" and "open" not in given else ""
+        for name, value in given.items():
+            allowed = VALUES[name].fullmatch(value or "") if name in VALUES else ATTRIBUTES.fullmatch(name)
+            if not allowed and not (name == "href" and LINK.fullmatch(value or "")):
+                self._refuse(f"<{tag} {name}>")
+            if allowed:
+                written += f' {name}="{escape(value or "")}"'
+        return written
+
+    def _refuse(self, what: str) -> NoReturn:
+        line = self.getpos()[0]
+        raise BadInput(f"{self.where} holds {what} in line {line}, which no report of Equipoise has: it was changed. {AGAIN}")
