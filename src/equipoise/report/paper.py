@@ -37,6 +37,7 @@ OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND",)  # no host name is resolved
 NO_SCRIPTS = {"profile": {"default_content_setting_values": {"javascript": 2}}}  # 2: blocked
 TIMEOUT = 120.0  # seconds
 REPORT = "report.html"
+WEASYPRINT = "68"  # the first version with a fetcher that can be limited to `data:`
 ENDINGS = (".html", ".htm", ".pdf")
 NONE_FOUND = (
     f"a PDF is printed by Chromium, Chrome or Edge, or by WeasyPrint; none was found. Install one of them (pip install weasyprint), set "
@@ -56,8 +57,10 @@ def browser() -> str | None:
 
 def check_printer() -> None:
     """Raises `BadInput` if neither a browser nor WeasyPrint is installed; call it before any work is done."""
-    if browser() is None and importlib.util.find_spec("weasyprint") is None:
-        raise BadInput(NONE_FOUND)
+    if browser() is None:
+        if importlib.util.find_spec("weasyprint") is None:
+            raise BadInput(NONE_FOUND)
+        _weasyprint()
 
 
 def is_paper(path: Path) -> bool:
@@ -86,8 +89,9 @@ def print_page(html: str, path: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="equipoise-") as folder:
         pdf = Path(folder) / "page.pdf"
         if program is None:
-            weasyprint = importlib.import_module("weasyprint")
-            weasyprint.HTML(string=html, url_fetcher=_fetch_data_only).write_pdf(str(pdf))
+            weasyprint = _weasyprint()
+            fetcher = weasyprint.URLFetcher(allowed_protocols={"data"})
+            weasyprint.HTML(string=html, url_fetcher=fetcher).write_pdf(str(pdf))
         else:
             source = Path(folder) / "page.mhtml"
             source.write_bytes(_archive(html))
@@ -109,13 +113,6 @@ def _archive(html: str) -> bytes:
     return archive.as_bytes()
 
 
-def _fetch_data_only(url: str, *arguments: Any, **options: Any) -> Any:
-    """What WeasyPrint needs of a `data:` URL; raises an error about any other."""
-    if not url.lower().startswith("data:"):
-        raise ValueError(f"a page is printed without other files; refused: {url}")
-    return importlib.import_module("weasyprint").default_url_fetcher(url, *arguments, **options)
-
-
 def report_of_folder(
     folder: Path, page: str | Path | None, pdf: str | Path | None, group_names: Mapping[str, str] | None = None
 ) -> list[Path]:
@@ -135,6 +132,17 @@ def report_of_folder(
     short = short_page(content, str(report))
     written = [] if page is None else [write_text(Path(page), content.decode("utf-8"))]
     return written if pdf is None else [*written, print_page(short, Path(pdf))]
+
+
+def _weasyprint() -> Any:
+    """WeasyPrint; raises `BadInput` if it is too old or cannot be loaded."""
+    try:
+        found = importlib.import_module("weasyprint")
+    except OSError as error:
+        raise BadInput(f"WeasyPrint cannot be loaded: {error}. Install the libraries that it needs, or Chromium.") from error
+    if not hasattr(found, "URLFetcher"):
+        raise BadInput(f"WeasyPrint {found.__version__} is installed, and {WEASYPRINT} or newer is needed: pip install -U weasyprint")
+    return found
 
 
 def _print_with_chromium(program: str, source: Path, pdf: Path) -> None:
