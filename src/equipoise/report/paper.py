@@ -151,7 +151,16 @@ def _print_with_chromium(program: str, source: Path, pdf: Path) -> None:
     (profile / "Default").mkdir(parents=True)
     (profile / "Default" / "Preferences").write_text(json.dumps(NO_SCRIPTS), encoding="utf-8")
     sandbox = ["--no-sandbox"] if root else []
-    command = [program, *QUIET, *OFFLINE, *sandbox, f"--user-data-dir={profile}", "--no-pdf-header-footer", f"--print-to-pdf={pdf}", source.as_uri()]
+    command = [
+        program,
+        *QUIET,
+        *OFFLINE,
+        *sandbox,
+        f"--user-data-dir={profile}",
+        "--no-pdf-header-footer",
+        f"--print-to-pdf={pdf}",
+        source.as_uri(),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)
         problem = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -133,7 +133,7 @@ class _Reader(HTMLParser):
             if not allowed and not (name == "href" and LINK.fullmatch(value or "")):
                 self._refuse(f"<{tag} {name}>")
             if allowed:
-                written += f' {name}="{escape(value or "")}"'
+                written += f" {name}" if value is None else f' {name}="{escape(value)}"'
         return written
 
     def _refuse(self, what: str) -> NoReturn:
