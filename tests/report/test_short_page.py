@@ -8,7 +8,8 @@ from equipoise.report.short_page import short_page
 from support.cases import HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
 
-PAGE = '<!doctype html>\n<html lang="en">\n<head>\n<meta name="generator" content="Equipoise">\n<title>A &lt;b&gt;</title></head>\n<body>{}</body>\n</html>'
+HEAD = '<head>\n<meta name="generator" content="Equipoise">\n<title>A &lt;b&gt;</title></head>'
+PAGE = f'<!doctype html>\n<html lang="en">\n{HEAD}\n<body>{{}}</body>\n</html>'
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from markupsafe import Markup
 
 from equipoise.errors import BadInput
 from equipoise.report.templating import page_of
+from equipoise.report.text import short
 
-SHAPES = frozenset("circle line path rect text".split())
-ELEMENTS = SHAPES | frozenset(
-    "a abbr bdi body br caption code dd details div dl dt em figcaption figure footer g h1 h2 h3 header li main ol p section span strong "
-    "summary svg table tbody td th thead time title tr ul".split()
+SHAPES = re.compile("circle|line|path|rect|text")
+ELEMENTS = re.compile(
+    "a|abbr|bdi|body|br|caption|code|dd|details|div|dl|dt|em|figcaption|figure|footer|h1|h2|h3|header|li|main|ol|p|section|span|strong"
+    f"|summary|table|tbody|td|th|thead|time|tr|ul|svg|g|title|{SHAPES.pattern}"
 )
 ATTRIBUTES = re.compile(
     "class|id|open|title|role|scope|colspan|datetime|tabindex|(aria|data)-[a-z]+"  # of text and tables
@@ -85,7 +86,7 @@ class _Reader(HTMLParser):
             self.body.append(f"</{tag}>")
 
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        if not self.hidden and tag not in SHAPES:
+        if not self.hidden and not SHAPES.fullmatch(tag):
             self._refuse(f"<{tag}/>")
         self.handle_starttag(tag, attrs)
         if tag not in HIDDEN_EMPTY:
@@ -99,16 +100,16 @@ class _Reader(HTMLParser):
 
     def handle_decl(self, decl: str) -> None:
         if self.open or decl.lower() != "doctype html":
-            self._refuse("a declaration")
+            self._refuse(f"the declaration {short(decl)!r}")
 
     def handle_comment(self, data: str) -> None:
-        self._refuse("a comment")
+        self._refuse(f"the comment {short(data)!r}")
 
     def handle_pi(self, data: str) -> None:
-        self._refuse("an instruction")
+        self._refuse(f"the instruction {short(data)!r}")
 
     def unknown_decl(self, data: str) -> None:
-        self._refuse("a declaration")
+        self._refuse(f"the declaration {short(data)!r}")
 
     def check_end(self) -> None:
         """Raises an error if the page ends inside an element, such as a script."""
@@ -125,7 +126,7 @@ class _Reader(HTMLParser):
 
     def _attributes(self, tag: str, given: Mapping[str, str | None]) -> str:
         """The attributes of an element as HTML; raises an error if the element or one of them is none of Equipoise's."""
-        if tag not in ELEMENTS:
+        if not ELEMENTS.fullmatch(tag):
             self._refuse(f"<{tag}>")
         written = " open" if tag == "details" and "open" not in given else ""
         for name, value in given.items():
