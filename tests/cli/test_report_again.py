@@ -196,3 +196,18 @@ def test_a_repair_whose_pdf_fails_is_kept_and_says_how_to_print_it(audited, monk
     assert ran.code == 1
     assert says(ran.err, "no display", "equipoise report repaired --pdf repaired.pdf")
     assert Path("repaired/report.html").exists()
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_no_name_in_a_table_can_control_the_terminal_that_shows_the_readme(audited, labels: int):
+    label, score, group, place = "y\x1b]0;title\x07\nRun: rm", "p\x1b[1m", "F\x1b[31m", Path("out\x1b[5m")
+    frame = frame_of([group, "M"]).rename(columns={"y": label, "p": score})
+    frame.assign(y2=frame[label], p2=frame[score]).to_csv("s.csv", index=False)
+    named = ["--label", label, "--score", score, "--label", "y2", "--score", "p2"][: 4 * labels]
+    made = audited("debias", "s.csv", *named, "--group", "sex", "--reference", "M", *RULE, "--out", place)
+    assert made.code == 0, made.err
+    for readme in place.rglob("README.txt"):
+        text = readme.read_text(encoding="utf-8")
+        assert not set(text) & {"\x1b", "\x07"}
+        assert "\nRun: rm" not in text
+    assert says((place / "README.txt").read_text(encoding="utf-8"), r"y\x1b]0;title\x07\nRun: rm")
