@@ -6,9 +6,8 @@ again around escaped text, with the style of this version. Anything else is an e
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from html import escape
-from html.parser import HTMLParser
+from collections.abc import Mapping
+from html import escape, unescape
 from typing import NoReturn
 
 from markupsafe import Markup
@@ -17,6 +16,9 @@ from equipoise.errors import BadInput
 from equipoise.report.templating import page_of
 from equipoise.report.text import short
 
+DOCTYPE = "<!doctype html>"
+TAG = re.compile(r"""<(/?)([a-z][a-z0-9]*)((?:\s+[A-Za-z][A-Za-z0-9-]*(?:="[^"<]*")?)*)\s*(/?)>""")
+ATTRIBUTE = re.compile(r"""([A-Za-z][A-Za-z0-9-]*)(?:="([^"<]*)")?""")
 SHAPES = re.compile("circle|line|path|rect|text")
 ELEMENTS = re.compile(
     "a|abbr|bdi|body|br|caption|code|dd|details|div|dl|dt|em|figcaption|figure|footer|h1|h2|h3|header|li|main|ol|p|section|span|strong"
@@ -24,13 +26,13 @@ ELEMENTS = re.compile(
 )
 ATTRIBUTES = re.compile(
     "class|id|open|title|role|scope|colspan|datetime|tabindex|(aria|data)-[a-z]+"  # of text and tables
-    "|d|r|cx|cy|x|y|x1|x2|y1|y2|width|height|viewbox|transform|text-anchor"  # of shapes
+    "|d|r|cx|cy|x|y|x1|x2|y1|y2|width|height|viewBox|transform|text-anchor"  # of shapes
 )
 VALUES = {"href": re.compile("#.*"), "style": re.compile("display: block")}
-EMPTY = frozenset({"br"})  # without an end tag
-DROPPED = frozenset({"head", "script", "nav", "button"})  # with all that is in them; the page has another head
-HIDDEN_EMPTY = EMPTY | {"meta", "input", "img"}  # in them
 LINK = re.compile(r"[\w%.~-]+/report\.html")  # to the report of one label; paper shows its text
+EMPTY = ("br", "meta", "input", "img")  # without an end tag
+RAW = ("script", "style")  # without elements in them
+DROPPED = ("head", "script", "nav", "button")  # with all that is in them; the new page has its own head
 DEEPEST = 100  # elements in each other
 GENERATOR = '<meta name="generator" content="Equipoise">'
 AGAIN = "Copy the folder again from a source that you trust, or run `equipoise debias` again."
@@ -42,42 +44,60 @@ def short_page(content: bytes, where: str) -> str:
         html = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{where} is not text in UTF-8: {error}. {AGAIN}") from error
-    if GENERATOR not in html[:5000]:
+    if not html.startswith(DOCTYPE) or GENERATOR not in html[:5000]:
         raise BadInput(f"{where} is not a report of Equipoise. Name a folder that `equipoise debias` wrote, or the JSON of an audit.")
-    reader = _Reader(where)
-    reader.feed(html)
-    reader.close()
-    reader.check_end()
+    reader = _Reader(html, where)
+    reader.read()
     return page_of("again.html", {"heading": "".join(reader.title), "body": Markup("".join(reader.body))}, paper=True)
 
 
-class _Reader(HTMLParser):
-    """Reads a page and writes the elements that are shown on paper."""
+class _Reader:
+    """Reads a page in one pass and writes the elements that are shown on paper."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.where = where
+    def __init__(self, html: str, where: str) -> None:
+        self.html, self.where = html, where
+        self.place = len(DOCTYPE)  # of the tag that is read
         self.title: list[str] = []
         self.body: list[str] = []
         self.open: list[tuple[str, str | None]] = []  # elements that are open, with their ids
         self.hidden = 0  # how many of them, from the outermost one that paper does not show
 
-    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+    def read(self) -> None:
+        """Reads the whole page; raises an error about the first thing that no report has."""
+        while (start := self.html.find("<", self.place)) >= 0:
+            self._text(self.html[self.place : start])
+            self.place = start
+            tag = TAG.match(self.html, start)
+            if tag is None:
+                self._refuse(repr(short(self.html[start : start + 100])))
+            ends, name, attributes, closed = tag.groups()
+            if ends:
+                self._end(name)
+            else:
+                self._start(name, {key: None if value is None else unescape(value) for key, value in _pairs(attributes)}, bool(closed))
+            self.place = self.html.find(f"</{name}>", tag.end()) if name in RAW and not ends else tag.end()
+            if self.place < 0:
+                self._refuse(f"<{name}> without its end", start)
+        if self.open:
+            self._refuse(f"<{self.open[-1][0]}> without its end")
+
+    def _start(self, tag: str, given: Mapping[str, str | None], closed: bool) -> None:
         if not self.open and tag != "html":
-            self._refuse(f"<{tag}> before <html>")
+            self._refuse(f"<{tag}> outside of <html>")
         if len(self.open) >= DEEPEST:
             self._refuse(f"more than {DEEPEST} elements in each other")
-        if self.hidden and tag in HIDDEN_EMPTY:
-            return
-        if self.hidden or self._is_hidden(tag, given):
-            self.hidden += 1
-        elif self.open:  # the first element is <html>, which the new page has
+        if closed and not SHAPES.fullmatch(tag):
+            self._refuse(f"<{tag}/>")
+        hidden = self.hidden > 0 or self._is_hidden(tag, given)
+        if not hidden and self.open:  # the first element is <html>, which the new page has
             self.body.append(f"<{tag}{self._attributes(tag, given)}>")
-        if self.hidden or tag not in EMPTY:
+        if tag not in EMPTY:
             self.open.append((tag, given.get("id")))
+            self.hidden += hidden
+        if closed:
+            self._end(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str) -> None:
         if not self.open or self.open.pop()[0] != tag:
             self._refuse(f"</{tag}> without its start")
         if self.hidden:
@@ -85,36 +105,11 @@ class _Reader(HTMLParser):
         elif self.open:
             self.body.append(f"</{tag}>")
 
-    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        if not self.hidden and not SHAPES.fullmatch(tag):
-            self._refuse(f"<{tag}/>")
-        self.handle_starttag(tag, attrs)
-        if tag not in HIDDEN_EMPTY:
-            self.handle_endtag(tag)
-
-    def handle_data(self, data: str) -> None:
+    def _text(self, text: str) -> None:
         if not self.hidden and len(self.open) > 1:
-            self.body.append(escape(data))
+            self.body.append(escape(unescape(text)))
         elif [tag for tag, _ in self.open] == ["html", "head", "title"]:
-            self.title.append(data)
-
-    def handle_decl(self, decl: str) -> None:
-        if self.open or decl.lower() != "doctype html":
-            self._refuse(f"the declaration {short(decl)!r}")
-
-    def handle_comment(self, data: str) -> None:
-        self._refuse(f"the comment {short(data)!r}")
-
-    def handle_pi(self, data: str) -> None:
-        self._refuse(f"the instruction {short(data)!r}")
-
-    def unknown_decl(self, data: str) -> None:
-        self._refuse(f"the declaration {short(data)!r}")
-
-    def check_end(self) -> None:
-        """Raises an error if the page ends inside an element, such as a script."""
-        if self.open:
-            self._refuse(f"<{self.open[-1][0]}> without its end")
+            self.title.append(unescape(text))
 
     def _is_hidden(self, tag: str, given: Mapping[str, str | None]) -> bool:
         """Whether paper shows nothing of an element: folded sections other than the settings are for the screen."""
@@ -137,6 +132,10 @@ class _Reader(HTMLParser):
                 written += f" {name}" if value is None else f' {name}="{escape(value)}"'
         return written
 
-    def _refuse(self, what: str) -> NoReturn:
-        line = self.getpos()[0]
+    def _refuse(self, what: str, place: int | None = None) -> NoReturn:
+        line = 1 + self.html.count("\n", 0, self.place if place is None else place)
         raise BadInput(f"{self.where} holds {what} in line {line}, which no report of Equipoise has: it was changed. {AGAIN}")
+
+
+def _pairs(attributes: str) -> list[tuple[str, str | None]]:
+    return [(found[1], found[2]) for found in ATTRIBUTE.finditer(attributes)]
