@@ -90,7 +90,7 @@ def test_the_overview_of_a_repair_of_several_labels_is_printed(audited):
     page.write_text(page.read_text().replace("</main>", "<iframe src='file:///etc/hostname'></iframe></main>"))
     ran = audited("report", "repaired", "--pdf", "b.pdf")
     assert (ran.code, Path("b.pdf").exists()) == (2, False)
-    assert says(ran.err, "repaired/report.html", "<iframe>")
+    assert says(ran.err, "repaired/report.html", "<iframe", "line")
 
 
 SCRIPT = "document.body.append('EFFECT')"

@@ -69,7 +69,7 @@ class _Reader:
             self.place = start
             tag = TAG.match(self.html, start)
             if tag is None:
-                self._refuse(repr(short(self.html[start : start + 100])))
+                self._refuse(repr(short("".join(self.html[start : start + 100].partition(">")[:2]))))
             ends, name, attributes, closed = tag.groups()
             if ends:
                 self._end(name)
