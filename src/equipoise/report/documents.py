@@ -23,7 +23,7 @@ from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
 from equipoise.report.templating import page_of, render
-from equipoise.report.text import date_words, percent
+from equipoise.report.text import date_words, percent, plain
 from equipoise.report.wording.audits import few_words
 from equipoise.report.wording.inputs import preprocessing_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
@@ -140,7 +140,7 @@ def overview(
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
-    return {"report.html": labels_page(title, cases, saved, places, options.group_names), "README.txt": "\n".join(lines)}
+    return {"report.html": labels_page(title, cases, saved, places, options.group_names), "README.txt": "\n".join(map(plain, lines))}
 
 
 def labels_page(

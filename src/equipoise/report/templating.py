@@ -66,12 +66,13 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 def _environment(kind: str) -> Environment:
     """The settings for html, xml, md or txt: an unknown name is an error, and HTML and XML are escaped.
 
-    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`.
+    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`. In plain text every value is on one line,
+    with control characters escaped, unless it is marked as safe.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=kind in ("html", "xml"),
-        finalize=_cleaned if kind == "xml" else None,
+        finalize=FINALIZE.get(kind),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -85,6 +86,13 @@ def _environment(kind: str) -> Environment:
 
 def _cleaned(value: object) -> object:
     return value if isinstance(value, Markup) else clean(value)  # the output of a macro is clean already
+
+
+def _on_one_line(value: object) -> object:
+    return value if isinstance(value, Markup) else plain(value)
+
+
+FINALIZE = {"xml": _cleaned, "txt": _on_one_line}
 
 
 def _read(file: str) -> str:
