@@ -59,5 +59,5 @@ def test_processes_on_the_cpu_take_no_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", calls.append)
     monkeypatch.setattr(ranks.dist, "init_process_group", calls.append)
-    ranks.begin()
+    ranks.join_processes()
     assert calls == ["gloo"]

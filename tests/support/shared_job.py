@@ -36,7 +36,7 @@ def network() -> nn.Module:
 
 
 def main(path: str) -> None:
-    ranks.begin()
+    ranks.join_processes()
     torch.set_num_threads(1)
     whole = phantom(n=203, size=16, seed=3)
     cohort = Cohort(whole.inputs[:], whole.y, whole.attributes, whole.patients, name="phantom")
