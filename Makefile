@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CHECKED := src tests benchmarks docs examples fuzz
+CHECKED := src tests benchmarks docs examples fuzz scripts
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 # Compiled files are kept, whatever is set outside: processes that the tests start would compile the package again and again.

@@ -30,10 +30,10 @@ class _Sum(torch.autograd.Function):
 class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """A batch norm whose statistics in training mode are those of the rows of all processes."""
 
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (as in torch)
+    def _check_input_dim(self, input: Tensor) -> None:
         """Any number of dimensions: that of the layer it replaces has been checked by its network."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return super().forward(input)
         own = [0, *range(2, input.ndim)]

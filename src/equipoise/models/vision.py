@@ -82,7 +82,11 @@ def prepare_torchvision() -> None:
 
 
 def import_torchvision() -> ModuleType:
-    """The torchvision package, also if its compiled operators do not fit this torch."""
+    """The torchvision package, also if its compiled operators do not fit this torch; `import torchvision` then works too.
+
+    >>> import_torchvision().__name__
+    'torchvision'
+    """
     prepare_torchvision()
     try:
         return importlib.import_module("torchvision")
