@@ -18,7 +18,7 @@ from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 START = timedelta(minutes=5)  # the longest wait for the other processes to start
 END = 1800.0  # seconds that a process waits for the others to end
@@ -70,8 +70,8 @@ def join_processes() -> int:
         torch.cuda.set_device(local)
     try:
         if not dist.is_initialized():
-            store, own, count = next(dist.rendezvous("env://", timeout=START))
-            _joined.store = dist.PrefixStore("equipoise", store)
+            store, own, count = next(dist.rendezvous("env://", timeout=START))  # type: ignore[attr-defined]
+            _joined.store = dist.PrefixStore("equipoise", store)  # type: ignore[attr-defined]
             dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=own, world_size=count)
     except (RuntimeError, ValueError) as error:
         raise BadInput(

@@ -15,13 +15,13 @@ class _Sum(torch.autograd.Function):
     """The sum over the processes. Each has a part of the loss that depends on the sum, so the gradient is a sum over them too."""
 
     @staticmethod
-    def forward(_ctx: FunctionCtx, values: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(_ctx: FunctionCtx, values: Tensor) -> Tensor:
         total = values.clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(_ctx: FunctionCtx, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(_ctx: FunctionCtx, gradient: Tensor) -> Tensor:
         total = gradient.clone()
         dist.all_reduce(total)
         return total
@@ -41,12 +41,14 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         rows = torch.tensor([input.numel() / input.shape[1]], dtype=torch.float64, device=input.device)
         variance, mean = torch.var_mean(input, own, correction=0)
         mean, variance = mean.double(), variance.double()
-        sums = _Sum.apply(torch.cat([rows, rows * mean, rows * (variance + mean.square())]))
-        count, mean, square = sums[0], *(sums[1:] / sums[0]).chunk(2)
+        sums: Tensor = _Sum.apply(  # type: ignore[no-untyped-call]
+            torch.cat([rows, rows * mean, rows * (variance + mean.square())])
+        )
+        count, (mean, square) = sums[0], (sums[1:] / sums[0]).chunk(2)
         variance = (square - mean.square()).clamp(min=0)
         self._follow(mean.detach(), variance.detach(), count.detach())
         scale = (variance + self.eps).rsqrt().to(input.dtype)
-        result = (input - mean.to(input.dtype).view(shape)) * scale.view(shape)
+        result: Tensor = (input - mean.to(input.dtype).view(shape)) * scale.view(shape)
         if self.weight is not None:
             result = result * self.weight.view(shape) + self.bias.view(shape)
         return result
@@ -76,7 +78,8 @@ def synchronised(model: nn.Module) -> nn.Module:
             "Train it in one process, without torchrun, or use BatchNorm1d, BatchNorm2d or BatchNorm3d of torch."
         )
     if next((p.is_cuda for p in model.parameters()), False):
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return converted
     for module in model.modules():
         if type(module) in KINDS:
             module.__class__ = SharedBatchNorm
