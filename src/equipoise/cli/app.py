@@ -6,6 +6,7 @@ Not part of `__init__`, which handles Ctrl-C while the imports of this file are 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 from collections.abc import Callable
 from functools import cache
@@ -61,6 +62,19 @@ def _parser(*names: str) -> Callable[..., None]:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        return _run(arguments)
+    from equipoise.cli.processes import run_shared  # which imports torch
+
+    try:
+        return run_shared(arguments, _run)
+    except EquipoiseError as error:
+        if os.environ["RANK"] == "0":
+            _print_error(str(error))
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
     forget_stopped()
     try:
         names = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs other commands

@@ -60,6 +60,8 @@ def debias(
         return
     with notes():
         cases, saved = prepared.run(folder, bars=bar)
+    if not saved:  # in a process other than the first, which writes and prints
+        return
     if as_json:
         print(result_json(folder, saved, prepared.left_out))
     else:

@@ -32,7 +32,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import NOISE, Goal, Note
 from equipoise.methods.outcome import performance_limit
 from equipoise.methods.remarks import kept_or_not
-from equipoise.models import ChosenOutputs, predict
+from equipoise.models import ChosenOutputs, first_decides, predict
 
 NAME = "auto"
 SAME = 0.5  # candidates whose gaps differ by fewer standard errors than this count as equally good
@@ -185,7 +185,7 @@ def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, netw
     except EquipoiseError:
         return None  # running it will raise the error
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    if left > 0 and (seconds is None or least * seconds <= left / networks):
+    if first_decides(left > 0 and (seconds is None or least * seconds <= left / networks)):
         return None
     return Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
 

@@ -25,7 +25,7 @@ from equipoise.methods.evaluation import HALF, Data, Evaluation, LabelResult, Li
 from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
 from equipoise.methods.job import Job, Record, Run
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
-from equipoise.models import MLP, ChosenOutputs, Predictor, check, predict, replicas
+from equipoise.models import MLP, ChosenOutputs, Predictor, check, first_decides, predict, replicas
 
 
 def run(job: Job) -> list[Run]:
@@ -115,7 +115,7 @@ class _Search:
         steps = self._steps(replace(self.data, begun=start, train=train, images=images, least=np.array(least).T))
         total, evaluation = 1, None
         while evaluation is None or self.active.any():  # started even if no network has a gap, so that a method can reject its settings
-            if evaluation is not None and job.deadline is not None and time.monotonic() > job.deadline:
+            if evaluation is not None and job.deadline is not None and first_decides(time.monotonic() > job.deadline):
                 self.cut_short = True
                 break
             try:

@@ -144,7 +144,8 @@ class Comparison:
         serving = self.serving if model is None else replace(self.serving, model=absolute_model_name(model))
         if score is not None:
             serving = replace(serving, inputs={**serving.inputs, "score": score})
-        return save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))[self.label].folder
+        save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))
+        return Path(folder)
 
 
 def compare_models(
