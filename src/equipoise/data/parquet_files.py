@@ -1,8 +1,8 @@
 """Parquet files: their size in memory, checked before and while they are read, and their columns as pandas has them.
 
 A file of a few kilobytes can hold more than a machine has memory for, since it stores equal values once, with their number. Therefore text
-and bytes are read as dictionaries, in which a value takes memory once, and columns of lists and records, whose length no metadata limit, are
-not read at all: they have no role in an audit.
+and bytes are read as dictionaries, in which a value takes memory once, and columns of lists and records, whose length no metadata limit,
+are not read: they cannot have a role.
 """
 
 import json

@@ -135,15 +135,15 @@ class Storage:
     def _write(self) -> None:
         """Appends the rows in memory to the files, those of one patient to the same file."""
         if not self.files:
-            self.files = [tempfile.TemporaryFile(prefix="equipoise-") for _ in range(FILES)]  # closed by `close`
+            self.files = [tempfile.TemporaryFile() for _ in range(FILES)]  # noqa: SIM115 (closed by `close`)
         for rows in self.held:
             records = _as_records(rows)
             self.written += records.nbytes
             if self.written > self.max_bytes:
                 raise BadInput(
                     f"{self.name} needs more than {self.max_bytes:,} bytes in the temporary folder {tempfile.gettempdir()}, far more than "
-                    f"its size on disk: its rows are almost all the same. If the table is right, raise the limit: --max-table-bytes, or the "
-                    f"environment variable {LIMIT_VARIABLE}."
+                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: --max-table-bytes, or "
+                    f"the environment variable {LIMIT_VARIABLE}."
                 )
             start = self.rows - sum(len(held["y"]) for held in self.held)
             keys = rows.get("patient", np.arange(start, start + len(records), dtype=np.uint64))

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import pandas as pd
 
+from equipoise.data.bins import to_numbers
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, check_unique, max_table_bytes, no_such_file, read_bytes
 from equipoise.data.parquet_files import parquet_bytes, read_parquet
 from equipoise.errors import BadInput, first_line
@@ -26,6 +27,9 @@ MISSING_WORDS = frozenset(  # the words that pandas reads as missing; in a text 
     {"", " ", "NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"}
     | {"#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 )
+# Numbers are read to the last digit, so that a score is the same in CSV and Parquet. From pandas 3.1 on that is the default, and the option
+# is deprecated; without it, older versions misread the last digit of every third score.
+EXACT: dict[str, Any] = {"float_precision": "round_trip"} if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1) else {}
 CHUNK = 2**20
 HEADER_BYTES = 2**22  # of the header and the first row; with 100,000 columns they have about half of that
 
@@ -86,7 +90,7 @@ def as_parsed(column: "pd.Series[Any]") -> "pd.Series[Any]":
     if pd.api.types.is_numeric_dtype(column):
         return column
     quoted = io.StringIO("x\n" + "\n".join('""' if pd.isna(v) else '"' + str(v).replace('"', '""') + '"' for v in column))
-    return pd.read_csv(quoted, skip_blank_lines=False)["x"].set_axis(column.index).rename(column.name)
+    return pd.read_csv(quoted, skip_blank_lines=False, **EXACT)["x"].set_axis(column.index).rename(column.name)
 
 
 def is_parquet(path: Path) -> bool:
@@ -154,6 +158,7 @@ class CsvFormat:
             "skipinitialspace": self.skip_space,
             "dtype": {raw: str for raw, name in pairs if name in text or name in words},
             "keep_default_na": False,
+            **EXACT,
             "na_values": {raw: [""] if name in text else MISSING_WORDS for raw, name in pairs},
         }
 
@@ -264,5 +269,5 @@ def _with_decimal_commas(frame: pd.DataFrame, text: set[str]) -> pd.DataFrame:
     for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
         values = frame[column].dropna().astype(str)
         if column not in text and len(values) and values.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
-            frame[column] = pd.to_numeric(frame[column].str.replace(",", "."))
+            frame[column] = to_numbers(frame[column].str.replace(",", "."))
     return frame
