@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.alike_names import AlikeIds, warn_of_alike_patients
 from equipoise.data.attribute import (
     CONFLICT_ADVICE,
     MISSING,
@@ -130,6 +131,7 @@ class _TableCoder:
         self.storage = Storage(len(scans), max(first.max_bytes, EXPANSION * stored_bytes(first.path)), self.name)
         self.known, self.positives = (np.zeros(len(scans), np.int64) for _ in range(2))  # rows of each label
         self.patient_type = ""  # integers or text
+        self.alike = AlikeIds()
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the table in batches."""
@@ -185,7 +187,8 @@ class _TableCoder:
         ids, codes = np.append(_as_names(values.dictionary, name, where), None), dictionary_codes(values)
         if values.null_count or any(text is None or not text.strip() for text in ids[:-1]):
             raise_all(identifier_problems(pd.Series(ids[codes], dtype=object), name, "patient"))
-        return np.asarray(pd.util.hash_array(ids[:-1], categorize=False), dtype=np.uint64)[codes]
+        self.alike.add([text for text in ids[:-1] if text is not None])
+        return _hash_names(ids[:-1])[codes]
 
     def stored(self) -> dict[str, Stored]:
         """The rows of each label; raises `BadInput` with everything wrong with the table as a whole."""
@@ -202,12 +205,23 @@ class _TableCoder:
                 level_codes.append(codes)
         raise_all(problems, self.name)
         parts = self.storage.parts(tuple(level_codes), roles.conflicts)
+        self._warn_of_alike_patients(parts)
         if roles.conflicts != "row":
             attributes, parts = self._resolve_conflicts(parts, attributes)
         return {
             label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels))
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
+
+    def _warn_of_alike_patients(self, parts: list[Part]) -> None:
+        """Warns of patient ids that differ only in what cannot be seen."""
+        forms = np.array(list(self.alike.changed), dtype=object)
+        if not len(forms):
+            return
+        hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
+        for part in parts:
+            present |= np.isin(hashes, replace(part, rule="row").read()["patient"])
+        warn_of_alike_patients(self.alike.sets(forms[present]), str(self.roles.patient))
 
     def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[Part]]:
         """The attributes and parts after the rule for patients in several groups was applied."""
@@ -294,6 +308,11 @@ class _GroupCoder:
         positions = {level: k for k, level in enumerate(levels)}
         level_codes = np.array([*(positions.get(name, MISSING) for name in names), MISSING], np.int32)
         return Attribute(self.name, levels, np.empty(0, np.int64), reference is not None, bins), level_codes
+
+
+def _hash_names(names: npt.NDArray[np.object_]) -> HashArray:
+    """A 64-bit hash of each name."""
+    return np.asarray(pd.util.hash_array(names, categorize=False), dtype=np.uint64)
 
 
 def _as_names(values: "pa.Array[Any]", name: str, where: str) -> npt.NDArray[np.object_]:
