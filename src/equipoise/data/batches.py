@@ -5,6 +5,7 @@ A table is a CSV or Parquet file, a folder of them, or a data set partitioned by
 
 import gzip
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import pandas as pd
 from equipoise.data.columns import missing_columns
 from equipoise.data.files import MAX_TABLE_BYTES, no_such_file
 from equipoise.data.parquet_files import arrow_values, flat_columns, parquet_batches
-from equipoise.data.table_files import CHUNK, HEADER_BYTES, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable
+from equipoise.data.table_files import HEADER_BYTES, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -114,15 +115,15 @@ def _csv_parts(
     """The number of rows and the columns, as pandas columns, of each batch of a CSV file."""
     with _open_unzipped(file) as stream:
         check_no_workbook(stream.read(8), file)
-    with _open_unzipped(file) as stream:
-        encoding = encoding_of(stream)
+    with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
+        encoding = encoding_of(metered)
     if encoding is None:  # Windows-1252 is supported only for a file that is read as a whole
         raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
     dialect = csv_format(_open_unzipped(file), encoding, file)
     names = [name for name in dialect.names if name]
     raise_all(missing_columns([name for name in required if name not in names], names), where)
     stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
-    with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
+    with _open_unzipped(file) as stream, _Metered(stream, where, MAX_TABLE_BYTES) as metered:
         reader = pd.read_csv(metered, low_memory=False, usecols=stored, iterator=True, **dialect.options(text, words))
         rows = min(ROWS, FIRST_ROWS)
         while True:
@@ -139,23 +140,29 @@ def _csv_parts(
 class _Metered(io.RawIOBase):
     """A stream of text that counts the bytes read, and raises `BadInput` if a line, or the rows of one batch, have too many of them."""
 
-    def __init__(self, stream: BinaryIO, where: str) -> None:
-        self.stream, self.where = stream, where
+    def __init__(self, stream: BinaryIO, where: str, limit: float = math.inf) -> None:
+        self.stream, self.where, self.limit = stream, where, limit
         self.used = 0  # bytes since the batch began
         self.line = 0  # bytes since the last line break
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1, /) -> bytes:
-        piece = self.stream.read(min(size, CHUNK) if size >= 0 else CHUNK)
+    def readinto(self, buffer: Any, /) -> int:
+        piece = self.stream.read(len(buffer))
+        buffer[: len(piece)] = piece
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         self.line = self.line + len(piece) if end < 0 else len(piece) - end - 1
         self.used += len(piece)
-        if self.line > HEADER_BYTES or self.used > MAX_TABLE_BYTES:
-            what, most = ("a line", HEADER_BYTES) if self.line > HEADER_BYTES else ("some rows", MAX_TABLE_BYTES)
-            raise BadInput(f"{self.where} has {what} of more than {most:,} bytes. Export it again, with one short line per row.")
-        return piece
+        if self.line > HEADER_BYTES:
+            raise BadInput(f"{self.where} has a line of more than {HEADER_BYTES:,} bytes. Export it again, with one line per row.")
+        if self.used > self.limit:
+            raise BadInput(f"{self.where} has rows of more than {self.limit:,} bytes. Export it again, with shorter rows.")
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self.used = self.line = 0
+        return self.stream.seek(offset, whence)
 
 
 def _open_unzipped(file: Path) -> BinaryIO:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 TOGETHER = 16  # row groups that are read between two checks of the memory
+LONGEST = 2**16  # bytes of a group or an id
 PAGES = 2**26  # bytes that a reader needs for the pages of its columns, in addition to the values
 
 
@@ -154,6 +155,7 @@ def arrow_texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
         chunks = values.unify_dictionaries().chunks if isinstance(values, pa.ChunkedArray) else [values]
         names = np.array([*(arrow_texts(chunks[0].dictionary, name, path) if chunks else ()), None], dtype=object)
         return pd.Series(np.concatenate([names[dictionary_codes(chunk)] for chunk in chunks] or [names[:0]]), dtype=object)
+    check_lengths(values, name, path)
     cells = values.to_pylist()
     if pa.types.is_floating(values.type) and (problem := precision_problem(cells, values.type.to_pandas_dtype())):
         raise BadInput(f"{path}: column {name!r} {problem}")
@@ -163,6 +165,17 @@ def arrow_texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
         raise BadInput(f"{path}: column {name!r} holds bytes that are not text. Store it as text.") from None
     is_missing = [cell is None or cell != cell or cell == "" for cell in cells]
     return pd.Series([None if missing else level_name(cell) for cell, missing in zip(cells, is_missing, strict=True)], dtype=object)
+
+
+def check_lengths(values: Any, name: str, where: object) -> None:
+    """Raises `BadInput` if a text is too long for a name: hashing it in every row would take hours."""
+    import pyarrow.compute as pc
+
+    longest = pc.max(pc.binary_length(values)).as_py() if _is_text(values.type) else None
+    if (longest or 0) > LONGEST:
+        raise BadInput(
+            f"{where}: column {name!r} holds a text of {longest:,} bytes; a group or an id has at most {LONGEST:,}. Use another column."
+        )
 
 
 def dictionary_codes(values: Any) -> npt.NDArray[np.int64]:

@@ -30,7 +30,7 @@ from equipoise.data.batches import Batch, read_batches, stored_bytes
 from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_numeric_column
 from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
 from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
-from equipoise.data.parquet_files import arrow_texts, dictionary_codes
+from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
 from equipoise.data.stored import EXPANSION, CodedRows, HashArray, Part, Storage, Stored, splitmix64
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
@@ -322,6 +322,7 @@ def _as_names(values: "pa.Array[Any]", name: str, where: str) -> npt.NDArray[np.
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        check_lengths(values, name, where)
         names: npt.NDArray[np.object_] = np.array(values.to_numpy(zero_copy_only=False), dtype=object)
         names[names == ""] = None
         return names

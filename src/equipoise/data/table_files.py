@@ -249,7 +249,7 @@ def _encoding(raw: bytes, path: Path) -> str:
     return "cp1252"
 
 
-def encoding_of(stream: BinaryIO) -> str | None:
+def encoding_of(stream: BinaryIO | io.RawIOBase) -> str | None:
     """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end."""
     if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
