@@ -184,7 +184,7 @@ class _TableCoder:
             return splitmix64(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
         if patient_type == "integers":
             values = values.cast(pa.string()).dictionary_encode()
-        ids, codes = np.append(_as_names(values.dictionary, name, where), None), dictionary_codes(values)
+        ids, codes = np.array([*_as_names(values.dictionary, name, where), None], dtype=object), dictionary_codes(values)
         if values.null_count or any(text is None or not text.strip() for text in ids[:-1]):
             raise_all(identifier_problems(pd.Series(ids[codes], dtype=object), name, "patient"))
         self.alike.add([text for text in ids[:-1] if text is not None])

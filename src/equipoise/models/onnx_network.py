@@ -165,7 +165,7 @@ def max_memory() -> int:
 @cache
 def _limit_memory() -> None:
     """Registers, once per process, an allocator with a limit, which the sessions of `open_session` use."""
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped, unused-ignore]
 
     memory = onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT)
     default = dict.fromkeys(("arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk"), -1)
