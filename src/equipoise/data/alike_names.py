@@ -1,4 +1,4 @@
-"""Names that look alike: groups or patient ids that differ only in case, blanks, invisible characters or Unicode form.
+"""Names that are alike: groups or patient ids that differ only in case, blanks, invisible characters or Unicode form.
 
 They are different names and are never merged, since a value from a table is not reinterpreted. But they may be one group or patient that
 two programs wrote differently, which cannot be seen on a screen.

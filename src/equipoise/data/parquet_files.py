@@ -107,7 +107,9 @@ def flat_columns(schema: Any, required: Collection[str], where: object) -> list[
     flat = [name for name in schema.names if name not in nested]
     for name in flat:  # pyarrow selects columns by the beginning of their path
         if inside := next((other for other in nested if name.startswith(f"{other}.")), None):
-            raise BadInput(f"{where}: column {name!r} cannot be told from a part of the records in {inside!r}. Rename one of them.")
+            raise BadInput(
+                f"{where}: column {name!r} cannot be distinguished from a part of the records in {inside!r}. Rename one of them."
+            )
     return flat
 
 
