@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.alike_names import DIFFERENCE, alike_names, listed
 from equipoise.data.bins import Bins, Span, make_bins, read_numeric_column
 from equipoise.errors import BadInput, UnknownName, raise_all
 
@@ -147,12 +148,8 @@ def ordered_levels(counts: "pd.Series[int]", rows: int, name: str, reference: st
         )
     if problem := _grouping_problem(counts, rows, name, dates):
         raise BadInput(problem)
-    by_stripped: dict[str, list[str]] = {}
-    for level in counts.index:
-        by_stripped.setdefault(level.strip(), []).append(level)
-    if len(by_stripped) < len(counts):
-        alike = next(names for _, names in sorted(by_stripped.items()) if len(names) > 1)
-        log.warning("column %r holds groups that differ only in blanks and are kept apart: %s", name, ", ".join(map(repr, sorted(alike))))
+    if alike := alike_names(counts.index):
+        log.warning("column %r holds groups %s: %s. If they are one group, correct the table", name, DIFFERENCE, listed(alike))
     return _reference_first(sorted(counts.index), str(counts.index[0]), name, reference)
 
 

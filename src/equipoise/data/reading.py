@@ -189,7 +189,7 @@ def scan_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], 
     if reading.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit --id {reading.id} (id=).")
     return {
-        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column, logits=logits))
+        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column, logits=logits), limit=reading.max_table_bytes)
         for label, column in zip(reading.labels, columns, strict=True)
     }
 

@@ -158,8 +158,8 @@ def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
     """Half the batch size that was too large for the device's memory; an error for a single row."""
     if batch == 1:
         raise BadInput(
-            "the device's memory is too small for this network and a single row. Use a smaller image size, a larger "
-            "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
+            f"the device's memory is too small for this network and a single row: {first_line(error)}. Use a smaller image size, a "
+            "larger device, or the CPU (EQUIPOISE_DEVICE=cpu)."
         ) from error
     torch.cuda.empty_cache()
     level = logging.DEBUG if next(_halvings) else logging.WARNING  # warn once per process: this may happen in every pass over the rows
