@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise import report
+from equipoise.cli.commands import App
 from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say, say_places, say_stopped, to_json
 from equipoise.cli.options import takes_options
 from equipoise.data import MAX_PIXELS
@@ -21,7 +22,7 @@ from equipoise.errors import BadInput
 if TYPE_CHECKING:
     from equipoise.study import Event, Plan, StudyFolder
 
-study_app = typer.Typer(
+study_app = App(
     no_args_is_help=True,
     help="""Studies: data x splits x methods x measures, resumable, on one core or on a cluster.
 

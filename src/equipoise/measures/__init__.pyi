@@ -117,6 +117,7 @@ from .rules import Threshold as Threshold
 from .rules import best_threshold as best_threshold
 from .rules import choose_rule as choose_rule
 from .rules import group_positions as group_positions
+from .rules import thresholds_by_name as thresholds_by_name
 from .saved_audits import audit_from as audit_from
 from .saved_audits import read_audit as read_audit
 from .score_measures import ALL_ROWS as ALL_ROWS

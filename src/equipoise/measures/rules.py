@@ -1,7 +1,7 @@
 """Decision rules: how a score becomes a decision f in [0, 1]."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from equipoise.data import MISSING, Scores
-from equipoise.errors import BadInput, UnknownName
+from equipoise.errors import BadInput, UnknownName, raise_all
 from equipoise.measures.cells import FloatArray, IntArray
 from equipoise.measures.thresholds import at_threshold, sweep_scores
 
@@ -135,13 +135,32 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
 
 
-def choose_rule(threshold: float | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy") -> Threshold:
+def thresholds_by_name(threshold: float | Mapping[str, float] | None, names: Iterable[str], kind: str = "label") -> dict[str, float | None]:
+    """The threshold of each label (or of another `kind` of thing): one for all, or those of a mapping, which must name each of them.
+
+    >>> thresholds_by_name({"Effusion": 0.2, "Mass": 0.08}, ["Effusion", "Mass"]), thresholds_by_name(0.5, ["Effusion", "Mass"])
+    ({'Effusion': 0.2, 'Mass': 0.08}, {'Effusion': 0.5, 'Mass': 0.5})
+    """
+    names = list(names)
+    if not isinstance(threshold, Mapping):
+        return dict.fromkeys(names, threshold)
+    problems = [UnknownName(f"{kind} in threshold", name, names).problems[0] for name in threshold if name not in names]
+    if missing := [name for name in names if name not in threshold]:
+        problems.append(f"threshold has none for {', '.join(missing)}. Give one for every {kind}, or one number for all")
+    raise_all(problems)
+    return {name: threshold[name] for name in names}
+
+
+def choose_rule(
+    threshold: float | Mapping[str, float] | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
+) -> Threshold:
     """The given threshold; else the best one by `optimise` on the validation scores; else 0.5. Its `origin` says which."""
     if threshold is not None and valid is not None:
         raise BadInput("give a threshold or validation data to choose one, not both")
     if threshold is not None:
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
-            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}")
+            by_label = ". A threshold for each label needs several labels" if isinstance(threshold, Mapping) else ""
+            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}{by_label}")
         return Threshold(float(threshold), "given")
     if valid is not None:
         if not isinstance(valid, Scores):

@@ -41,6 +41,7 @@ from equipoise.measures import (
     paired,
     records,
     sums_of,
+    thresholds_by_name,
     units_of,
 )
 from equipoise.presenting import presenter
@@ -86,7 +87,7 @@ class ScoreComparison:
         return len(set(comparisons_of(_keyed(self.gaps))[self.gaps["clear"].to_numpy(dtype=bool)]))
 
     def __repr__(self) -> str:
-        return f"Contrast({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
+        return f"ScoreComparison({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
 
     def __str__(self) -> str:
         lines = [f"{', '.join(self.others)} compared with {self.first}, on {'the same' if self.paired else 'different'} patients"]
@@ -148,9 +149,9 @@ def compare_scores(
 
     The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
     """
-    thresholds = threshold if isinstance(threshold, Mapping) else dict.fromkeys(subjects, threshold)
+    thresholds = thresholds_by_name(threshold, subjects, "name")
     options = {"measures": measures, "level": level, "min_patients": min_patients}
-    requests = {name: AuditRequest.of({"threshold": thresholds.get(name), **options}).decided() for name in subjects}
+    requests = {name: AuditRequest.of({"threshold": own, **options}).decided() for name, own in thresholds.items()}
     reference, *names = subjects
     first = subjects[reference]
     shared = [same_patients(first, subjects[name], reference, name, paired) for name in names]
