@@ -265,6 +265,7 @@ def assemble(
         missing={each.attribute.name: each.missing for each in estimates},
         references={each.attribute.name: each.attribute.reference for each in estimates},
         assumed=assumed,
+        intersections=tuple(each.attribute.name for each in estimates if each.attribute.intersection),
         rows=rows,
         patients=patients,
         name=name,

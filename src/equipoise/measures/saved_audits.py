@@ -102,6 +102,7 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         missing=dict(plain["missing_attribute_share"]),
         references=dict(plain["references"]),
         assumed=tuple(plain["references_assumed"]),
+        intersections=tuple(plain["intersections"]),
         rows=int(plain["rows"]),
         patients=None if plain["patients"] is None else int(plain["patients"]),
         name=str(plain["name"]),

@@ -52,7 +52,7 @@ RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv"
 KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
 NUMBERS = ("first", "second", "value", "low", "high")
 TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
-SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 1
+SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 2
 Decisions = tuple[FloatArray, FloatArray]  # before and after, on the same rows
 
 
@@ -75,6 +75,7 @@ class ScoreComparison:
     decisions: Mapping[str, str]  # by name: when a decision is positive
     level: float
     affected: Mapping[str, Sequence[Affected]] = field(default_factory=dict)
+    intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
 
     @property
     def comparisons(self) -> int:
@@ -120,6 +121,7 @@ class ScoreComparison:
             "rows": {name: rows for name, (rows, _) in self.sizes.items()},
             "patients": {name: patients for name, (_, patients) in self.sizes.items()},
             "decisions": dict(self.decisions),
+            "intersections": list(self.intersections),
             "comparisons": self.comparisons,
             "findings": self.findings,
             "gaps": records(self.gaps),
@@ -176,7 +178,8 @@ def compare_scores(
     patients = None if first.patients is None else len(set(first.patients))
     sizes = dict.fromkeys(subjects, (len(first), patients))
     rules = {name: request.decision.describe() for name, request in requests.items()}
-    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed)
+    intersections = tuple(attribute.name for attribute in all_attributes(first) if attribute.intersection)
+    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed, intersections)
 
 
 def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
@@ -202,7 +205,8 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules = {name: sums.decision for name, sums in first_labels.items()}
-    return ScoreComparison(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level)
+    intersections = first_labels[reference].intersections
+    return ScoreComparison(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level, intersections=intersections)
 
 
 @dataclass(frozen=True)

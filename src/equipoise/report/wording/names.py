@@ -139,12 +139,6 @@ def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
     return {name: [other for other in names if other not in shown and signature(other) == signature(name)] for name in shown}
 
 
-def crossed(attributes: Sequence[str]) -> list[str]:
-    """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
-    pairs = {f"{a} & {b}" for a in attributes for b in attributes}
-    return [name for name in attributes if name in pairs]
-
-
 def rate_title(rate: str, settings: Settings) -> str:
     """The name of a rate of a group, with the value of a fixed operating point: 'sensitivity at 90% specificity'."""
     fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
@@ -205,4 +199,4 @@ def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequen
 def attributes_of(audit: Audit) -> dict[str, list[str]]:
     """The groups of each attribute of an audit, without intersections."""
     groups = {str(name): [str(group) for group in rows.index] for name, rows in audit.groups.groupby("attribute", sort=False)}
-    return {name: levels for name, levels in groups.items() if name not in crossed(list(groups))}
+    return {name: levels for name, levels in groups.items() if name not in audit.intersections}
