@@ -117,6 +117,8 @@ class Audit:
             "resampled": "rows" if self.patients is None else "patients",
             "decision": self.rule.describe(),
             "threshold": self.rule.value if isinstance(self.rule, Threshold) else None,
+            "threshold_origin": self.rule.origin if isinstance(self.rule, Threshold) else None,
+            "argmax": isinstance(self.rule, Threshold) and self.rule.argmax,
             "needs_group": self.rule.needs_group,
             "references": self.references,
             "references_assumed": list(self.assumed),

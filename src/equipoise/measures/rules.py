@@ -15,7 +15,6 @@ from equipoise.measures.thresholds import at_threshold, sweep_scores
 
 NEVER = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
 THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
-ARGMAX = "argmax: the margin of this class over the next"  # the `origin` of the threshold of a class
 
 
 @runtime_checkable
@@ -54,7 +53,8 @@ class Threshold:
     """Positive if score >= value, in every group."""
 
     value: Annotated[float, Ge(0.0), Le(NEVER)]
-    origin: str = "given"
+    origin: str = "given"  # for readers
+    argmax: bool = False  # whether scores are margins of a class over the next, so that it decides by argmax
     KIND: ClassVar[str] = THRESHOLD
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
@@ -71,6 +71,9 @@ class Threshold:
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {"kind": THRESHOLD, **asdict(self)}
+
+
+ARGMAX = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
 
 
 @dataclass(frozen=True, eq=False)

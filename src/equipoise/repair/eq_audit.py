@@ -263,7 +263,7 @@ def _scores_and_rules(
     if cohort.kind == "classes":
         if request.threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        return {label: (own, Threshold(0.5, ARGMAX), ()) for label, own in scores.items()}
+        return {label: (own, ARGMAX, ()) for label, own in scores.items()}
     if valid is None:
         return {label: (scores[label], each.decision, ()) for label, each in request.by_label(scores).items()}
     if request.threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:

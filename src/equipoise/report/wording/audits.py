@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import ARGMAX, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
+from equipoise.measures import Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
@@ -193,7 +193,7 @@ def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
     if not named:
         return ""
     rules = [audits[label].rule for label in named]
-    by_argmax = any(isinstance(rule, Threshold) and rule.origin == ARGMAX for rule in rules)
+    by_argmax = any(isinstance(rule, Threshold) and rule.argmax for rule in rules)
     advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
         few = _little_words(_flagged(audits[named[0]]) or 0.0)

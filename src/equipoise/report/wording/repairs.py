@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from equipoise.measures import ARGMAX, Contribution, Threshold
-from equipoise.methods import IN_USE, Goal, Judgement, Note
+from equipoise.measures import Contribution, Threshold
+from equipoise.methods import Goal, Judgement, Note
 from equipoise.repair import Balance, Comparison, ScoredCandidate
 from equipoise.report.text import amount, sentence, short_name, thousand
 from equipoise.report.wording.names import GroupNames, gap_words, performance_words, rate_words
@@ -182,10 +182,10 @@ def repair_answer(comparison: Comparison, names: Mapping[str, str] | None = None
     more = more_errors_words(comparison.found.balances[comparison.found.main], error_unit(comparison), names)
     if not more:
         return text
-    outcome, _, rest = text.partition(": ")
     if comparison.judgement.outcome == "harm":
         return f"{text.removesuffix('.')}; {more}."
-    return f"{outcome}, with {more}: {rest}"
+    outcome = sentence(str(comparison.judgement.outcome))  # with which the text begins
+    return f"{outcome}, with {more}{text.removeprefix(outcome)}"
 
 
 def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, str] | None = None) -> str:
@@ -224,10 +224,10 @@ def met_words(judgement: Judgement) -> str:
 def original_words(comparison: Comparison) -> str:
     """The threshold of the original model and its origin; empty for classes, which are decided by argmax."""
     candidate = comparison.original.candidate
-    if not isinstance(candidate.rule, Threshold) or candidate.rule.origin == ARGMAX:
+    if not isinstance(candidate.rule, Threshold) or candidate.rule.argmax:
         return ""
     best = f"of best {performance_words(candidate.goal.performance)} on the repair set"
-    origin = "in use" if candidate.rule.origin == IN_USE else best
+    origin = "in use" if candidate.goal.threshold is not None else best
     return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
 
 
