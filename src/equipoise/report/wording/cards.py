@@ -55,7 +55,7 @@ def gap_estimate(estimate: Estimate) -> str:
 def rule(audit: Audit) -> str:
     """The decision rule."""
     text = line(audit.rule.describe())
-    return text if text.startswith("positive") else f"positive if {text}"
+    return text if audit.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
 
 
 # Findings on the test set
