@@ -22,13 +22,14 @@ def _scores(frame: pd.DataFrame, **options) -> eq.Scores:
 
 
 def test_the_origin_of_a_saved_threshold_is_kept_unchanged(tmp_path):
-    """It was cut out of the sentence before, up to the first bracket that closes."""
+    """It is a field of the file, not a part of the sentence that describes the decision."""
     rule = eq.audit(_scores(_frame()), threshold=0.4).rule
     odd = type(rule)(0.4, ODD)
     audit = eq.audit(_scores(_frame()), rule=odd)
     saved = tmp_path / "audit.json"
     saved.write_text(json.dumps(audit.to_dict()))
     again = eq.read_audit(saved)
+    assert json.loads(saved.read_text())["threshold_origin"] == ODD
     assert (again.rule, again.rule.describe()) == (odd, audit.rule.describe())
 
 
