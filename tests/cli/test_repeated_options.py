@@ -56,8 +56,9 @@ def table(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_option_with_one_value_is_refused_if_given_twice(command):
+def test_every_option_with_one_value_is_refused_if_given_twice(command, tmp_path, monkeypatch):
     """Through the command line: the error names the option, whatever else is missing."""
+    monkeypatch.chdir(tmp_path)  # where a command that is not refused would write
     single = [o for o in COMMANDS[command].params if o.param_type_name == "option" and not o.multiple and not o.is_eager]
     arguments = ["x" for o in COMMANDS[command].params if o.param_type_name == "argument" and o.required]
     assert single
