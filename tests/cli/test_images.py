@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from equipoise.data import Images
 from equipoise.models import backbone
 from support.bright_images import AUDIT, MODEL, ROWS, rows_frame
+from support.command import instead
 from support.facts import says
 
 COLUMNS = 120  # of the terminal
@@ -160,7 +161,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
     torch.manual_seed(0)
     network = backbone("resnet-18").eval()
     save_file(network.state_dict(), "resnet.safetensors")
-    arguments = ["audit", "local.csv", *AUDIT, "--size", 32, "--measure", "auroc", "--model", "resnet-18"]
+    arguments = ["audit", "local.csv", *instead(AUDIT, "--size", 32), "--measure", "auroc", "--model", "resnet-18"]
     code, out, err = run(*arguments, "--weights", "resnet.safetensors", "--json")
     assert (code, err) == (0, "")
     images = Images.open([next(Path("xrays").rglob(name)) for name in xrays["image"]], size=32)
@@ -175,7 +176,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
         (["--weights", "w.safetensors"], "weights of the network are not in the file"),
         (["--weights", "resnet.safetensors", "--channels", 3], "It takes images of shape (1, 32, 32): read them with channels=1"),
     ):
-        ran = run(*arguments, *more)
+        ran = run(*instead(arguments, *more))
         assert ran.code == 2
         assert said in ran.err
 
@@ -264,7 +265,7 @@ def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch)
     assert run("data", "cache").out == f"0 caches, 0.0 MiB, in {tmp_path / 'cache' / 'images'}\n"
     monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
     for size in (8, 16):
-        assert run("audit", "local.csv", *AUDIT, *MODEL, "--size", size).code == 0
+        assert run("audit", "local.csv", *instead(AUDIT, "--size", size), *MODEL).code == 0
     listed = json.loads(run("data", "cache", "--json").out)
     assert sorted((c["images"], c["size"], c["removed"]) for c in listed["caches"]) == [(ROWS, 8, False), (ROWS, 16, False)]
     assert listed["bytes"] == sum(p.stat().st_size for p in (tmp_path / "cache" / "images").iterdir())

@@ -17,6 +17,7 @@ from rich.text import Text
 from typer.main import get_command
 
 from equipoise import __version__, report
+from equipoise.cli.commands import App
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
 from equipoise.errors import EquipoiseError
 
@@ -37,7 +38,7 @@ ABOUT = """Audit a trained classifier for group bias and repair it after trainin
 
 def command_line(*names: str) -> typer.Typer:
     """The app with these commands, or with all of them. Only their files are imported."""
-    app = typer.Typer(
+    app = App(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",

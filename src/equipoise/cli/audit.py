@@ -48,7 +48,8 @@ def audit(
 
     [bold]Classes of a network that decides by argmax:[/bold] --label finding --class none --class pneumonia --class effusion --model ...
 
-    [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
+    [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --threshold Effusion=0.2
+    --threshold Mass=0.08 --group sex ...
 
     [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex --patient patient_id, with a folder of CSV or Parquet
     files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
@@ -96,7 +97,7 @@ def _run_audit(source: SourceOptions, analysis: AnalysisOptions, files: FileOpti
         group_names=group_names_of(files.group_name),
         bars=bar,
         running=say_code,
-        **analysis.keywords,
+        **analysis.keywords(source.inputs.labels),
     )
 
 

@@ -11,10 +11,11 @@ import typer
 from rich.text import Text
 
 from equipoise import data
+from equipoise.cli.commands import App
 from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
 from equipoise.errors import BadInput, pick
 
-data_app = typer.Typer(
+data_app = App(
     no_args_is_help=True,
     help="""Data sets of the paper: list them, check their files, download them from the publisher; manage cached images.
 

@@ -57,6 +57,7 @@ class Attribute:
     bins: Bins | None = None  # the bins of a column of numbers
     varied: int = 0  # patients of the whole table with more than one recorded group
     conflicts: str = "row"  # the rule of CONFLICTS that was applied to them
+    intersection: bool = False  # of several attributes
 
     def __repr__(self) -> str:
         counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))
@@ -107,7 +108,8 @@ class Attribute:
             for cell in zip(*np.unravel_index(present, shape), strict=True)
         )
         crossed_codes = np.where(missing, MISSING, np.searchsorted(present, flat))
-        return cls(intersection_name([a.name for a in attributes]), levels, crossed_codes, all(a.named for a in attributes))
+        name, named = intersection_name([a.name for a in attributes]), all(a.named for a in attributes)
+        return cls(name, levels, crossed_codes, named, intersection=True)
 
     @property
     def reference(self) -> str:

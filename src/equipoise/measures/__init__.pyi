@@ -14,6 +14,7 @@ from .auditing import audit_labels as audit_labels
 from .auditing import audit_scores as audit_scores
 from .auditing import audit_with as audit_with
 from .by_threshold import steps_by_group as steps_by_group
+from .calibration import TOO_FEW as TOO_FEW
 from .cells import Cells as Cells
 from .cells import FloatArray as FloatArray
 from .cells import IntArray as IntArray
@@ -50,6 +51,7 @@ from .estimates import Settings as Settings
 from .estimates import coefficients as coefficients
 from .estimates import estimate_performance as estimate_performance
 from .estimates import group_estimate as group_estimate
+from .estimates import lacking_note as lacking_note
 from .estimates import simultaneous_gaps as simultaneous_gaps
 from .functional import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .functional import MIN_DECIDED as MIN_DECIDED
@@ -75,6 +77,7 @@ from .gaps import canonical_name as canonical_name
 from .gaps import is_quotient as is_quotient
 from .gaps import labels_needed as labels_needed
 from .gaps import meaning as meaning
+from .gaps import rates_words as rates_words
 from .gaps import read_range as read_range
 from .gaps import signature as signature
 from .gaps import terms as terms
@@ -118,6 +121,7 @@ from .rules import best_threshold as best_threshold
 from .rules import choose_rule as choose_rule
 from .rules import group_positions as group_positions
 from .rules import row_draws as row_draws
+from .rules import thresholds_by_name as thresholds_by_name
 from .saved_audits import audit_from as audit_from
 from .saved_audits import read_audit as read_audit
 from .score_measures import ALL_ROWS as ALL_ROWS

@@ -25,7 +25,7 @@ from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 from equipoise.presenting import presenter
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,7 @@ class Audit:
     patients: int | None
     name: str
     settings: Settings
+    intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
@@ -116,9 +117,12 @@ class Audit:
             "resampled": "rows" if self.patients is None else "patients",
             "decision": self.rule.describe(),
             "threshold": self.rule.value if isinstance(self.rule, Threshold) else None,
+            "threshold_origin": self.rule.origin if isinstance(self.rule, Threshold) else None,
+            "argmax": isinstance(self.rule, Threshold) and self.rule.argmax,
             "needs_group": self.rule.needs_group,
             "references": self.references,
             "references_assumed": list(self.assumed),
+            "intersections": list(self.intersections),
             "missing_attribute_share": self.missing,
             "patients_in_several_groups": {each.attribute: each.patients for each in self.varying},
             "conflicts": next((each.rule for each in self.varying), "row"),
@@ -241,6 +245,7 @@ class AuditSums:
     digest: str | None
     measures: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]]  # by attribute, the reference first
+    intersections: tuple[str, ...]  # attributes that are the intersection of others
     sums: Mapping[str, Moments]
     performance: Mapping[str, Estimate]
 
@@ -259,6 +264,7 @@ class AuditSums:
             digest=audit.digest,
             measures=tuple(dict.fromkeys(map(str, audit.gaps["measure"]))),
             groups={str(a): tuple(map(str, rows.index)) for a, rows in audit.groups.groupby("attribute", sort=False)},
+            intersections=audit.intersections,
             sums={name: sums.normalised() for name, sums in audit.sums.items()} if audit.weighted else audit.sums,
             performance={name: audit.estimates[name] for name in PERFORMANCE if name in audit.estimates},
         )

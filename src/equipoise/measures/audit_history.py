@@ -24,13 +24,13 @@ from equipoise.measures.gaps import Gap
 from equipoise.measures.moments import DECISIONS, Moments
 from equipoise.measures.monitoring import Monitoring, monitor
 
-SCHEMA, SCHEMA_VERSION = "equipoise.history", 1
+SCHEMA, SCHEMA_VERSION = "equipoise.history", 2
 PERIOD = re.compile(r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?")
 SUMS = ("n0", "n1", "s0", "s1")
 PAIRS = [(a, b) for a in range(4) for b in range(a + 1)]
 ABOUT = ("name", "decision", "level", "min_patients", "weighted", "rows", "patients", "digest")
 COLUMNS = [
-    *("period", "label", "attribute", "group", "position"),
+    *("period", "label", "attribute", "intersection", "group", "position"),
     *SUMS,
     *(f"{SUMS[b]}_{SUMS[a]}" for a, b in PAIRS),
     *(f"rows_{name}" for name in DECISIONS),
@@ -143,7 +143,7 @@ class History:
                     f"{where}group {group!r} of {attribute} is new to the history.{did_you_mean(group, seen)} If it is right, add it with "
                     f"--new-group {group!r} (new_groups=[...])."
                     for group in new.groups[attribute]
-                    if group not in seen | new_groups and not _is_intersection(group, new)
+                    if group not in seen | new_groups and attribute not in new.intersections
                 ]
             same = [name for name, past in others.items() if new.digest is not None and past[label].digest == new.digest]
             if same:
@@ -233,6 +233,7 @@ def _rows(period: str, audit: AuditSums) -> list[dict[str, Any]]:
         sums = audit.sums[attribute]
         for k, group in enumerate(groups):
             row: dict[str, Any] = {"period": period, "label": audit.label, "attribute": attribute, "group": group, "position": k}
+            row |= {"intersection": attribute in audit.intersections}
             row |= dict(zip(SUMS, map(float, sums.total[k]), strict=True))
             row |= {f"{SUMS[b]}_{SUMS[a]}": float(sums.second[k, a, b]) for a, b in PAIRS}
             row |= {f"rows_{name}": float(sums.rows[k, at]) for at, name in enumerate(DECISIONS)}
@@ -267,6 +268,7 @@ def _sums_from_rows(label: str, rows: pd.DataFrame) -> AuditSums:
         digest=str(first["audit_digest"]) or None,
         measures=(),
         groups=groups,
+        intersections=tuple(map(str, rows["attribute"][rows["intersection"]].unique())),
         sums=sums,
         performance={},
     )
@@ -295,12 +297,6 @@ def _unit(period: str) -> tuple[bool, ...]:
     """The unit of time of a period, as the parts of its name that are present."""
     match = PERIOD.fullmatch(period)
     return tuple(bool(part) for part in match.groupdict().values()) if match else ()
-
-
-def _is_intersection(group: str, audit: AuditSums) -> bool:
-    """Whether a group is an intersection of other groups."""
-    single = {level for levels in audit.groups.values() for level in levels if " & " not in level}
-    return " & " in group and all(part in single for part in group.split(" & "))
 
 
 def _listed(names: Collection[str]) -> str:

@@ -4,7 +4,7 @@ Each label is first estimated by itself (`UntestedAudit`); then the gaps of all 
 the keywords of every function that audits; `AuditRequest` holds them after validation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypedDict, Unpack
@@ -28,7 +28,7 @@ from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_l
 from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
 from equipoise.measures.performance import PERFORMANCE, aurocs
 from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import NEVER, Rule, choose_rule
+from equipoise.measures.rules import NEVER, Rule, choose_rule, thresholds_by_name
 from equipoise.measures.score_measures import CURVES, OVERALL_SCORE_MEASURES, ScoreMeasures, everyone, overall_measures, with_score_measures
 
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
@@ -38,7 +38,7 @@ class AuditOptions(TypedDict, total=False):
     """The keywords of an audit. See `AuditRequest` and `Settings` for their defaults."""
 
     rule: Rule | None
-    threshold: float | None
+    threshold: float | Mapping[str, float] | None
     optimise: str
     measures: Sequence[Gap] | None
     also: Sequence[Gap]
@@ -57,7 +57,7 @@ class AuditRequest:
     """The validated options of an audit."""
 
     rule: Rule | None = None  # the decision rule; else score >= threshold; else the best threshold on validation scores; else 0.5
-    threshold: float | None = None
+    threshold: float | Mapping[str, float] | None = None  # of all labels, or of each by name
     optimise: str = "balanced_accuracy"  # the performance measure that selects the best threshold
     measures: Sequence[Gap] | None = None  # only these measures; an empty cell that they need is then an error
     also: Sequence[Gap] = ()  # measures in addition to the default ones
@@ -68,8 +68,9 @@ class AuditRequest:
     def __post_init__(self) -> None:
         if self.rule is not None and self.threshold is not None:
             raise BadInput("give a decision rule or a threshold, not both")
-        if isinstance(self.threshold, (int, float, np.integer, np.floating)) and not 0 <= self.threshold <= NEVER:
-            raise BadInput(f"threshold must be between 0 and 1, like the scores; got {self.threshold}")
+        for value in self.threshold.values() if isinstance(self.threshold, Mapping) else [self.threshold]:
+            if isinstance(value, (int, float, np.integer, np.floating)) and not 0 <= value <= NEVER:
+                raise BadInput(f"threshold must be between 0 and 1, like the scores; got {value}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "AuditRequest":
@@ -84,6 +85,10 @@ class AuditRequest:
         asked = cls(**{name: value for name, value in options.items() if name in own_names}, settings=Settings(**settings))
         _ = asked.wanted  # an invalid measure is an error before anything is computed
         return asked
+
+    def by_label(self, labels: Iterable[str]) -> dict[str, "AuditRequest"]:
+        """The options for each of these labels, with its own threshold."""
+        return {label: replace(self, threshold=own) for label, own in thresholds_by_name(self.threshold, labels).items()}
 
     def decided(self, valid: Scores | None = None) -> "AuditRequest":
         """The same options with a decision rule, chosen on the validation scores `valid` if neither rule nor threshold is given."""
@@ -260,6 +265,7 @@ def assemble(
         missing={each.attribute.name: each.missing for each in estimates},
         references={each.attribute.name: each.attribute.reference for each in estimates},
         assumed=assumed,
+        intersections=tuple(each.attribute.name for each in estimates if each.attribute.intersection),
         rows=rows,
         patients=patients,
         name=name,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, Scores
 from equipoise.errors import raise_all
+from equipoise.measures.calibration import REASONS, TOO_FEW
 from equipoise.measures.cells import FloatArray, ratio
 from equipoise.measures.clusters import units_of
 from equipoise.measures.gaps import DEFAULT_THRESHOLDS, MEASURES, is_quotient, labels_needed, read_range, terms
@@ -164,7 +165,7 @@ def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits
         "positives": positives,
         "negatives": negatives,
     }
-    insufficient: list[list[str]] = [[] for _ in attribute.levels]
+    lacking: list[dict[str, str]] = [{} for _ in attribute.levels]
     few: list[list[str]] = [[] for _ in attribute.levels]
     for name, rate in rates.items():
         usable = (rate.patients >= settings.min_patients) & ~np.isnan(rate.value)
@@ -173,14 +174,21 @@ def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits
             columns[f"{name}{end}"] = np.where(usable, values, np.nan)
         for k in range(len(attribute.levels)):
             if not usable[k]:
-                insufficient[k].append(name)
+                lacking[k][name] = TOO_FEW
             elif effective[k] < FEW:
                 few[k].append(name)
+    columns["lacking"] = lacking
     columns["few"] = [", ".join(names) for names in few]
-    columns["note"] = [
-        f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in insufficient
-    ]
+    columns["note"] = [lacking_note(reasons, settings.min_patients, unit) for reasons in lacking]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
+
+
+def lacking_note(lacking: Mapping[str, str], least: int, unit: str) -> str:
+    """The measures of a group that are missing, in words, from the reason of each."""
+    small = [name for name, reason in lacking.items() if reason == TOO_FEW]
+    others = [f"{name} ({REASONS[reason]})" for name, reason in lacking.items() if reason != TOO_FEW]
+    parts = [f"{INSUFFICIENT} (fewer than {least} {unit}): {', '.join(small)}"] if small else []
+    return "; ".join([*parts, *([f"{INSUFFICIENT}: {', '.join(others)}"] if others else [])])
 
 
 def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:

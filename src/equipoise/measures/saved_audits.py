@@ -22,7 +22,7 @@ from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
-TEXT = ("group", "attribute", "measure", "note")  # columns that are text even if they look like numbers
+TEXT = ("group", "attribute", "measure", "lacking", "note")  # columns that hold no numbers, even if they look like them
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
 
 
@@ -102,6 +102,7 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         missing=dict(plain["missing_attribute_share"]),
         references=dict(plain["references"]),
         assumed=tuple(plain["references_assumed"]),
+        intersections=tuple(plain["intersections"]),
         rows=int(plain["rows"]),
         patients=None if plain["patients"] is None else int(plain["patients"]),
         name=str(plain["name"]),
@@ -137,10 +138,10 @@ def _frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] | None =
 
 
 def _rule(plain: Mapping[str, Any]) -> Rule:
-    words, cut = str(plain["decision"]), plain["threshold"]
+    cut = plain["threshold"]
     if cut is None:
-        return Described(words, bool(plain["needs_group"]))
-    return Threshold(float(cut), words.partition("(")[2].removesuffix(")"))
+        return Described(str(plain["decision"]), bool(plain["needs_group"]))
+    return Threshold(float(cut), str(plain["threshold_origin"]), bool(plain["argmax"]))
 
 
 def _baseline(plain: Mapping[str, Any] | None) -> Baseline | None:

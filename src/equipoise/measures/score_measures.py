@@ -27,10 +27,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator
-from equipoise.measures.calibration import ENOUGH, REASONS, Scored, brier, recalibrated
-from equipoise.measures.calibration import FEW as TOO_FEW
+from equipoise.measures.calibration import ENOUGH, REASONS, TOO_FEW, Scored, brier, recalibrated
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
-from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings
+from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings, lacking_note
 from equipoise.measures.intervals import Limits, combined, fewer_clusters, wilson
 from equipoise.measures.moments import moments_of
 
@@ -297,18 +296,15 @@ def rows_by_group(attribute: Attribute) -> IntArray:
 
 
 def with_score_measures(groups: pd.DataFrame, measures: ScoreMeasures, least: int, unit: str) -> pd.DataFrame:
-    """The frame of groups with the columns of these measures; their names are added to `few`, and reasons for missing values to `note`."""
+    """The frame of groups with the columns of these measures; their names are added to `few`, or to `lacking` and `note`."""
     columns: dict[str, npt.NDArray[Any]] = {}
     few: list[list[str]] = [[] for _ in range(len(groups))]
-    too_few: list[list[str]] = [[] for _ in range(len(groups))]
-    undefined: list[list[str]] = [[] for _ in range(len(groups))]
+    lacking: list[dict[str, str]] = [dict(before) for before in groups["lacking"]]
     for name, limits in measures.limits.items():
         columns |= {name: limits.value, f"{name}_low": limits.low, f"{name}_high": limits.high}
         for k, why in enumerate(limits.why):
-            if why == TOO_FEW:
-                too_few[k].append(name)
-            elif why:
-                undefined[k].append(f"{name} ({REASONS[why]})")
+            if why:
+                lacking[k][name] = why
             elif limits.patients[k] < FEW:
                 few[k].append(name)
     error = measures.error
@@ -318,16 +314,13 @@ def with_score_measures(groups: pd.DataFrame, measures: ScoreMeasures, least: in
         f"{CALIBRATION_ERROR}_expected_high": error.high,
         "sampled": measures.rows,
     }
-    for names, value in zip(too_few, error.value, strict=True):
+    for reasons, value in zip(lacking, error.value, strict=True):
         if np.isnan(value):
-            names.append(CALIBRATION_ERROR)
-    notes = []
-    for note, names, reasons in zip(groups["note"], too_few, undefined, strict=True):
-        start = [note] if note or not names else [f"{INSUFFICIENT} (fewer than {least} {unit}): {names.pop(0)}"]
-        notes.append("; ".join(filter(None, (", ".join([*start, *names]), f"{INSUFFICIENT}: {', '.join(reasons)}" if reasons else ""))))
+            reasons[CALIBRATION_ERROR] = TOO_FEW
+    notes = [lacking_note(reasons, least, unit) for reasons in lacking]
     marked = [", ".join(filter(None, (before, *names))) for before, names in zip(groups["few"], few, strict=True)]
-    added = pd.DataFrame({**columns, "few": marked, "note": notes}, index=groups.index)
-    return pd.concat([groups.drop(columns=["few", "note"]), added], axis=1)
+    added = pd.DataFrame({**columns, "lacking": lacking, "few": marked, "note": notes}, index=groups.index)
+    return pd.concat([groups.drop(columns=["lacking", "few", "note"]), added], axis=1)
 
 
 def overall_measures(measures: ScoreMeasures, rows: int, names: Collection[str]) -> dict[str, Estimate]:

@@ -184,7 +184,7 @@ def audit_scans(
     **options: Unpack[AuditOptions],
 ) -> Audits:
     """The audits of the labels of one table on disk, which is read once; the keywords are those of `audit_scores`."""
-    asked = {label: AuditRequest.of(options).decided((valid or {}).get(label)) for label in scans}
+    asked = {label: each.decided((valid or {}).get(label)) for label, each in AuditRequest.of(options).by_label(scans).items()}
     no_finding, derived = next(iter(asked.values())).no_finding, None
     with read_labels(scans) as stored:
         untested = {label: _untested_audit(rows, rows.parts, asked[label], progress and progress(label)) for label, rows in stored.items()}

@@ -24,7 +24,7 @@ from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_s
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import joined, run
 from equipoise.methods.fitted_rows import FittedRows
-from equipoise.methods.goal import Goal, JointGoal, Note, is_real, keeping, raise_together
+from equipoise.methods.goal import Goal, JointGoal, Note, goals_at, is_real, keeping, raise_together
 from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
@@ -53,7 +53,7 @@ def debias(
     max_loss: float | None = None,
     budget: float | None = 600.0,
     recalibrate: bool = True,
-    threshold: float | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     force: bool = False,
     seed: int = 0,
     train: Cohort | None = None,
@@ -75,7 +75,8 @@ def debias(
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
     - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead.
-    - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance on the cohort.
+    - `threshold`: the threshold in use today, at which the original is evaluated; of several labels, one number or one per label,
+      {"Effusion": 0.2, "Mass": 0.08}. Without it, the one of best performance on the cohort.
     - `goals`: goals of single labels, where a cohort has several.
 
     How it is reached:
@@ -99,8 +100,12 @@ def debias(
     errors = _argument_errors(method, budget, seed)
     goal = Goal()
     with keeping(errors):
-        goal = Goal(cast(str, measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
+        plain = None if isinstance(threshold, Mapping) else threshold
+        goal = Goal(cast(str, measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, plain)
     raise_together(errors)
+    if isinstance(threshold, Mapping):
+        labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
+        goal, goals = Goal(selection=goal.selection), goals_at(threshold, labels, goal, goals)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
@@ -177,8 +182,8 @@ def _label_outputs(
             )
         return model, goal
     check_method(method, cohort.kind, cohort.labels[0])
-    if goal.threshold is not None and cohort.kind == "classes":
-        raise BadInput(f"classes are decided by argmax, which has no threshold; got threshold={goal.threshold}. Leave it out")
+    if cohort.kind == "classes" and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
+        raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
     joint = goals_of(cohort.labels, cohort.kind, goal, goals)
     return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {}), joint
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from equipoise.data import BoolArray, Cohort
 from equipoise.errors import BadInput
-from equipoise.measures import ARGMAX, LabelRules, Rule, Threshold
+from equipoise.measures import ARGMAX, LabelRules, Rule
 from equipoise.methods.candidate import Candidate
 from equipoise.methods.constant import WORST, constant, not_constant
 from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
@@ -296,7 +296,7 @@ class _Search:
                 why = (*kept, *(why if row else ()))
         has_goal = given.min_performance is not None or given.max_gap is not None
         goal = given if self.within is not None and has_goal else settled
-        rule: Rule = Threshold(HALF, ARGMAX) if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), goal)
+        rule: Rule = ARGMAX if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), goal)
         notes, settings = (*step.notes, *kept, *self._run_notes(track)), asdict(self.job.settings)
         frozen, tensors = self.network.frozen
         if frozen:

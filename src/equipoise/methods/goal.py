@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name
+from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name, thresholds_by_name
 
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
@@ -189,6 +189,14 @@ class JointGoal(Goal):
     def __str__(self) -> str:
         each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
         return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
+
+
+def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: the one for all of them, at the threshold of the label."""
+    if len(labels) < 2 or goals is not None:
+        why = "goals was given, which has them too" if goals is not None else "there is one label"
+        raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
+    return {label: replace(goal, threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
 def kept_rates(keep: Keep, cells: Cells) -> FloatArray:

@@ -18,7 +18,7 @@ from equipoise.methods.contract import METHODS
 if TYPE_CHECKING:
     from pydantic import ConfigDict, ValidationError
 
-SCHEMA, SCHEMA_VERSION = "equipoise.rule", 1
+SCHEMA, SCHEMA_VERSION = "equipoise.rule", 2
 STRICT: "ConfigDict" = {"extra": "forbid", "strict": True}  # for files: no unknown fields and no type conversion
 Cut = Annotated[float, Ge(0.0), Le(NEVER)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]

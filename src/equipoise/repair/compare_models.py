@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
-from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
+from equipoise.measures import Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
 from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
@@ -79,7 +79,7 @@ class Comparison:
     def kind(self) -> str:
         """The kind of output: "classes" of a network that decides by argmax, or "labels"."""
         rule = self.original.candidate.rule
-        return "classes" if isinstance(rule, Threshold) and rule.origin == ARGMAX else "labels"
+        return "classes" if isinstance(rule, Threshold) and rule.argmax else "labels"
 
     @property
     def result(self) -> ScoredCandidate:

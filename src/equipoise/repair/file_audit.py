@@ -175,8 +175,9 @@ def _audit_scores(
         scans = data.scan_scores(source.file, source.reading, source.scores, logits=source.logits)
         return measures.audit_scans(scans, valid=valid, progress=progress, **options)
     if kind == "classes":  # on the margin over the other classes
-        options = {**options, "rule": measures.Threshold(0.5, measures.ARGMAX)}
-    requests = {name: measures.AuditRequest.of(options).decided(valid.get(name)) for name in scores}
+        options = {**options, "rule": measures.ARGMAX}
+    asked = measures.AuditRequest.of(options).by_label(scores)
+    requests = {name: each.decided(valid.get(name)) for name, each in asked.items()}
     return measures.audit_labels(scores, requests, kind, source.file.name, progress)
 
 

@@ -156,7 +156,7 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
     onnx = None
     if options.onnx and isinstance(candidate.model, nn.Module):
         onnx = _write_onnx(case, temporary, serving, options, failures, bars)
-    with bars("bootstrap") as step:
+    with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
     _write_json(temporary / "audit.json", document)

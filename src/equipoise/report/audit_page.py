@@ -40,7 +40,6 @@ from equipoise.report.wording.names import (
     SHOWN,
     GroupNames,
     attributes_of,
-    crossed,
     distinct,
     gap_words,
     group_words,
@@ -143,7 +142,7 @@ def _answer(audit: Audit, called: GroupNames, views: Sequence["AuditView"]) -> d
     """The first sentence of the page, and the numbers below it."""
     style, (text, *further) = lead(audit, called)
     clear = [(measure, gap) for view in views for measure, gaps in view.gaps.items() for gap in gaps if gap.clear]
-    largest = largest_gap(audit.gaps)
+    largest = largest_gap(audit)
     comparisons = plural(audit.comparisons, "comparison")
     return {
         "style_of_answer": style,
@@ -152,7 +151,7 @@ def _answer(audit: Audit, called: GroupNames, views: Sequence["AuditView"]) -> d
         "interval_words": f"simultaneous {percent(audit.settings.level)} intervals, for {comparisons}",
         "harms": harms(audit),
         "largest": None if largest is None else Estimate.of_gap(dict(largest)),
-        "largest_words": sentence(largest_words(audit.gaps)),
+        "largest_words": sentence(largest_words(audit)),
         "unflagged": unflagged_words({audit.name: audit}),
         "largest_measure": "" if largest is None else str(largest["measure"]),
         "clear": clear[:MOST_CLEAR],
@@ -187,7 +186,6 @@ class AuditView:
 def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
     """One view per attribute and intersection. Measures that mirror another are not repeated."""
     views = []
-    folded = crossed(list(audit.groups["attribute"].unique()))
     missed, alarms, shrunken = worse_by(audit, MISSED), worse_by(audit, ALARMS), _shrunken(audit)
     for attribute, groups in audit.groups.groupby("attribute", sort=False):
         name, many = str(attribute), len(groups) > MOST_GROUPS
@@ -209,7 +207,7 @@ def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
         views.append(
             AuditView(
                 attribute=name,
-                folded=name in folded,
+                folded=name in audit.intersections,
                 many=many,
                 groups=groups,
                 errors=errors,

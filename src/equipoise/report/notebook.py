@@ -31,7 +31,7 @@ class Table(NamedTuple):
 def audit_html(audit: Audit) -> str:
     """An audit: the conclusion, its groups and its gaps."""
     gaps = shown_gaps(audit.gaps)
-    groups = shown_groups(audit.groups, gaps).to_dict("records")
+    groups = shown_groups(audit, gaps).to_dict("records")
     level, several = percent(audit.settings.level), len({row["attribute"] for row in groups}) > 1
     about = f"Audit of {short_name(audit.name)}: {how_many(audit.rows, audit.patients)}. Positive if {printable(audit.rule.describe())}."
     columns = ("group", "rows", "positives", "sensitivity, %", "false positive rate, %")
@@ -60,7 +60,7 @@ def audits_html(audits: Audits) -> str:
     """The audits of several labels, or classes: the largest gap of each."""
     one, rows = "class" if audits.kind == "classes" else "label", []
     for label, audit in list(audits.items())[:MOST_LABELS]:
-        gap = largest_gap(audit.gaps)
+        gap = largest_gap(audit)
         rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
     clear = f"{audits.findings} of {plural(audits.comparisons, 'comparison')} are clear of 0 after adjustment."
     about = f"Audit of {short_name(audits.name)}. {printable(decisions_words(audits))} {clear}"

@@ -28,7 +28,7 @@ from equipoise.report.wording.audits import (
     unflagged_words,
     varying_words,
 )
-from equipoise.report.wording.names import PERFORMANCE, RATES, attributes_of, crossed, distinct, gap_words, group_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, attributes_of, distinct, gap_words, group_words
 
 CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is also bold, which a file does not show
 FEW_MARK = "†"  # of an estimate from few patients
@@ -41,7 +41,7 @@ Row: TypeAlias = "Mapping[Any, Any] | pd.Series[Any]"
 def audit_summary(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
     """The audit on one screen; `names` are words for groups in the first sentences, as on the page."""
     gaps = shown_gaps(audit.gaps)
-    groups = shown_groups(audit.groups, gaps)
+    groups = shown_groups(audit, gaps)
     parts: list[RenderableType] = headline(audit, names)
     if performance := _performance_line(audit):
         parts.append(Text(performance))
@@ -62,7 +62,7 @@ def audits_summary(audits: Audits) -> RenderableType:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("")
     for label, audit in audits.items():
-        estimate, gap = audit.estimates.get("balanced_accuracy"), largest_gap(audit.gaps)
+        estimate, gap = audit.estimates.get("balanced_accuracy"), largest_gap(audit)
         accuracy = "" if estimate is None else f"{100 * estimate.value:.1f}"
         cells: list[RenderableType] = []
         if gap is not None:
@@ -74,7 +74,7 @@ def audits_summary(audits: Audits) -> RenderableType:
         parts.append(Text(printable(warning), style="yellow"))
     comparisons = plural(first.comparisons, "comparison")
     clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparisons} of all {audits.kind} (Holm)."
-    largest = "Largest gap: of the clear ones if there are any, and of single attributes before intersections."
+    largest = "Largest gap: of the clear ones if there are any, and among these of single attributes before intersections."
     notes = f"{_unit_words(first)} {clear} {largest} --verbose shows the audit of each {one}."
     return Group(*parts, "", table, Text(notes, style="dim"))
 
@@ -169,11 +169,11 @@ def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
     return gaps
 
 
-def shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+def shown_groups(audit: Audit, gaps: pd.DataFrame) -> pd.DataFrame:
     """The groups that fit on one screen: all, or those of single attributes, first references and groups with a gap in `gaps`."""
-    groups = groups.rename_axis("group").reset_index()
+    groups = audit.groups.rename_axis("group").reset_index()
     if len(groups) > MOST_GROUPS:
-        groups = groups[~groups["attribute"].isin(crossed(list(groups["attribute"].unique())))]
+        groups = groups[~groups["attribute"].isin(audit.intersections)]
     if len(groups) <= MOST_GROUPS:
         return groups
     compared = set(zip(gaps["attribute"], gaps["group"].astype(str), strict=True)) if len(gaps) else set()

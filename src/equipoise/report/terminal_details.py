@@ -182,9 +182,10 @@ def _notes(audit: Audit) -> Iterator[str]:
     for name in audit.assumed:
         reference = short_name(audit.references[name])
         yield f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference)."
-    for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
-        if note:
-            yield f"{short_name(attribute)} {short_name(group)}: {lacking_words(str(note))}."
+    unit = "rows" if audit.patients is None else "patients"
+    for (group, lacking), attribute in zip(audit.groups["lacking"].items(), audit.groups["attribute"], strict=True):
+        if lacking:
+            yield f"{short_name(attribute)} {short_name(group)}: {lacking_words(lacking, audit.settings, unit)}."
     yield about_intervals(audit)
     if len(audit.gaps):
         yield "p: by permutation of groups; adjusted p: for all comparisons of the audit; measures that mirror each other are one."

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import ARGMAX, FEW, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
+from equipoise.measures import FEW, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, performance_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
 MISSED, ALARMS = "missed findings", "false alarms"
 COMPARED = {  # the measures that compare missed findings or false alarms, and whether a higher value is worse
@@ -31,21 +31,23 @@ MARK_AND_INTERVAL = (
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 
-def largest_gap(gaps: pd.DataFrame) -> "pd.Series[Any] | None":
+def largest_gap(audit: Audit) -> "pd.Series[Any] | None":
     """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
+    gaps = audit.gaps
     pool = gaps[gaps["value"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
-    for preferred in (pool["clear"], ~pool["attribute"].isin(crossed(list(gaps["attribute"].unique())))):
+    for preferred in (pool["clear"], ~pool["attribute"].isin(audit.intersections)):
         selected = preferred.reindex(pool.index)
         pool = pool[selected] if selected.any() else pool
     return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
 
 
-def largest_words(gaps: pd.DataFrame) -> str:
+def largest_words(audit: Audit) -> str:
     """Among which gaps `largest_gap` is the largest: 'largest clear difference among single attributes'."""
-    gap, intersections = largest_gap(gaps), crossed(list(gaps["attribute"].unique()))
+    gap = largest_gap(audit)
     if gap is None:
         return "largest difference"
-    among = "" if not intersections else ", an intersection" if gap["attribute"] in intersections else " among single attributes"
+    single = "" if not audit.intersections else " among single attributes"
+    among = ", an intersection" if gap["attribute"] in audit.intersections else single
     return f"largest clear difference{among}" if gap["clear"] else f"largest difference{among}, not clear"
 
 
@@ -54,7 +56,7 @@ def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
 
     The interval is the simultaneous one, because the gap was selected for its size.
     """
-    gap, called = largest_gap(audit.gaps), GroupNames(names or {})
+    gap, called = largest_gap(audit), GroupNames(names or {})
     if gap is None:
         return "No difference could be estimated: insufficient data."
     if not gap["clear"]:
@@ -114,7 +116,6 @@ def _negated(gap: Estimate) -> Estimate:
 
 def harms(audit: Audit) -> list[Harm]:
     """Every group that is clearly worse off: single attributes before intersections, missed findings first, the largest first."""
-    folded = crossed(list(audit.groups["attribute"].unique()))
     clear_harms = []
     for kind in COMPARED:
         for (attribute, _), gap in worse_by(audit, kind).items():
@@ -122,7 +123,7 @@ def harms(audit: Audit) -> list[Harm]:
                 worse, better = (gap.group, gap.reference) if gap.value > 0 else (gap.reference, gap.group)
                 low, high = sorted(abs(end) for end in (gap.simultaneous_low, gap.simultaneous_high))
                 clear_harms.append(Harm(kind, attribute, worse, better, abs(gap.value), low, high, gap.few))
-    return sorted(clear_harms, key=lambda harm: (harm.attribute in folded, harm.kind == ALARMS, -harm.more))
+    return sorted(clear_harms, key=lambda harm: (harm.attribute in audit.intersections, harm.kind == ALARMS, -harm.more))
 
 
 def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> str:
@@ -171,15 +172,14 @@ def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool 
     A `brief` sentence, for one of several labels, leaves out the number of comparisons.
     """
     every_harm, names = harms(audit), names or {}
-    folded = crossed(list(audit.groups["attribute"].unique()))
-    candidates = [harm for harm in every_harm if harm.attribute not in folded] or every_harm
+    candidates = [harm for harm in every_harm if harm.attribute not in audit.intersections] or every_harm
     named = [harm for kind in COMPARED for harm in [harm for harm in candidates if harm.kind == kind][:MOST_NAMED]]
     if named:
         more = len(every_harm) - len(named)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
         unit = counted_unit(audit.rows, audit.patients)
         return HARM, f"Worse off: {'; '.join(harm_words(harm, names, unit) for harm in named)}{rest}."
-    largest = largest_gap(audit.gaps)
+    largest = largest_gap(audit)
     if largest is None:
         return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
@@ -242,7 +242,7 @@ def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
     if not found:
         return ""
     rules = [audits[label].rule for label in found]
-    by_argmax = any(isinstance(rule, Threshold) and rule.origin == ARGMAX for rule in rules)
+    by_argmax = any(isinstance(rule, Threshold) and rule.argmax for rule in rules)
     advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
         return f"{sentence(next(iter(found.values())).words)}, which hides differences between groups.{advice}"
@@ -271,7 +271,7 @@ def _overall(audit: Audit, rate: str, of: str) -> float | None:
 
 def _detectable_words(audit: Audit, called: GroupNames) -> str:
     """The minimum detectable difference in missed findings, the largest over the groups."""
-    rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(crossed(list(audit.references)))]
+    rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(audit.intersections)]
     rows = rows[rows["value"].notna() & ~rows.duplicated(["attribute", "group"])]
     if not len(rows):
         return ""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, Estimate, Shift, meaning
+from equipoise.measures import Audit, Estimate, Shift
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE
-from equipoise.report.wording.names import lacking_words, performance_words, rate_words
+from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 
@@ -30,9 +30,7 @@ def joined(*paragraphs: str) -> str:
 
 def measure_words(measure: str) -> str:
     """A gap in words: its name, what it compares, and its direction."""
-    title, _, what = meaning(measure).partition(": ")
-    inside = f"{name(measure)}: {what}" if what else name(measure)
-    return f"{title} ({inside}, group minus reference)"
+    return f"difference in {gap_words(measure)} ({name(measure)}, group minus reference)"
 
 
 def size(scores: Scores) -> str:
@@ -57,7 +55,7 @@ def gap_estimate(estimate: Estimate) -> str:
 def rule(audit: Audit) -> str:
     """The decision rule."""
     text = line(audit.rule.describe())
-    return text if text.startswith("positive") else f"positive if {text}"
+    return text if audit.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
 
 
 # Findings on the test set
@@ -171,7 +169,8 @@ def limits(case: Comparison) -> list[str]:
             "A gap that is not clear is not shown to be absent."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
-    lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]
+    unit = "rows" if after.patients is None else "patients"
+    lines += [f"{name(group)}: {line(lacking_words(why, after.settings, unit))}." for group, why in after.groups["lacking"].items() if why]
     if case.result.candidate.rule.needs_group:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
     lines += [

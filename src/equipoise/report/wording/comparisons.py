@@ -10,7 +10,7 @@ from equipoise.data import ReturningPatients
 from equipoise.measures import FEW, Condition, Monitoring, Verdict
 from equipoise.repair import ScoreComparison
 from equipoise.report.text import amount, count, percent, plural, printable, sentence, short_name
-from equipoise.report.wording.names import GroupNames, crossed, distinct, gap_words
+from equipoise.report.wording.names import GroupNames, distinct, gap_words
 
 
 def returning_words(returning: ReturningPatients) -> str:
@@ -38,7 +38,7 @@ def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | No
     clear = gaps[gaps["clear"].astype(bool)]
     if not len(clear):
         return f"No change in a difference between groups is clear after adjustment for {comparisons}."
-    single = clear[~clear["attribute"].isin(crossed(list(gaps["attribute"].unique())))]
+    single = clear[~clear["attribute"].isin(contrast.intersections)]
     row = clear.loc[(single if len(single) else clear)["value"].abs().idxmax()]
     low, high = (amount(row[f"simultaneous_{end}"], "points") for end in ("low", "high"))
     interval = f"simultaneous {percent(contrast.level)} interval of the change {low} to {high}"

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from equipoise.measures import ARGMAX, Contribution, Estimate, Threshold
-from equipoise.methods import IN_USE, Goal, Judgement, Note
+from equipoise.measures import Contribution, Estimate, Threshold
+from equipoise.methods import Goal, Judgement, Note
 from equipoise.repair import Balance, Comparison, ScoredCandidate
 from equipoise.report.text import amount, sentence, short_name, thousand
 from equipoise.report.wording.audits import counted_unit
@@ -276,10 +276,10 @@ def met_words(judgement: Judgement) -> str:
 def original_words(comparison: Comparison) -> str:
     """The threshold of the original model and its origin; empty for classes, which are decided by argmax."""
     candidate = comparison.original.candidate
-    if not isinstance(candidate.rule, Threshold) or candidate.rule.origin == ARGMAX:
+    if not isinstance(candidate.rule, Threshold) or candidate.rule.argmax:
         return ""
     best = f"of best {performance_words(candidate.goal.performance)} on the repair set"
-    origin = "in use" if candidate.rule.origin == IN_USE else best
+    origin = "in use" if candidate.goal.threshold is not None else best
     return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
 
 
