@@ -57,6 +57,7 @@ class Audit:
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
     digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches
+    left_out: int = 0  # rows of groups with too few patients that are in no number, because subtraction would give back theirs
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _name_of(measure)
@@ -112,6 +113,7 @@ class Audit:
             "label": self.label,
             "rows": self.rows,
             "patients": self.patients,
+            "rows_in_no_number": self.left_out,
             "digest": self.digest,
             "resampled": "rows" if self.patients is None else "patients",
             "decision": self.rule.describe(),

@@ -101,18 +101,25 @@ GAP_COLUMNS = [
 
 
 def frames_of(
-    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: Settings, unit: str
+    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: Settings, unit: str, protecting: BoolArray
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per group with every rate and its interval, and one row per gap and group.
 
-    `unit` is "patients" or "rows", whichever is the unit of sampling.
+    `unit` is "patients" or "rows", whichever is the unit of sampling. `protecting` marks groups (groups,) whose rows are left out because
+    the numbers of a smaller group would follow from theirs.
     """
     rates = {name: aurocs if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
     detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
     rows = [
-        row for name, smallest in zip(gaps, detectable, strict=True) for row in _gap_rows(name, attribute, sums, smallest, settings, unit)
+        row
+        for name, smallest in zip(gaps, detectable, strict=True)
+        for row in _gap_rows(name, attribute, sums, smallest, settings, unit, protecting)
     ]
-    return _group_frame(attribute, sums, rates, settings, unit), pd.DataFrame(rows, columns=GAP_COLUMNS)
+    return _group_frame(attribute, sums, rates, settings, unit, protecting), pd.DataFrame(rows, columns=GAP_COLUMNS)
+
+
+def _protects(settings: Settings, unit: str) -> str:
+    return f"withheld, because those of a group with fewer than {settings.min_patients} {unit} would follow"
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
@@ -155,7 +162,9 @@ def _rate(sums: Moments, name: str, level: float) -> Limits:
     return Limits(value, low, high, sums.patients(source))
 
 
-def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: Settings, unit: str) -> pd.DataFrame:
+def _group_frame(
+    attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: Settings, unit: str, protecting: BoolArray
+) -> pd.DataFrame:
     negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
@@ -178,7 +187,10 @@ def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits
                 few[k].append(name)
     columns["few"] = [", ".join(names) for names in few]
     columns["note"] = [
-        f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in insufficient
+        f"{INSUFFICIENT} ({_protects(settings, unit) if withheld else f'fewer than {settings.min_patients} {unit}'}): {', '.join(names)}"
+        if names
+        else ""
+        for names, withheld in zip(insufficient, protecting, strict=True)
     ]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
 
@@ -202,7 +214,7 @@ def coefficients(gap: str) -> Mapping[str, float]:
 
 
 def _gap_rows(
-    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: Settings, unit: str
+    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: Settings, unit: str, protecting: BoolArray
 ) -> list[tuple[object, ...]]:
     signed = coefficients(gap)
     point, low, high = sums.gaps(signed, settings.level)
@@ -218,6 +230,8 @@ def _gap_rows(
     for k, level in enumerate(attribute.others):
         small = [group for group, n in ((level, counts[k + 1]), (attribute.reference, counts[0])) if n < settings.min_patients]
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {counted} in {', '.join(map(repr, small))}" if small else ""
+        if protecting[[0, k + 1]].any():
+            note = f"{INSUFFICIENT}: {_protects(settings, unit)}"
         numbers = [float(x[k]) if usable[k] else np.nan for x in (point, low, high)]
         tests = (np.nan, np.nan, np.nan, np.nan, False)  # computed later, over all attributes and labels together
         few = bool(usable[k] and min(effective[k + 1], effective[0]) < FEW)

@@ -7,6 +7,8 @@ import math
 import re
 from datetime import datetime
 
+import pandas as pd
+
 INSUFFICIENT = "insufficient data"
 LONGEST = 40  # characters of a name on a page; the list of names at its end shows it in full
 LONGEST_NAME, LONGEST_LINE = 60, 800  # characters of a name in a table or a card, and of a sentence in a card
@@ -164,6 +166,15 @@ def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
     ('43', '−3.6')
     """
     return INSUFFICIENT if math.isnan(value) else number(1000 * value, digits, sign)
+
+
+def rows_counted(value: object) -> str:
+    """A number of rows, or 'withheld' if it is missing because a group has too few patients.
+
+    >>> rows_counted(1234), rows_counted(float("nan"))
+    ('1,234', 'withheld')
+    """
+    return "withheld" if pd.isna(value) else f"{int(value):,}"  # type: ignore[call-overload]
 
 
 def count(value: float, expected: bool = False, exact: bool = False) -> str:

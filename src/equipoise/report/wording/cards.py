@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from equipoise.data import Scores
 from equipoise.measures import Audit, Estimate, Shift, meaning
@@ -10,7 +11,7 @@ from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
 from equipoise.report.wording.names import lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
@@ -213,18 +214,24 @@ def _selection(case: Comparison) -> str:
     return f"{selected} were selected on the repair set only."
 
 
+def _labels(row: "pd.Series[float]") -> str:
+    """The positive and negative rows of a group."""
+    withheld = pd.isna(row["positives"])
+    return "labels withheld" if withheld else f"{row['positives']:,} positive, {row['negatives']:,} negative"
+
+
 def patients_tested(case: Comparison, facts: Facts) -> str:
     """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
     after = case.found.after
     rows = []
     for attribute in after.groups["attribute"].unique():
         groups = after.groups[after.groups["attribute"] == attribute]
-        counts = [f"{name(g)}, {r['n']:,} rows ({r['positives']:,} positive, {r['negatives']:,} negative)" for g, r in groups.iterrows()]
+        counts = [f"{name(g)}, {r['n']:,} rows ({_labels(r)})" for g, r in groups.iterrows()]
         rows.append(f"By {name(attribute)}: {'; '.join(counts)}.")
     lacking = [
         f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
     ]
-    counted = " ".join([f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking])
+    counted = " ".join(filter(None, [f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking, left_out_words(after)]))
     return f"{counted}\n\nFurther description: {facts.data.testing}"
 
 
