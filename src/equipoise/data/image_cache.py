@@ -1,8 +1,8 @@
 """The cache of decoded images on disk: listed, cleared, and reused as long as the files are the same.
 
 Only 8-bit pixels are cached. Rows made by a user's transform are not, since the code may call other code that has changed. A cached file is
-marked as used whenever it is opened, and removed only on request. A checksum of the pixels is stored next to them and compared once whenever
-they are opened, which takes 0.07 s for 5,000 gray images of 224 px; pixels that have changed since are decoded again.
+marked as used whenever it is opened, and removed only on request. A checksum is stored next to the pixels and compared whenever they are
+opened, which takes 0.07 s for 5,000 gray images of 224 px; pixels that have changed since are decoded again.
 """
 
 from __future__ import annotations

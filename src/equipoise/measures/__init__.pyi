@@ -6,7 +6,6 @@ from .audit import records as records
 from .audit import sums_of as sums_of
 from .audit_history import History as History
 from .audit_history import history as history
-from .audit_history import is_history as is_history
 from .auditing import AuditOptions as AuditOptions
 from .auditing import AuditRequest as AuditRequest
 from .auditing import Progress as Progress
@@ -23,6 +22,7 @@ from .cells import ratio as ratio
 from .cells import sums_at as sums_at
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes
+from .checksum import with_checksum as with_checksum
 from .clusters import BLOCK as BLOCK
 from .clusters import bootstrap_cells as bootstrap_cells
 from .clusters import interval as interval
@@ -80,6 +80,7 @@ from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
+from .history_file import is_history as is_history
 from .intervals import combined as combined
 from .margins import gap_margin as gap_margin
 from .margins import performance_margin as performance_margin
