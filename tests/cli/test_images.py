@@ -305,7 +305,13 @@ def test_altered_pixels_in_a_cache_are_decoded_again_with_a_warning(run, xrays):
     good, notes = pixels.read_bytes(), beside.read_text()
     zeros = good[:-64] + bytes(64)
     flipped = good[:-5] + bytes([good[-5] ^ 1]) + good[-4:]
-    for content, note in ((zeros, notes), (flipped, notes), (good[:-1], notes), (good, "{}"), (good, notes.replace("{}", '{"7": ["a", "b"]}'))):
+    for content, note in (
+        (zeros, notes),
+        (flipped, notes),
+        (good[:-1], notes),
+        (good, "{}"),
+        (good, notes.replace("{}", '{"7": ["a", "b"]}')),
+    ):
         pixels.write_bytes(content)
         beside.write_text(note)
         again = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")

@@ -173,7 +173,7 @@ def _read_cached(path: Path, job: Job, make: Make, shape: tuple[int, ...]) -> tu
 def _checksum(pixels: Pixels, broken: Mapping[str, Sequence[str]]) -> str:
     """A checksum of the pixels and of the list of broken images. It detects damage, not a forger, who could write both files."""
     found = zlib.crc32(json.dumps([broken, pixels.dtype.str]).encode())
-    flat = memoryview(np.ascontiguousarray(pixels)).cast("B") if pixels.size else memoryview(b"")
+    flat = memoryview(np.ascontiguousarray(pixels).data).cast("B") if pixels.size else memoryview(b"")
     for start in range(0, len(flat), BLOCK):
         found = zlib.crc32(flat[start : start + BLOCK], found)
     return f"crc32:{found:08x}"

@@ -12,6 +12,7 @@ from .auditing import Progress as Progress
 from .auditing import audit_labels as audit_labels
 from .auditing import audit_scores as audit_scores
 from .auditing import audit_with as audit_with
+from .by_threshold import shared_thresholds as shared_thresholds
 from .by_threshold import steps_by_group as steps_by_group
 from .cells import Cells as Cells
 from .cells import FloatArray as FloatArray
@@ -133,3 +134,7 @@ from .thresholds import at_threshold as at_threshold
 from .thresholds import cells_at as cells_at
 from .thresholds import sweep as sweep
 from .thresholds import sweep_scores as sweep_scores
+from .withheld import Shown as Shown
+from .withheld import ShownScores as ShownScores
+from .withheld import shown_rows as shown_rows
+from .withheld import shown_scores as shown_scores

@@ -23,7 +23,9 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 ROUNDING = 1e-9
 Share = Annotated[float, Field(ge=-ROUNDING, le=1 + ROUNDING)]
-Number, MaybeShare, Sum = Finite | None, Share | None, Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Number = Finite | None
+MaybeShare = Share | None
+Sum = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Text = str
 ENDS = dict.fromkeys((*GROUP_MEASURES, *SCORE_MEASURES), ("", "_low", "_high")) | {
     CALIBRATION_ERROR: ("", "_expected_low", "_expected_high")

@@ -30,7 +30,7 @@ from equipoise.measures.performance import PERFORMANCE, aurocs
 from equipoise.measures.permutation import p_values
 from equipoise.measures.rules import NEVER, Rule, choose_rule
 from equipoise.measures.score_measures import CURVES, OVERALL_SCORE_MEASURES, ScoreMeasures, everyone, overall_measures, with_score_measures
-from equipoise.measures.withheld import Shown, shown_attributes, shown_rows, with_row_counts
+from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
 
@@ -285,16 +285,13 @@ def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | Non
     f = rule.decide(scores)
     if asked.strict and has_scores:
         asked.require([tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
-    table, kept = scores, shown_rows(scores, settings.min_patients)
-    shown = shown_attributes(scores, kept, settings.min_patients)
-    if not kept.all():
-        f, scores = f[kept], scores.take(kept)
-    scores = replace(scores, attributes=tuple(each.attribute for each in shown[: len(scores.attributes)]))
-    steps = len(shown) + 1
+    table, shown = scores, shown_scores(scores, settings.min_patients)
+    f, scores = f[shown.kept], shown.scores
+    steps = len(shown.groups) + 1
     units = units_of(scores.patients, len(scores))
     overall = estimate_sampled_scores(scores, everyone(len(scores)), units, settings) if has_scores else None
     estimates = []
-    for k, each in enumerate(shown):
+    for k, each in enumerate(shown.groups):
         attribute = each.attribute
         estimates.append(
             AttributeEstimates(

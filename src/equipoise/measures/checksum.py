@@ -19,7 +19,7 @@ def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_checksum(document: Mapping[str, Any]) -> bool:
     """Whether the document has the checksum of its other values."""
-    return with_checksum(document)[CHECKSUM] == document.get(CHECKSUM)
+    return bool(with_checksum(document)[CHECKSUM] == document.get(CHECKSUM))
 
 
 def _checksum_of(plain: Mapping[str, Any]) -> str:

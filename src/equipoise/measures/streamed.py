@@ -333,7 +333,8 @@ class _Counted:
 
     def shown_groups(self, k: int, groups: IntArray, attribute: Attribute) -> Shown:
         """What is known of these groups of an attribute, or of the intersection."""
-        rows, withheld, small, shown = (each[k][groups] for each in (self.rows_by_group, self.withheld, self.small, self.rows_shown))
+        rows, shown = (each[k][groups] for each in (self.rows_by_group, self.rows_shown))
+        withheld, small = (each[k][groups] for each in (self.withheld, self.small))
         missing = 1 - float(self.rows_by_group[k].sum()) / self.rows
         return Shown.of(attribute, missing, rows, np.where(withheld, 0, shown), withheld & ~small)
 

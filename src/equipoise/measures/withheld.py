@@ -57,6 +57,32 @@ def shown_rows(scores: Scores, least: int) -> BoolArray:
         kept &= ~np.any([outside[a.codes] for a, outside in zip(scores.attributes, left_out, strict=True)], axis=0)
 
 
+@dataclass(frozen=True, eq=False)
+class ShownScores:
+    """Scores without the rows that are in no sum; rows of groups that are withheld have no group."""
+
+    scores: Scores
+    kept: BoolArray  # (n,) of the rows of the whole table
+    groups: tuple[Shown, ...]  # of each attribute, and last of their intersection if there are several
+
+    @property
+    def attributes(self) -> list[Attribute]:
+        """The attributes, and last their intersection if there are several."""
+        return [each.attribute for each in self.groups]
+
+    def like(self, other: Scores) -> Scores:
+        """Other scores of the same rows, restricted in the same way."""
+        return replace(other if self.kept.all() else other.take(self.kept), attributes=self.scores.attributes)
+
+
+def shown_scores(scores: Scores, least: int) -> ShownScores:
+    """The rows and groups of scores that may be told of: groups of at least `least` patients, and no others by subtraction."""
+    kept = shown_rows(scores, least)
+    groups = tuple(shown_attributes(scores, kept, least))
+    attributes = tuple(each.attribute for each in groups[: len(scores.attributes)])
+    return ShownScores(replace(scores if kept.all() else scores.take(kept), attributes=attributes), kept, groups)
+
+
 def _units(scores: Scores) -> IntArray | None:
     return None if scores.patients is None else units_of(scores.patients, len(scores))
 
@@ -104,8 +130,8 @@ def shown_attributes(scores: Scores, kept: BoolArray, least: int) -> list[Shown]
 def _shown(attribute: Attribute, kept: BoolArray, withheld: BoolArray, small: BoolArray) -> Shown:
     codes = attribute.codes[kept]
     masked = np.where(np.append(withheld, True)[codes], -1, codes)
-    counts = (np.bincount(each[each >= 0], minlength=len(attribute.levels)) for each in (attribute.codes, masked))
-    return Shown.of(replace(attribute, codes=masked), attribute.missing, *counts, withheld & ~small)
+    rows, shown = (np.bincount(each[each >= 0], minlength=len(attribute.levels)) for each in (attribute.codes, masked))
+    return Shown.of(replace(attribute, codes=masked), attribute.missing, rows, shown, withheld & ~small)
 
 
 def withheld_intersections(
@@ -118,7 +144,7 @@ def withheld_intersections(
     """
     hidden = (patients > 0) & (patients < least)
     if hidden.sum() > MOST:
-        return patients > 0
+        return np.asarray(patients > 0)
     lines = [(members[:, a] == k, int(outside[a][k])) for a, none in enumerate(small) for k in np.flatnonzero(~none)]
     lines.append((members[:, 0] >= 0, max((int(each.sum()) for each in outside), default=0)))
     while hidden.any():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, Estimate, Shift, meaning
+from equipoise.measures import Audit, Estimate, Settings, Shift, meaning, shown_rows
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
@@ -36,10 +36,11 @@ def measure_words(measure: str) -> str:
     return f"{title} ({inside}, group minus reference)"
 
 
-def size(scores: Scores) -> str:
-    """The number of rows, patients and positives."""
+def size(scores: Scores, settings: Settings) -> str:
+    """The number of rows, patients and positives; without the latter if that of a small group would follow."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
-    return f"{len(scores):,} rows{patients}, {int(scores.y.sum()):,} of them positive"
+    positives = f", {int(scores.y.sum()):,} of them positive" if shown_rows(scores, settings.min_patients).all() else ""
+    return f"{len(scores):,} rows{patients}{positives}"
 
 
 def estimate_words(estimate: Estimate, sign: str = "") -> str:
@@ -68,7 +69,7 @@ def answer(case: Comparison) -> str:
     """The gap and the performance on the test set, before and after, in one paragraph."""
     findings, level = case.found, percent(case.found.after.settings.level)
     sentences = [
-        f"On the test set ({size(case.result.test)}), which was used neither for the repair nor for any choice, the "
+        f"On the test set ({size(case.result.test, case.found.settings)}), which was used neither for the repair nor for any choice, the "
         f"{measure_words(case.goal.measure)} by {name(findings.main)} is {gap_estimate(findings.gap_before)} before and "
         f"{gap_estimate(findings.gap_after)} after, with {level} intervals.",
         f"The {performance_words(case.goal.performance)} is {estimate_words(findings.performance_before)} before and "
@@ -192,7 +193,7 @@ def mitigation(case: Comparison, facts: Facts) -> str:
     result, candidate = case.result, case.result.candidate
     about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
-    repair_set = "" if result.valid is None else f" ({size(result.valid)})"
+    repair_set = "" if result.valid is None else f" ({size(result.valid, case.found.settings)})"
     sentences = [
         f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
         f"Goal: {line(goal_words(case.goal))}.",
@@ -231,7 +232,12 @@ def patients_tested(case: Comparison, facts: Facts) -> str:
     lacking = [
         f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
     ]
-    counted = " ".join(filter(None, [f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking, left_out_words(after)]))
+    counted = " ".join(
+        filter(
+            None,
+            [f"{name(after.name)}: {size(case.result.test, case.found.settings)}.", *rows, *lacking, left_out_words(after)],
+        )
+    )
     return f"{counted}\n\nFurther description: {facts.data.testing}"
 
 
@@ -293,7 +299,7 @@ def how_to_use(case: Comparison, facts: Facts) -> str:
 
 def development(case: Comparison, facts: Facts) -> str:
     """The training data as the user describes it, and the repair set."""
-    repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
+    repair_set = "" if case.result.valid is None else f": {size(case.result.valid, case.found.settings)}"
     repair = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
     return f"Training data: {facts.data.development}\n\n{repair} on the repair set{repair_set}."
 
