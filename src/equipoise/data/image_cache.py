@@ -140,8 +140,8 @@ def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tu
             faults = {str(row): [fault.kind, fault.reason] for row, fault in broken.items()}
             document = {"checksum": _checksum(out, faults), "broken": faults}
             del out
-            with atomic_path(_faults_file(path), follow=False) as beside:  # first, so that there are never pixels without it
-                beside.write_text(json.dumps(document), encoding="utf-8")
+            with atomic_path(_faults_file(path), follow=False) as note:  # first, so that there are never pixels without it
+                note.write_text(json.dumps(document), encoding="utf-8")
         _mark_used(path)
         return np.load(path, mmap_mode="r"), broken
 

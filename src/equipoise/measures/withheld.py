@@ -76,7 +76,7 @@ class ShownScores:
 
 
 def shown_scores(scores: Scores, least: int) -> ShownScores:
-    """The rows and groups of scores that may be told of: groups of at least `least` patients, and no others by subtraction."""
+    """The rows and groups of scores that outputs may show: groups of at least `least` patients, and no others by subtraction."""
     kept = shown_rows(scores, least)
     groups = tuple(shown_attributes(scores, kept, least))
     attributes = tuple(each.attribute for each in groups[: len(scores.attributes)])
@@ -171,9 +171,9 @@ def _needed(patients: IntArray, hidden: BoolArray, lines: Sequence[tuple[BoolArr
     _, size, directions = np.linalg.svd(equations, full_matrices=False)
     leverage = (directions[size > CLOSE * size.max(initial=1.0)] ** 2).sum(0)[: len(cells)]  # 1 if the equations have one solution for it
     for cell in cells[(leverage > 1 - CLOSE) & (patients[cells] < least)]:
-        near = free & np.any([line for line, _ in lines if line[cell]], axis=0)
-        if near.any():
-            return near
+        near: BoolArray = free & np.any([line for line, _ in lines if line[cell]], axis=0)
+        if free.any():
+            return near if near.any() else free
     return np.zeros_like(hidden)
 
 

@@ -7,8 +7,6 @@ import math
 import re
 from datetime import datetime
 
-import pandas as pd
-
 INSUFFICIENT = "insufficient data"
 LONGEST = 40  # characters of a name on a page; the list of names at its end shows it in full
 LONGEST_NAME, LONGEST_LINE = 60, 800  # characters of a name in a table or a card, and of a sentence in a card
@@ -174,6 +172,8 @@ def rows_counted(value: object) -> str:
     >>> rows_counted(1234), rows_counted(float("nan"))
     ('1,234', 'withheld')
     """
+    import pandas as pd  # late: wrong options are reported without it
+
     return "withheld" if pd.isna(value) else f"{int(value):,}"  # type: ignore[call-overload]
 
 
