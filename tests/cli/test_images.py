@@ -297,3 +297,26 @@ def test_a_large_cache_is_reported_on_stderr_and_stdout_stays_json(run, xrays, m
     assert code == 0
     assert json.loads(out)["rows"] == ROWS
     assert says(err, "kept", "GiB", "equipoise data cache --folder kept")
+
+
+def test_altered_pixels_in_a_cache_are_decoded_again_with_a_warning(run, xrays):
+    first = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
+    (pixels,) = Path("kept").glob("*.npy")
+    beside = pixels.with_suffix(".json")
+    good, notes = pixels.read_bytes(), beside.read_text()
+    zeros = good[:-64] + bytes(64)
+    flipped = good[:-5] + bytes([good[-5] ^ 1]) + good[-4:]
+    for content, note in (
+        (zeros, notes),
+        (flipped, notes),
+        (good[:-1], notes),
+        (good, "{}"),
+        (good, notes.replace("{}", '{"7": ["a", "b"]}')),
+    ):
+        pixels.write_bytes(content)
+        beside.write_text(note)
+        again = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
+        assert (again.code, again.out) == (0, first.out)
+        assert says(again.err, pixels.name, "decoded again")
+        assert (pixels.read_bytes(), beside.read_text()) == (good, notes)
+    assert run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json").err == ""

@@ -77,7 +77,7 @@ def audit(
         measures.history(history.append).append(result.audits, history.date or "", replace=history.replace_period, new_groups=new_groups)
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
-        print(to_json(document))
+        print(to_json(measures.with_checksum(document)))
     else:
         _print(result, analysis, lines, verbose)
         places = {"result": files.save, "report": files.page, "PDF": files.pdf, "figures": files.figures}
@@ -118,7 +118,7 @@ def _write(result: FileAudit, files: FileOptions, document: dict[str, Any], orig
         elif place:
             report.write_audits_page(result.audits, place, group_names=result.group_names, origin=origin)
     if files.save:
-        data.write_text(files.save, to_json(document) + "\n")
+        data.write_text(files.save, to_json(measures.with_checksum(document)) + "\n")
 
 
 def _write_figures(result: FileAudit, folder: Path) -> None:

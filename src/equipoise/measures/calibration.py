@@ -27,6 +27,7 @@ CONVERGED = 1e-10
 GRID = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
 LEVERAGE = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
 ENOUGH, TOO_FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
+WITHHELD = "withheld"  # because the measures of a smaller group would follow
 REASONS = {  # in words, after the name of a measure
     TOO_FEW: "too few patients with or without the finding",
     CONSTANT: "all scores are equal",

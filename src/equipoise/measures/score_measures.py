@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator
-from equipoise.measures.calibration import ENOUGH, REASONS, TOO_FEW, Scored, brier, recalibrated
+from equipoise.measures.calibration import ENOUGH, REASONS, TOO_FEW, WITHHELD, Scored, brier, recalibrated
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings, lacking_note
 from equipoise.measures.intervals import Limits, combined, fewer_clusters, wilson
@@ -304,7 +304,7 @@ def with_score_measures(groups: pd.DataFrame, measures: ScoreMeasures, least: in
         columns |= {name: limits.value, f"{name}_low": limits.low, f"{name}_high": limits.high}
         for k, why in enumerate(limits.why):
             if why:
-                lacking[k][name] = why
+                lacking[k][name] = WITHHELD if WITHHELD in lacking[k].values() else why
             elif limits.patients[k] < FEW:
                 few[k].append(name)
     error = measures.error
@@ -316,7 +316,7 @@ def with_score_measures(groups: pd.DataFrame, measures: ScoreMeasures, least: in
     }
     for reasons, value in zip(lacking, error.value, strict=True):
         if np.isnan(value):
-            reasons[CALIBRATION_ERROR] = TOO_FEW
+            reasons[CALIBRATION_ERROR] = WITHHELD if WITHHELD in reasons.values() else TOO_FEW
     notes = [lacking_note(reasons, least, unit) for reasons in lacking]
     marked = [", ".join(filter(None, (before, *names))) for before, names in zip(groups["few"], few, strict=True)]
     added = pd.DataFrame({**columns, "lacking": lacking, "few": marked, "note": notes}, index=groups.index)

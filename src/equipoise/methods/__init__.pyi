@@ -46,6 +46,5 @@ from .rules import STRICT as STRICT
 from .rules import Cut as Cut
 from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict
-from .rules import validation_problems as validation_problems
 from .selection import IN_USE as IN_USE
 from .selection import select as select

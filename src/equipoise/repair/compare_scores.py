@@ -40,12 +40,13 @@ from equipoise.measures import (
     gap_facts,
     paired,
     records,
+    shown_scores,
     sums_of,
     thresholds_by_name,
     units_of,
 )
 from equipoise.presenting import presenter
-from equipoise.repair.changed_decisions import Affected, affected, all_attributes
+from equipoise.repair.changed_decisions import Affected, affected
 from equipoise.repair.pairing import aligned, incompatibilities, same_patients, with_common_groups
 
 RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
@@ -167,18 +168,20 @@ def compare_scores(
     if not shared[0]:
         return compare_audits({name: sums_of(replace(audit_with(own, requests[name]), name=name)) for name, own in subjects.items()})
     tables, changed = _Tables(level), {}
-    before = requests[reference].decision.decide(first)
+    shown = shown_scores(first, min_patients)
+    before = requests[reference].decision.decide(first)[shown.kept]
     for name in names:
         second, settings = aligned(first, subjects[name], reference, name), requests[name].settings
-        decisions = before, requests[name].decision.decide(second)
-        for attribute in all_attributes(first):
-            _add_paired_changes(tables, first, attribute, decisions, name, requests[reference].gaps, settings)
-        tables.performance.extend(_paired_performance(first, second, decisions, name, requests[reference].performance, settings))
-        changed[name] = affected(first, *decisions)
+        decisions = before, requests[name].decision.decide(second)[shown.kept]
+        for attribute in shown.attributes:
+            _add_paired_changes(tables, shown.scores, attribute, decisions, name, requests[reference].gaps, settings)
+        performance = requests[reference].performance
+        tables.performance.extend(_paired_performance(shown.scores, shown.like(second), decisions, name, performance, settings))
+        changed[name] = affected(shown.scores, *decisions, shown.attributes)
     patients = None if first.patients is None else len(set(first.patients))
     sizes = dict.fromkeys(subjects, (len(first), patients))
     rules = {name: request.decision.describe() for name, request in requests.items()}
-    intersections = tuple(attribute.name for attribute in all_attributes(first) if attribute.intersection)
+    intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
     return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed, intersections)
 
 

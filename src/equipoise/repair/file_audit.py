@@ -71,7 +71,7 @@ class FileAudit:
         for prefix, read in self.image_files.items():
             document |= {f"{prefix}{key}": value for key, value in read.counts().items()}
             document |= {} if prefix else {"preprocessing": self.preprocessing}
-        return document
+        return measures.with_checksum(document)
 
 
 def audit_file(

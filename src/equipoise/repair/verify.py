@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from equipoise.data import Transform, as_transform, sha256, sha256_of
-from equipoise.errors import BadInput, Untrusted, raise_all
-from equipoise.methods import validation_problems
+from equipoise.errors import BadInput, Untrusted, raise_all, validation_problems
 from equipoise.models import HEADS, ORIGINAL_ONNX, PROGRAM, Code, code_of, load_transform
 from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK

@@ -197,8 +197,8 @@ def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
             {
                 "group": str(group),
                 "reference": bool(row["reference"]),
-                "positives": int(row["positives"]),
-                "negatives": int(row["negatives"]),
+                "positives": row["positives"],
+                "negatives": row["negatives"],
                 "missed": (group_estimate(row, "fnr"), missed.get((name, str(group)), UNKNOWN)),  # and the difference from the reference
                 "alarms": (group_estimate(row, "fpr"), alarms.get((name, str(group)), UNKNOWN)),
             }
@@ -322,7 +322,7 @@ def subgroup_data(audit: Audit, called: Called = str) -> dict[str, Any]:
                 "full": plain(called(str(group)))[:400],
                 "reference": bool(row["reference"]),
                 "n": int(row["n"]),
-                "positives": int(row["positives"]),
+                "positives": None if pd.isna(row["positives"]) else int(row["positives"]),
                 "values": [[*(None if math.isnan(v) else round(v, 5) for v in (e.value, e.low, e.high)), int(e.few)] for e in estimates],
             }
         )

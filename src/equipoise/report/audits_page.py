@@ -133,7 +133,7 @@ def underdiagnosis_rows(audit: Audit) -> list[dict[str, Any]]:
             "attribute": str(row["attribute"]),
             "group": str(group),
             "reference": bool(row["reference"]),
-            "with_finding": int(row["negatives"]),
+            "with_finding": row["negatives"],
             "rate": group_estimate(row, "fpr"),
             "gap": gaps.get((row["attribute"], group), UNKNOWN),
         }

@@ -9,7 +9,7 @@ from equipoise.methods import Candidate
 from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
-from equipoise.report.text import how_many, percent, plural, printable, sentence, short_name
+from equipoise.report.text import how_many, percent, plural, printable, rows_counted, sentence, short_name
 from equipoise.report.wording.audits import audits_answer, decisions_words, largest_gap, lead, unflagged_words
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
@@ -40,7 +40,7 @@ def audit_html(audit: Audit) -> str:
         name = f"{short_name(row['attribute']) + ': ' if several else ''}{short_name(row['group'])}"
         few = str(row["few"]).split(", ")
         rates = [share(row[rate], row[f"{rate}_low"], row[f"{rate}_high"], rate in few).plain for rate in ("tpr", "fpr")]
-        group_rows.append((f"{name}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", f"{row['positives']:,}", *rates))
+        group_rows.append((f"{name}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", rows_counted(row["positives"]), *rates))
     tables = [Table(f"Groups, with {level} intervals", columns, group_rows)]
     if not len(gaps):
         return _html([about], *tables)

@@ -16,7 +16,23 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.report.text import LONGEST, amount, clean, count, fenced, line, name, p_value_words, plain, sentence, short, span, thousand
+from equipoise.report.text import (
+    LONGEST,
+    amount,
+    clean,
+    count,
+    fenced,
+    line,
+    name,
+    p_value_words,
+    plain,
+    rows_counted,
+    sentence,
+    short,
+    span,
+    thousand,
+)
+from equipoise.report.wording.audits import left_out_words
 from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -78,7 +94,8 @@ def _environment(kind: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=kind in ("xml", "md"),
     )
-    for function in (amount, count, fenced, line, name, p_value_words, plain, sentence, short, span, thousand, upper_bound_words):
+    numbers = (amount, count, p_value_words, rows_counted, span, thousand)
+    for function in (*numbers, fenced, left_out_words, line, name, plain, sentence, short, upper_bound_words):
         environment.filters[function.__name__] = function
     environment.tests["nan"] = math.isnan
     return environment

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures import Audit, Audits
-from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, sentence, short_name, span
+from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, rows_counted, sentence, short_name, span
 from equipoise.report.wording.audits import (
     BY_ROW,
     audits_answer,
@@ -24,6 +24,7 @@ from equipoise.report.wording.audits import (
     few_words,
     largest_gap,
     lead,
+    left_out_words,
     sampled_words,
     unflagged_words,
     varying_words,
@@ -135,6 +136,7 @@ def about_rows(audit: Audit) -> Iterator[str]:
         if missing:
             yield f"{short_name(name)}: {missing:.1%} of rows have no value; they count for performance, not for gaps."
     yield from (f"{printable(varying_words(varying))}." for varying in audit.varying)
+    yield from filter(None, [left_out_words(audit)])
     yield from map(printable, sampled_words(audit))
 
 
@@ -215,7 +217,7 @@ class _GroupTable:
             name = f"{short_name(row['attribute'])}: {short_name(row['group'])}" if several else short_name(row["group"])
             few = row["few"].split(", ")
             rates = [share(row[rate], row[f"{rate}_low"], row[f"{rate}_high"], rate in few) for rate in ("tpr", "fpr")]
-            table.add_row(Text(f"{name}{' (ref.)' if row['reference'] else ''}"), *(f"{row[count]:,}" for count in counts), *rates)
+            table.add_row(Text(f"{name}{' (ref.)' if row['reference'] else ''}"), *(rows_counted(row[count]) for count in counts), *rates)
         yield table
 
 

@@ -32,7 +32,7 @@ from equipoise.report.terminal_audit import (
     share,
     table_of,
 )
-from equipoise.report.text import interval, p_value_words, percent, plural, printable, short_name
+from equipoise.report.text import interval, p_value_words, percent, plural, printable, rows_counted, short_name
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
 
@@ -85,7 +85,7 @@ def _group_table(rows: pd.DataFrame, audit: Audit) -> Table:
         header = Text(f"{short_name(name)}{' (reference)' if row['reference'] else ''}", overflow="fold")
         table.add_column(header, justify="right", width=INTERVAL)
     for count in ("n", "positives", "negatives"):
-        table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
+        table.add_row("rows" if count == "n" else count, *map(rows_counted, rows[count]))
     for measure in (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR):
         if measure in rows:
             estimates = [group_estimate(row, measure) for _, row in rows.iterrows()]
@@ -122,7 +122,7 @@ def underdiagnosis_view(audit: Audit) -> RenderableType:
         gap = {"value": row.gap, "low": row.gap_low, "high": row.gap_high, "clear": row.clear, "few": row.few}
         table.add_row(
             Text(f"{name}{' (ref.)' if row.reference else ''}"),
-            f"{row.with_finding:,}",
+            rows_counted(row.with_finding),
             share(row.rate, row.low, row.high, few=False),
             Text("") if row.reference else Text.assemble(points(gap), marks(gap)),
             p_value_words(row.p_adjusted),

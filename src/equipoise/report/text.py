@@ -166,6 +166,17 @@ def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
     return INSUFFICIENT if math.isnan(value) else number(1000 * value, digits, sign)
 
 
+def rows_counted(value: object) -> str:
+    """A number of rows, or 'withheld' if it is missing because a group has too few patients.
+
+    >>> rows_counted(1234), rows_counted(float("nan"))
+    ('1,234', 'withheld')
+    """
+    import pandas as pd  # late: wrong options are reported without it
+
+    return "withheld" if pd.isna(value) else f"{int(value):,}"  # type: ignore[call-overload]
+
+
 def count(value: float, expected: bool = False, exact: bool = False) -> str:
     """A count; the expected count of a randomised rule is rounded, or has a decimal place in a table (`exact`).
 

@@ -300,6 +300,16 @@ def sampled_words(audit: Audit) -> list[str]:
     return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in measures_by_note.items()]
 
 
+def left_out_words(audit: Audit) -> str:
+    """The rows that are in no number; empty if there are none."""
+    if not audit.left_out:
+        return ""
+    unit = "rows" if audit.patients is None else "patients"
+    of = f"{plural(audit.left_out, 'row')} outside of the groups with at least {audit.settings.min_patients} {unit}"
+    verb = "is" if audit.left_out == 1 else "are"
+    return f"{of} {verb} left out of all numbers: otherwise subtraction would disclose labels, decisions and scores of single patients."
+
+
 def varying_words(varying: GroupConflicts) -> str:
     """The number of patients with more than one group, and how they are counted."""
     have = "patient has" if varying.patients == 1 else "patients have"

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, Estimate, Shift
+from equipoise.measures import Audit, Estimate, Settings, Shift, shown_rows
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
 from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
@@ -33,10 +34,11 @@ def measure_words(measure: str) -> str:
     return f"difference in {gap_words(measure)} ({name(measure)}, group minus reference)"
 
 
-def size(scores: Scores) -> str:
-    """The number of rows, patients and positives."""
+def size(scores: Scores, settings: Settings) -> str:
+    """The number of rows, patients and positives; without the latter if that of a small group would follow."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
-    return f"{len(scores):,} rows{patients}, {int(scores.y.sum()):,} of them positive"
+    positives = f", {int(scores.y.sum()):,} of them positive" if shown_rows(scores, settings.min_patients).all() else ""
+    return f"{len(scores):,} rows{patients}{positives}"
 
 
 def estimate_words(estimate: Estimate, sign: str = "") -> str:
@@ -65,7 +67,7 @@ def answer(case: Comparison) -> str:
     """The gap and the performance on the test set, before and after, in one paragraph."""
     findings, level = case.found, percent(case.found.after.settings.level)
     sentences = [
-        f"On the test set ({size(case.result.test)}), which was used neither for the repair nor for any choice, the "
+        f"On the test set ({size(case.result.test, case.found.settings)}), which was used neither for the repair nor for any choice, the "
         f"{measure_words(case.goal.measure)} by {name(findings.main)} is {gap_estimate(findings.gap_before)} before and "
         f"{gap_estimate(findings.gap_after)} after, with {level} intervals.",
         f"The {performance_words(case.goal.performance)} is {estimate_words(findings.performance_before)} before and "
@@ -190,7 +192,7 @@ def mitigation(case: Comparison, facts: Facts) -> str:
     result, candidate = case.result, case.result.candidate
     about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
-    repair_set = "" if result.valid is None else f" ({size(result.valid)})"
+    repair_set = "" if result.valid is None else f" ({size(result.valid, case.found.settings)})"
     sentences = [
         f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
         f"Goal: {line(goal_words(case.goal))}.",
@@ -212,18 +214,29 @@ def _selection(case: Comparison) -> str:
     return f"{selected} were selected on the repair set only."
 
 
+def _labels(row: "pd.Series[float]") -> str:
+    """The positive and negative rows of a group."""
+    withheld = pd.isna(row["positives"])
+    return "labels withheld" if withheld else f"{row['positives']:,} positive, {row['negatives']:,} negative"
+
+
 def patients_tested(case: Comparison, facts: Facts) -> str:
     """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
     after = case.found.after
     rows = []
     for attribute in after.groups["attribute"].unique():
         groups = after.groups[after.groups["attribute"] == attribute]
-        counts = [f"{name(g)}, {r['n']:,} rows ({r['positives']:,} positive, {r['negatives']:,} negative)" for g, r in groups.iterrows()]
+        counts = [f"{name(g)}, {r['n']:,} rows ({_labels(r)})" for g, r in groups.iterrows()]
         rows.append(f"By {name(attribute)}: {'; '.join(counts)}.")
     lacking = [
         f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
     ]
-    counted = " ".join([f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking])
+    counted = " ".join(
+        filter(
+            None,
+            [f"{name(after.name)}: {size(case.result.test, case.found.settings)}.", *rows, *lacking, left_out_words(after)],
+        )
+    )
     return f"{counted}\n\nFurther description: {facts.data.testing}"
 
 
@@ -285,7 +298,7 @@ def how_to_use(case: Comparison, facts: Facts) -> str:
 
 def development(case: Comparison, facts: Facts) -> str:
     """The training data as the user describes it, and the repair set."""
-    repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
+    repair_set = "" if case.result.valid is None else f": {size(case.result.valid, case.found.settings)}"
     repair = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
     return f"Training data: {facts.data.development}\n\n{repair} on the repair set{repair_set}."
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.data import intersection_name
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, TOO_FEW, lacking_note, rates_words, signature, terms
+from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, rates_words, signature, terms
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
@@ -152,10 +152,10 @@ def lacking_words(lacking: Mapping[str, str], settings: Settings, unit: str) -> 
     >>> lacking_words({"tpr": "few", "calibration_slope": "constant"}, Settings(), "patients")
     'insufficient data (fewer than 5 patients): sensitivity; insufficient data: calibration slope (all scores are equal)'
     """
-    small = {measure for measure, reason in lacking.items() if reason == TOO_FEW}
+    reasons = set(lacking.values())
     named = {RATES[measure].name if measure in RATES else measure: reason for measure, reason in lacking.items()}
-    if small >= {*GROUP_MEASURES, *SCORE_MEASURES}:
-        named = {"everything": TOO_FEW} | {name: reason for name, reason in named.items() if reason != TOO_FEW}
+    if len(reasons) == 1 and lacking.keys() >= {*GROUP_MEASURES, *SCORE_MEASURES}:
+        named = {"everything": reasons.pop()}
     return lacking_note(named, settings.min_patients, unit)
 
 
