@@ -62,7 +62,7 @@ def test_another_file_is_an_error_that_says_what_it_is(tmp_path):
 
 def test_a_rule_that_was_read_has_words_and_decides_nothing():
     found = audit_of(frame_of(["F", "M"]))[1].to_dict()
-    plain = with_checksum(found | {"threshold": None, "decision": "two thresholds", "needs_group": True})
+    plain = with_checksum(found | {"threshold": None, "threshold_origin": None, "decision": "two thresholds", "needs_group": True})
     rule = audit_from(plain).rule
     assert (rule.describe(), rule.needs_group, rule.cuts("F")) == ("two thresholds", True, ())
     with pytest.raises(BadInput, match="two thresholds"):
