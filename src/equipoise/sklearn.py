@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from equipoise.data import MISSING, Attribute, Scores, Table, assign_folds, generator
 from equipoise.errors import BadInput
 from equipoise.measures import FloatArray, Gap, Rule
-from equipoise.methods import Candidate, Outcome, debias
+from equipoise.methods import DEFAULT_MEASURE, Candidate, Outcome, debias
 
 PREFIT = "prefit"
 PARTS = 20  # folds of which `repair_size` are the repair set
@@ -65,7 +65,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         *,
         group: str | int | None = None,
         reference: str | None = None,
-        measure: Gap = "eod",
+        measure: Gap = DEFAULT_MEASURE,
         max_gap: float | None = None,
         max_loss: float | None = None,
         min_performance: float | None = None,

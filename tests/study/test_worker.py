@@ -46,7 +46,7 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
     parts = [eq.split(cohort, seed=seed) for seed in (0, 1)]
     with one_thread():
         models = train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)], settings=Training(epochs=2))
-        goal = eq.Goal("eod")
+        goal = eq.Goal("eod", selection="paper")
         settings = {"schedule": "paper", "epochs": 2} if method == "bias-gda" else {}
         candidates = run_many(method, models, [p.valid for p in parts], goal, seeds=[0, 1], settings=settings)
     for row, candidate, part in zip(found.to_dict("records"), candidates, parts, strict=True):

@@ -22,6 +22,7 @@ from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
+from equipoise.methods.defaults import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 from equipoise.methods.driver import joined, run
 from equipoise.methods.fitted_rows import FittedRows
 from equipoise.methods.goal import Goal, JointGoal, Note, is_real, keeping, raise_together
@@ -44,12 +45,12 @@ def debias(
     cohort: Cohort | None = None,
     *,
     method: str = "auto",
-    measure: Gap = "eod",
-    performance: str = "balanced_accuracy",
+    measure: Gap = DEFAULT_MEASURE,
+    performance: str = DEFAULT_PERFORMANCE,
     min_performance: float | None = None,
     max_gap: float | None = None,
     keep: Mapping[str, float | str] | None = None,
-    selection: str = "honest",
+    selection: str = DEFAULT_SELECTION,
     max_loss: float | None = None,
     budget: float | None = 600.0,
     recalibrate: bool = True,
@@ -224,13 +225,13 @@ def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, G
         missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if replace(goal, selection="paper") != Goal():
+        if replace(goal, selection=DEFAULT_SELECTION) != Goal():
             problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
-        if len({own.selection for own in (goal, *goals.values()) if own.selection != "paper"}) > 1:
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
             problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
-    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != "paper"), "paper")
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
     return JointGoal.of({name: replace(own, selection=chosen) for name, own in each.items()})
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
-from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
+from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
@@ -164,7 +164,7 @@ def compare_models(
         check_cohort("eq.compare", cohort)
     _check_held_out(models, cohort)
     results = [subject for subject in models.values() if isinstance(subject, Candidate)]
-    goal = results[0].goal if results else Goal(canonical_name(measure or "eod"))
+    goal = results[0].goal if results else Goal(canonical_name(measure or DEFAULT_MEASURE), selection="paper")  # nothing is cross-fitted
     first, *others = models
     original = _entry(first, models[first], cohort, valid, goal)
     if not results and valid is not None:  # the goal of a result is settled already
