@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Rows, Scores, check_cohort
+from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
@@ -24,7 +24,6 @@ from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_s
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.defaults import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 from equipoise.methods.driver import joined, run
-from equipoise.methods.fitted_rows import FittedRows
 from equipoise.methods.goal import Goal, JointGoal, Note, is_real, keeping, raise_together
 from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
@@ -126,9 +125,12 @@ def debias(
     network, goal = _label_outputs(model, cohort, method, goal, goals, outputs)
     if not force:
         check_cells({"the repair set": cohort}, goal.each)
+    if train is not None:
+        check_cohort("eq.debias, as train,", train)
+    check_apart(training=train, repair=cohort)
     trains = None if train is None else [train]
     candidate = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
-    candidate = _with_fitted_rows(candidate, cohort)
+    candidate = _with_fitted_rows(candidate, cohort, train)
     if not recalibrate:
         return candidate
     views = {name: network.view(at) for at, name in enumerate(candidate.labels)} if isinstance(network, ChosenOutputs) else network
@@ -148,17 +150,16 @@ def _argument_errors(method: object, budget: object, seed: object) -> list[BadIn
     return errors
 
 
-def _with_fitted_rows(candidate: Candidate, rows: Rows | Mapping[str, Scores]) -> Candidate:
+def _with_fitted_rows(candidate: Candidate, rows: Rows | Mapping[str, Scores], train: Cohort | None = None) -> Candidate:
     """The candidate with the identities of the rows that it, or the candidate of each label, was fitted to."""
-    if not candidate.labels:
-        assert not isinstance(rows, Mapping)  # scores by label make a candidate of several labels
-        return replace(candidate, fitted_to=FittedRows.of(rows))
-    parts: Mapping[str, Rows]
     if isinstance(rows, Mapping):
-        parts = {str(name): scores for name, scores in rows.items()}
-    else:
-        parts = {name: rows.labelled(name) for name in candidate.labels}
-    return replace(candidate, labels={name: replace(own, fitted_to=FittedRows.of(parts[name])) for name, own in candidate.labels.items()})
+        parts = {str(name): {"repair": Identities.of(scores)} for name, scores in rows.items()}
+        each = {name: replace(own, fitted_to=parts[name]) for name, own in candidate.labels.items()}
+        return replace(candidate, labels=each)
+    fitted_to = {"repair": Identities.of(rows)} | ({} if train is None else {"training": Identities.of(train)})
+    return replace(
+        candidate, fitted_to=fitted_to, labels={name: replace(own, fitted_to=fitted_to) for name, own in candidate.labels.items()}
+    )
 
 
 def _label_outputs(
