@@ -7,7 +7,7 @@ than the repeated rows within each set explain.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -40,28 +40,30 @@ class Identities:
     name: str
     patients: ObjectArray | None
     ids: ObjectArray
-    content: pd.DataFrame | Bytes | Any | None  # a frame, or rows of bytes (n, ...), as pixels of `rows`; None if it is not needed
-    rows: IntArray | None = None  # of the images of `content`
+    content: pd.DataFrame | npt.NDArray[Any] | None = None  # a frame, or images (m, ...); None if patient ids are enough
+    rows: IntArray | None = None  # (n,) the position of each row among the images
     kind: str = ""  # only contents of the same kind are compared
 
     @classmethod
-    def of(cls, rows: Rows) -> "Identities":
-        """The identities of these rows."""
-        if rows.patients is not None:
-            return cls(rows.name, rows.patients, rows.ids, None)
+    def of(cls, rows: Rows, content: bool | None = None) -> "Identities":
+        """The identities of these rows; with their content, by default, if they have no patient ids."""
+        identities = cls(rows.name, rows.patients, rows.ids)
+        if not (rows.patients is None if content is None else content):
+            return identities
         if isinstance(rows, Scores):
             features = {} if rows.features is None else {f"feature {name}": column for name, column in rows.features.frame.items()}
-            frame = pd.DataFrame({"score": rows.score, "y": rows.y, "group": rows.groups, **features})
-            return cls(rows.name, None, rows.ids, frame, kind="scores")
+            return replace(
+                identities, content=pd.DataFrame({"score": rows.score, "y": rows.y, "group": rows.groups, **features}), kind="scores"
+            )
         if isinstance(rows.source, Table):
-            return cls(rows.name, None, rows.ids, rows.source.frame, kind="table")
+            return replace(identities, content=rows.source.frame, kind="table")
         if isinstance(rows.source, Images):
             pixels = rows.source.pixels
-            return cls(rows.name, None, rows.ids, pixels, rows.source.rows, f"images {pixels.shape[1:]} {pixels.dtype}")
+            return replace(identities, content=pixels, rows=rows.source.rows, kind=f"images {pixels.shape[1:]} {pixels.dtype}")
         values = rows.source.detach().cpu().numpy()
         if values.ndim <= 2:
-            return cls(rows.name, None, rows.ids, pd.DataFrame(values), kind="inputs")
-        return cls(rows.name, None, rows.ids, values, np.arange(len(values)), f"inputs {values.shape[1:]}")
+            return replace(identities, content=pd.DataFrame(values), kind="inputs")
+        return replace(identities, content=values, rows=np.arange(len(values)), kind=f"inputs {values.shape[1:]}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,14 +80,25 @@ class Identities:
             mine, theirs = (dict.fromkeys(map(str, patients)) for patients in (self.patients, other.patients))
             both = [patient for patient in theirs if patient in mine]
             return Shared(len(both), len(theirs), "patients", tuple(both[:SHOWN]))
-        by_id = _common(self.ids, other.ids)
-        if not len(by_id[0]) and _numbered(self.ids) and _numbered(other.ids):
-            return Shared(0, len(other), "rows")  # parts of one set, whose rows were numbered together
-        comparable = self.kind == other.kind and self.kind != ""
-        if len(by_id[0]) and self._same_ids(other, *by_id, comparable):
-            return Shared(len(by_id[1]), len(other), "rows", tuple(map(str, other.ids[by_id[1][:SHOWN]])))
-        found = self._equal(other) if comparable else np.empty(0, np.int64)
+        columns = None
+        if isinstance(self.content, pd.DataFrame) and isinstance(other.content, pd.DataFrame):
+            columns = _columns_of_both(self.content, other.content)
+        found = self._with_columns(columns)._equal_rows(other._with_columns(columns))
         return Shared(len(found), len(other), "rows", tuple(map(str, other.ids[found[:SHOWN]])))
+
+    def _with_columns(self, columns: list[Any] | None) -> "Identities":
+        """The same rows with some columns of their frame."""
+        return self if columns is None or not isinstance(self.content, pd.DataFrame) else replace(self, content=self.content[columns])
+
+    def _equal_rows(self, other: "Identities") -> IntArray:
+        """The positions of the rows of the other set that are among these rows."""
+        mine, theirs = _common(self.ids, other.ids)
+        if not len(mine) and _numbered(self.ids) and _numbered(other.ids):
+            return theirs  # parts of one set, whose rows were numbered together
+        comparable = self.kind == other.kind and self.content is not None and other.content is not None
+        if len(mine) and self._same_ids(other, mine, theirs, comparable):
+            return theirs
+        return self._equal(other) if comparable else theirs[:0]
 
     def _same_ids(self, other: "Identities", mine: IntArray, theirs: IntArray, comparable: bool) -> bool:
         """Whether the ids of both sets count the same rows: all rows with equal ids are equal, and not by chance."""
@@ -121,8 +134,7 @@ class Identities:
     def _hashes(self, at: IntArray | None = None, whole: bool = True) -> HashArray:
         """A hash of each row, or of those at these positions; without `whole`, of a few columns or a line in the middle of an image."""
         if isinstance(self.content, pd.DataFrame):
-            decimals = [k for k, dtype in enumerate(self.content.dtypes) if dtype.kind == "f"][:FEW_COLUMNS]
-            frame = self.content if whole or not decimals else self.content.iloc[:, decimals]
+            frame = self.content if whole else self.content.iloc[:, :FEW_COLUMNS]
             return _frame_hashes(frame if at is None else frame.iloc[at])
         images = self._images(np.arange(len(self)) if at is None else at, whole)
         return np.fromiter((int.from_bytes(blake2b(image, digest_size=8).digest(), "little") for image in images), np.uint64)
@@ -157,14 +169,16 @@ class Shared:
         )
 
 
-def check_apart(**sets: "Rows | Identities | None") -> None:
+def check_apart(**sets: Rows | None) -> None:
     """Raises `BadInput` with the patients, or rows, that two of these sets have in common. Keywords are roles: training, repair, test.
 
     >>> scores = Scores.from_arrays([1, 0] * 50, np.arange(100) / 100, ["F", "F", "M", "M"] * 25)
     >>> repair, test = scores.hold_out(0.3)
     >>> check_apart(repair=repair, test=test)
     """
-    known = {role: rows if isinstance(rows, Identities) else Identities.of(rows) for role, rows in sets.items() if rows is not None}
+    given = {role: rows for role, rows in sets.items() if rows is not None}
+    by_rows = any(rows.patients is None for rows in given.values())  # only patient ids on both sides make their content unnecessary
+    known = {role: Identities.of(rows, content=by_rows) for role, rows in given.items()}
     roles, problems = list(known), []
     for at, later in enumerate(roles):
         for earlier in roles[:at]:
@@ -194,11 +208,17 @@ def _common(first: ObjectArray, second: ObjectArray) -> tuple[IntArray, IntArray
     return pairs[:, 0], pairs[:, 1]
 
 
+def _columns_of_both(first: pd.DataFrame, second: pd.DataFrame) -> list[Any]:
+    """The names of the columns that both frames have, decimal numbers first, since these differ most between rows."""
+    both = [name for name in first.columns if name in second.columns]
+    return sorted(both, key=lambda name: not all(frame[name].dtype.kind == "f" for frame in (first, second)))
+
+
 def _frame_hashes(frame: pd.DataFrame) -> HashArray:
-    """A hash of each row of a frame, whatever the order of its columns and the types of its numbers."""
+    """A hash of each row of a frame, whatever the types of its numbers."""
     total = np.zeros(len(frame), np.uint64)
-    for name in sorted(frame.columns, key=str):
-        column = frame[name]
+    for position in range(frame.shape[1]):
+        column = frame.iloc[:, position]
         if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
             values: Any = column.to_numpy(dtype=np.float64, na_value=np.nan) + 0.0
         else:
