@@ -137,7 +137,7 @@ class Identities:
             frame = self.content if whole else self.content.iloc[:, :FEW_COLUMNS]
             return _frame_hashes(frame if at is None else frame.iloc[at])
         images = self._images(np.arange(len(self)) if at is None else at, whole)
-        return np.fromiter((int.from_bytes(blake2b(image, digest_size=8).digest(), "little") for image in images), np.uint64)
+        return np.fromiter((int.from_bytes(blake2b(image.tobytes(), digest_size=8).digest(), "little") for image in images), np.uint64)
 
     def _images(self, at: IntArray, whole: bool = True) -> Iterator[Bytes]:
         """The bytes of these images one after another, so that few are in memory."""
@@ -244,4 +244,5 @@ def _tells_apart(column: "pd.Series[Any]") -> bool:
     values = column.dropna().to_numpy(dtype=np.float64)
     if len(values) < FEWEST or len(np.unique(values)) < TELLING * len(values):
         return False
-    return sum(float(f"{value:.{DIGITS}g}") != value for value in values[:FEWEST]) >= TELLING * FEWEST
+    many_digits = [float(f"{value:.{DIGITS}g}") != value for value in values[:FEWEST].tolist()]
+    return bool(np.mean(many_digits) >= TELLING)

@@ -55,8 +55,8 @@ def choose(
     fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # an undefined gap is not a small one
     fine = fine if without is None else fine & ~without
     if not fine.any():
-        why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
-        return Verdict(steps[0], why, (False,) * len(each), tuple(settled)), 0
+        lacking = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
+        return Verdict(steps[0], lacking, (False,) * len(each), tuple(settled)), 0
     certain = [_certain(fine, upper, goal) for upper, goal in zip(uppers, settled, strict=True)]
     performance = np.mean([own.performance for own in each], axis=0)
     row = int(np.where(fine, np.max(uppers, axis=0), np.inf).argmin())
@@ -70,7 +70,7 @@ def choose(
     if fine[0] and row and (within or not _better(each[worst], row) or z < least):
         row = 0
     too_small = (z, least) if least > SURE and z < least else None
-    reasons = []
+    reasons: list[tuple[Why, bool]] = []
     for at, own in enumerate(each):
         why, met = _reason(row, len(steps), int(fine.sum()), own, sizes[at], errors[at], certain[at], settled[at], too_small)
         if why is None:
