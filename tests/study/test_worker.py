@@ -105,8 +105,8 @@ def test_f1_as_the_performance(tiny) -> None:
     plan = tiny(performance="f1")
     trained, found = done(plan, Task("loh", (0, 1), "standard", "spd"), cohort)
     states, about = networks.from_bytes(trained, "networks")
-    part = eq.split(cohort, seed=1).test
-    network = eq.train(part, part, settings=Training(epochs=0))
+    parts = eq.split(cohort, seed=1)
+    part, network = parts.test, eq.train(parts.train, parts.valid, settings=Training(epochs=0))
     network.load_state_dict(states[1])
     assert about["task"] == "loh@0000-0001"
     assert found["limit"].isna().all()  # F1 has none
