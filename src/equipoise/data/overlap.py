@@ -165,7 +165,7 @@ class Shared:
             remedy += "; if they are of different patients, name the patients with --patient (patient=)"
         return (
             f"{self.count:,} of {self.of:,} {self.unit} of {test} are also in {fitted} ({', '.join(self.examples)}{more}), so results on "
-            f"them would look better than on other patients. {remedy}"
+            f"them would be too good. {remedy}"
         )
 
 
