@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from equipoise.data import MISSING, Attribute, ObjectArray, Scores, Table, assign_folds, generator, row_numbers
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, Gap, Rule
-from equipoise.methods import METHODS, Candidate, Outcome, debias, make_settings
+from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
 
 PREFIT = "prefit"
 AUTO = "auto"
@@ -76,7 +76,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         *,
         group: str | int | None = None,
         reference: object = None,
-        measure: Gap = "eod",
+        measure: Gap = DEFAULT_MEASURE,
         max_gap: float | None = None,
         max_loss: float | None = None,
         min_performance: float | None = None,

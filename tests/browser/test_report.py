@@ -16,6 +16,7 @@ from equipoise.report.text import amount, number
 from equipoise.report.wording.names import SHOWN, upper_bound_words
 from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
+from support.goals import paper_goal
 from support.watched_pages import OPEN, Watched
 
 
@@ -217,7 +218,7 @@ def _random_traces(count: int) -> Iterator[tuple[pd.DataFrame, Goal]]:
         digits = int(rng.integers(1, 4))  # few digits: many ties
         gap, performance = np.round(rng.normal(0, 0.2, n), digits), np.round(rng.uniform(0.4, 0.9, n), digits)
         min_performance, max_gap = (float(np.round(rng.uniform(0, high), digits)) for high in (1.0, 0.4))
-        goal = Goal(min_performance=None if k % 3 == 1 else min_performance, max_gap=None if k % 3 == 0 else max_gap)
+        goal = paper_goal(min_performance=None if k % 3 == 1 else min_performance, max_gap=None if k % 3 == 0 else max_gap)
         yield pd.DataFrame({"step": range(n), "gap": gap, "performance": performance, "threshold": 0.5}), goal
 
 
@@ -354,7 +355,7 @@ def test_the_best_rule_is_a_line_where_there_is_one(open_report):
     assert 0.9 * width < right <= width
     assert 0 <= top <= bottom < height
     assert "upper bound (group-aware)" in page.locator("#legend").inner_text()
-    page = open_report(small_case(goal=Goal("eod", "f1", min_performance=0.4))).page
+    page = open_report(small_case(goal=paper_goal("eod", "f1", min_performance=0.4))).page
     assert page.locator("#plot path.best").count() == 0
     assert "upper bound" not in page.locator("#legend").inner_text()
     assert {len(row) for row in _rows(page)} == {5}

@@ -166,7 +166,8 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
     code, _, err = table(*arguments)
     assert code == 2
     assert "--train train.csv" in err
-    assert table(*arguments, "--train", "local.csv").code == 0
+    pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
+    assert table(*arguments, "--train", "train.csv").code == 0
 
 
 # a dry run

@@ -11,6 +11,7 @@ from equipoise.report import baseline_words, outcome_words
 from equipoise.report.text import MINUS
 from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, more_errors_words, outcomes_words
 from support import facts
+from support.goals import paper_goal
 
 NAN = float("nan")
 NAMES = {"F": "women", "M": "men"}
@@ -154,14 +155,14 @@ def test_a_difference_that_may_only_have_changed_sides_is_said_to():
 @pytest.mark.parametrize(
     ("goal", "words"),
     [
-        (Goal("spd", min_performance=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
-        (Goal("eod", max_gap=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
+        (paper_goal("spd", min_performance=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
+        (paper_goal("eod", max_gap=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
         (
-            Goal("eod").settled(0.554),
+            paper_goal("eod").settled(0.554),
             "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's "
             "(55.4% on the repair set)",
         ),
-        (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
+        (paper_goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
     ],
 )
 def test_a_goal_in_words(goal: Goal, words: str):

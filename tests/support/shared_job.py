@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, phantom, split
-from equipoise.methods import Goal, Label
+from equipoise.methods import Label
 from equipoise.methods.pruning import most_influential
 from equipoise.models import Training, ranks, train
 from equipoise.models.single import SingleReplica
+from support.goals import paper_goal
 from support.published import debias
 
 
@@ -44,7 +45,7 @@ def main(path: str) -> None:
     settings = Training(epochs=3, batch=25, learning_rate=3e-3, patience=3, optimiser="adamw", schedule="step", augment=True)
     model = train(parts.train, parts.valid, seed=0, model=network(), settings=settings)
 
-    labels = Label.of([parts.valid], Goal("eod"))
+    labels = Label.of([parts.valid], paper_goal("eod"))
     replica = SingleReplica(model, parts.valid.inputs)
     replica.units("first")
     scores = replica.evaluate()

@@ -15,6 +15,7 @@ from equipoise.cli.inputs import check_places, collected, group_names_of, number
 from equipoise.cli.options import GroupNameOption, PdfOption
 from equipoise.cli.source_options import SourceOptions, check_score_problems, estimator_problems, parse_output, parse_outputs, role_problems
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.methods import DEFAULT_MAX_LOSS, DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 
 if TYPE_CHECKING:
     from equipoise.methods import Goal
@@ -33,9 +34,9 @@ class GoalOptions:
     ] = None
     measure: Annotated[
         str, typer.Option(help="Gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
-    ] = "eod"
+    ] = DEFAULT_MEASURE
     performance: Annotated[str, typer.Option(help="Performance measure to preserve: balanced_accuracy, accuracy or f1.")] = (
-        "balanced_accuracy"
+        DEFAULT_PERFORMANCE
     )
     min_performance: Annotated[float | None, typer.Option(help="Minimum performance.", show_default="the original's minus --max-loss")] = (
         None
@@ -43,7 +44,9 @@ class GoalOptions:
     max_gap: Annotated[float | None, typer.Option(help="Maximum |gap|.", show_default="none: as small as possible")] = None
     max_loss: Annotated[
         float | None,
-        typer.Option(help="Maximum loss of performance compared with the original, without --min-performance.", show_default="0.02"),
+        typer.Option(
+            help="Maximum loss of performance compared with the original, without --min-performance.", show_default=str(DEFAULT_MAX_LOSS)
+        ),
     ] = None
     no_group_worse: Annotated[bool, typer.Option("--no-group-worse", help="No group's sensitivity may fall below its original value.")] = (
         False
@@ -54,7 +57,7 @@ class GoalOptions:
     selection: Annotated[
         str,
         typer.Option(help="How a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to."),
-    ] = "honest"
+    ] = DEFAULT_SELECTION
     threshold: Annotated[
         list[str] | None,
         typer.Option(

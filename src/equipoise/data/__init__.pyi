@@ -59,6 +59,8 @@ from .image_files import find_files as find_files
 from .image_files import is_view as is_view
 from .image_rows import cache_folder as cache_folder
 from .images import Images as Images
+from .overlap import Identities as Identities
+from .overlap import check_apart as check_apart
 from .preprocessing import INTERPOLATIONS as INTERPOLATIONS
 from .preprocessing import NAMED_NORMS as NAMED_NORMS
 from .preprocessing import NORMS as NORMS

@@ -10,8 +10,8 @@ import numpy as np
 
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name, thresholds_by_name
+from equipoise.methods.defaults import DEFAULT_MAX_LOSS, DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 
-DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
 SELECTIONS = ("paper", "honest", "one-se")
 NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
@@ -86,18 +86,18 @@ class Goal:
       the best performance with |gap| <= `max_gap`.
     - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance.
 
-    `str(goal)` is a formula.
+    The defaults are those of every repair: `eq.debias`, `equipoise debias`, studies and `FairClassifier`. `str(goal)` is a formula.
 
     >>> print(Goal("eod", max_gap=0.05, max_loss=0.02, keep={"tpr": 0.8}))
     |eod| <= 0.05, balanced_accuracy >= original - 0.02, tpr >= 0.8
     """
 
-    measure: str = "eod"
-    performance: str = "balanced_accuracy"
+    measure: str = DEFAULT_MEASURE
+    performance: str = DEFAULT_PERFORMANCE
     min_performance: float | None = None
     max_gap: float | None = None
     keep: Keep = field(default_factory=dict, hash=False)
-    selection: str = "paper"
+    selection: str = DEFAULT_SELECTION
     max_loss: float | None = None
     threshold: float | None = None
     original: float | None = field(default=None, compare=False)  # the original's performance, if `min_performance` was derived from it

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Cohort, check_cohort, child_seed, generator
+from equipoise.data import Cohort, check_apart, check_cohort, child_seed, generator
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device, to_device
@@ -111,6 +111,7 @@ def train(
         raise BadInput("eq.train takes a training and a validation set: parts = eq.split(cohort); eq.train(parts.train, parts.valid)")
     check_cohort("eq.train", valid)
     _check(train, valid)
+    check_apart(training=train, validation=valid)
     if train.labels:
         raise BadInput(
             f"{train.name!r} has several {train.kind} ({', '.join(train.labels)}), and train trains one output. Train such a network "

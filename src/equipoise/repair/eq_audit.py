@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Unpack, cast, overload
 
-from equipoise.data import Cohort, Scan, Scores, Table, check_cohort
+from equipoise.data import Cohort, Scan, Scores, Table, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -129,6 +129,8 @@ def audit(
         return _audit_by_label(subject, request, valid, progress, options)
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
+    if isinstance(cohort, Cohort):
+        check_apart(training=train, test=cohort)
     multi_label = isinstance(cohort, Cohort) and cohort.targets is not None
     if request.no_finding is not None and not multi_label:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
