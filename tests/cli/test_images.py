@@ -98,7 +98,8 @@ def test_skipped_images_are_counted_and_listed(run, broken):
     assert found["left_out_kinds"] == {"missing": 1, "empty": 1, "not an image": 1, "several frames": 1, "damaged": 1}
     assert [reason.split(": ")[0] for reason in found.pop("left_out")] == [place.split(",")[0] for place in broken]
     assert ".png" not in out  # names of images are in the table of the user
-    assert json.loads(Path("result.json").read_text()) == found  # may be shared, and has only the counts
+    shared = json.loads(Path("result.json").read_text())  # may be shared, and has only the counts
+    assert shared | {"checksum": ""} == found | {"checksum": ""}
     out = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
     assert says(out, "local.csv", 5, "row 13", "xrays/12.png")
 

@@ -126,6 +126,7 @@ class History:
 def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> History:
     """The history in a Parquet file from `equipoise audit --append` (empty if the file does not exist), or that of audits by period.
 
+    >>> import numpy as np
     >>> import equipoise as eq
     >>> rng = np.random.default_rng(0)
     >>> def scores(n): return eq.Scores.from_arrays(rng.integers(0, 2, n), rng.random(n), rng.choice(["F", "M"], n), reference="M")

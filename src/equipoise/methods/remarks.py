@@ -35,7 +35,7 @@ from equipoise.models import predict
 
 SHOWN = 6  # number of cells listed; the rest is only counted
 MIN_PATIENTS = 5  # in every cell, unless a repair is forced
-UNEQUAL = 10  # times as many patients: too large a group to be merged with
+UNEQUAL = 10  # times as many rows: too large a group to be merged with
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,10 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
     if _least(by_group[0]).count < FEW:
         instead = f"take a larger one, such as {_named(by_group[large[-1]])}" if large else "use more rows, for no group is larger"
         todo.append(f"every gap is measured from the reference {attribute.reference!r}: {instead}")
-    together = sum(_least(by_group[code]).count for code in pool)
+    rows = [int((attribute.codes == code).sum()) for code in range(len(by_group))]
+    together = sum(rows[code] for code in pool)
     while pool and large and (len(pool) == 1 or not _enough(by_group, pool)):
-        if _least(by_group[large[0]]).count > UNEQUAL * together:
+        if rows[large[0]] > UNEQUAL * together:
             break  # a merged group would be the large one by another name
         pool.append(large.pop(0))  # the smallest of the large groups
     if len(pool) > 1 and (_enough(by_group, pool) or not large):

@@ -144,14 +144,14 @@ def about_intervals(audit: Audit) -> str:
     """The kind of intervals, and the meaning of the marks."""
     text = _unit_words(audit)
     if len(audit.gaps):
-        text += f" {CLEAR_MARK}: clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)."
+        text += f" {CLEAR_MARK}: clear after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)."
     if audit.groups["few"].str.len().sum() + audit.gaps["few"].sum():
         text += f" {FEW_MARK}: {few_words(audit.rows, audit.patients, audit.weighted)}."
     return text + (" Rates are weighted by the sample weights." if audit.weighted else "")
 
 
 def _unit_words(audit: Audit) -> str:
-    return f"Intervals: score intervals, by {f'row: {BY_ROW}' if audit.patients is None else 'patient'}."
+    return f"Score intervals by {f'row: {BY_ROW}' if audit.patients is None else 'patient'}."
 
 
 def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -241,4 +241,4 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
     rest = f"--verbose: {', '.join([*more, 'all rates'])}."
-    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: own interval, 80% power, before adjustment. {rest}"
+    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: own interval, 80% power. {rest}"

@@ -152,12 +152,12 @@ def counted_unit(rows: int, patients: int | None) -> str:
 def few_words(rows: int, patients: int | None, weighted: bool) -> str:
     """The meaning of the mark of few patients; their effective number counts, which is smaller if some have more rows or larger weights."""
     if counted_unit(rows, patients) == "patients" or patients is None:
-        unit, unequal = ("rows" if patients is None else "patients"), ("larger weights" if weighted else "")
+        unit, unequal = ("rows" if patients is None else "patients"), ("weights" if weighted else "")
     else:
-        unit, unequal = "patients", "more rows or larger weights" if weighted else "more rows"
+        unit, unequal = "patients", "rows and weights" if weighted else "rows"
     if not unequal:
         return f"fewer than {FEW} {unit}"
-    return f"the effective number of {unit} is below {FEW}, since some have {unequal} than others"
+    return f"effective number of {unit} below {FEW} (unequal {unequal})"
 
 
 def lead(audit: Audit, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:

@@ -242,7 +242,7 @@ SENTENCES = {
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
-    "randomised": "decisions are randomised, drawn by the id of each row: rule.draw(scores, seed)",
+    "randomised": "randomised decisions, drawn from the seed and the id of each row",
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
     "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay unchanged",
     "original_kept": "the original model was kept",
