@@ -19,6 +19,7 @@ from equipoise.errors import BadInput
 from equipoise.study import Event, Plan, open_study, read_rows, run, run_study
 from equipoise.study.plan import tasks_of
 from equipoise.study.run import TasksFailed
+from support.command import ran
 from support.facts import facts, says
 
 SCRIPT = """
@@ -151,3 +152,12 @@ def test_progress_reports_the_share_of_work_done(tiny, calm) -> None:
     assert [e.done for e in events] == list(range(len(tasks_of(tiny())) + 1))
     assert events[0].running == ("loh, splits 0-1: training",)
     assert json.loads((folder.path / "study.json").read_text())["fingerprint"]
+
+
+def test_a_study_of_no_rows_is_an_error_and_not_a_traceback(tmp_path):
+    plan = tmp_path / "none.toml"
+    methods, data = 'methods = ["standard"]', 'data = [{ source = "loh", options = { n = 0 } }]'
+    plan.write_text(f'name = "none"\nmeasures = ["eod"]\nsplits = 1\n{methods}\n{data}\n')
+    done = ran("study", "run", plan, "--out", tmp_path / "out", "--runner", "serial")
+    assert done.code in (1, 2)
+    assert says(done.err + done.out, "loh")
