@@ -231,7 +231,7 @@ class _Run:
         if self.progress is None:
             return
         left = [*self.pending, *self.running.values()]
-        total_cost = sum(self.costs.values())
-        share = (total_cost - sum(self.costs[task.key] for task in left)) / total_cost if total_cost and len(left) < len(self.costs) else 0.0
+        total_cost = sum(self.costs.values()) or 1.0
+        share = (total_cost - sum(self.costs[task.key] for task in left)) / total_cost if len(left) < len(self.costs) else 0.0
         names = (*doing, *(str(task) for task in self.running.values()))
         self.progress(Event(self.total - len(left) - self.failed, self.total, share, time.perf_counter() - self.start, names, note))
