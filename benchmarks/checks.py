@@ -26,7 +26,7 @@ from equipoise.measures import gap_values, performance_functional, tabulate, tab
 from equipoise.methods import Label, run_many
 from equipoise.methods.evaluation import LabelResult
 from equipoise.models import predict, train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 

@@ -185,7 +185,7 @@ def run_all(every: list[Case], workers: int, seconds: float, out: Path) -> pd.Da
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean |gap| and performance of each arm, and how `now` differs from `before` on the same networks."""
-    from equipoise.study import corrected_t_test
+    from equipoise.studies import corrected_t_test
 
     rows = rows.sort_values(["data", "measure"], kind="stable")
     lines = []

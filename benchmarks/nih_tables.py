@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.report.study_tables import POOLED, pooled_lines
-from equipoise.study import (
+from equipoise.studies import (
     StudyFolder,
     combined_p,
     corrected_t_test,

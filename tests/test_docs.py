@@ -26,7 +26,7 @@ from equipoise.cli.app import command_line
 from equipoise.data import CATALOGUE
 from equipoise.measures import GAPS
 from equipoise.methods import METHODS
-from equipoise.study import make_plan
+from equipoise.studies import make_plan
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

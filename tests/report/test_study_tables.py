@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.report import save_csv, save_latex, study_text, study_view
-from equipoise.study import Plan, make_plan, narrow, published, read_plan, study_table
+from equipoise.studies import Plan, make_plan, narrow, published, read_plan, study_table
 from support.facts import says
 
 

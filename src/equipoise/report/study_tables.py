@@ -18,7 +18,7 @@ from rich.text import Text
 
 from equipoise.data import write_text
 from equipoise.report.text import interval, p_value_words, plural, printable
-from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
+from equipoise.studies import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown

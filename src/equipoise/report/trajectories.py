@@ -12,7 +12,7 @@ import pandas as pd
 
 from equipoise.methods import METHODS
 from equipoise.report.figures import PANELS_PER_LINE, save_figures
-from equipoise.study import Plan
+from equipoise.studies import Plan
 
 MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
 KEYS = ["data", "seed", "method", "measure"]

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from equipoise.measures import largest_gap_p_value
 from equipoise.report import pooled_view
-from equipoise.study import make_plan, open_study, read_pooled, read_rows, run_study
-from equipoise.study.summary import pooled
+from equipoise.studies import make_plan, open_study, read_pooled, read_rows, run_study
+from equipoise.studies.summary import pooled
 from support.facts import says
 
 PATIENTS, ROWS = 60, 300

@@ -14,8 +14,8 @@ from equipoise.data import Cohort, load, split
 from equipoise.data.sets.mimic_iii import GROUPS
 from equipoise.data.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
 from equipoise.measures import gap_values, tabulate
-from equipoise.study import PRESETS, FromSource, published, read_plan
-from equipoise.study.summary import Published
+from equipoise.studies import PRESETS, FromSource, published, read_plan
+from equipoise.studies.summary import Published
 
 REFERENCES = {  # the group A = 1 of the published tables
     "adult/sex": "Male",

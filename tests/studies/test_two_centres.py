@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from equipoise.errors import BadInput
 from equipoise.models import predict
-from equipoise.study import small_cnn
-from equipoise.study import two_centres as centres
+from equipoise.studies import small_cnn
+from equipoise.studies import two_centres as centres
 
 
 def test_prevalence_is_that_of_the_centre_and_the_seed_determines_the_patients():

@@ -15,7 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.methods import METHODS
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models.vision import import_torchvision
-from equipoise.study import (
+from equipoise.studies import (
     Event,
     FromSource,
     StudyFolder,
@@ -28,10 +28,10 @@ from equipoise.study import (
     with_options,
     without_weights,
 )
-from equipoise.study.networks import Network
-from equipoise.study.plan import tasks_of
-from equipoise.study.run import TasksFailed, _Run
-from equipoise.study.worker import _parts
+from equipoise.studies.networks import Network
+from equipoise.studies.plan import tasks_of
+from equipoise.studies.run import TasksFailed, _Run
+from equipoise.studies.worker import _parts
 from support.facts import facts
 
 

@@ -42,11 +42,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 from equipoise.measures import canonical_name
-from equipoise.study.networks import IMAGENET, MLP, backbones
-from equipoise.study.plan import PROTOCOLS, Arm, Limit, Plan
-from equipoise.study.sources import FILE, SOURCE, FromFile, FromSource, option_types
+from equipoise.studies.networks import IMAGENET, MLP, backbones
+from equipoise.studies.plan import PROTOCOLS, Arm, Limit, Plan
+from equipoise.studies.sources import FILE, SOURCE, FromFile, FromSource, option_types
 
-_FOLDER = files("equipoise.study") / "presets"
+_FOLDER = files("equipoise.studies") / "presets"
 PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml")))
 
 

@@ -16,15 +16,15 @@ import torch
 from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
-from equipoise.study import Event, Plan, open_study, read_rows, run, run_study
-from equipoise.study.plan import tasks_of
-from equipoise.study.run import TasksFailed
+from equipoise.studies import Event, Plan, open_study, read_rows, run, run_study
+from equipoise.studies.plan import tasks_of
+from equipoise.studies.run import TasksFailed
 from support.facts import facts, says
 
 SCRIPT = """
 import json, signal, sys
-from equipoise.study import make_plan
-from equipoise.study import run_study
+from equipoise.studies import make_plan
+from equipoise.studies import run_study
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored

@@ -13,9 +13,9 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.measures import gaps
-from equipoise.study import Event, open_study, read_rows, read_timings, read_traces, results, rows, run_study
-from equipoise.study.plan import tasks_of
-from equipoise.study.results import finished, locked_folder
+from equipoise.studies import Event, open_study, read_rows, read_timings, read_traces, results, rows, run_study
+from equipoise.studies.plan import tasks_of
+from equipoise.studies.results import finished, locked_folder
 from support.facts import facts, says
 
 FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}

@@ -29,7 +29,7 @@ from equipoise.data import (
 )
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.models import Training
-from equipoise.study.networks import check_model
+from equipoise.studies.networks import check_model
 
 STRICT = ConfigDict(extra="forbid")
 SOURCE, FILE = "from-source", "from-file"  # the two kinds of data, as they appear in the location of a pydantic error

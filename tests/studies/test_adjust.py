@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study import make_plan, read_plan, with_options, with_weights
+from equipoise.studies import make_plan, read_plan, with_options, with_weights
 from support.facts import facts
 
 

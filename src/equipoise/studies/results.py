@@ -22,10 +22,10 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise.data import atomic_path, sha256, write_text
 from equipoise.errors import BadInput, raise_all, validation_problems
-from equipoise.study import networks, rows
-from equipoise.study.plan import Plan, Task, tasks_of
-from equipoise.study.reading import make_plan
-from equipoise.study.sources import FromFile
+from equipoise.studies import networks, rows
+from equipoise.studies.plan import Plan, Task, tasks_of
+from equipoise.studies.reading import make_plan
+from equipoise.studies.sources import FromFile
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"

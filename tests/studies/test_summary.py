@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from equipoise.errors import BadInput
-from equipoise.study import compare, summarise
-from equipoise.study.summary import corrected_t_test
+from equipoise.studies import compare, summarise
+from equipoise.studies.summary import corrected_t_test
 from support.facts import facts, suggests
 
 

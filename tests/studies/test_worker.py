@@ -15,9 +15,9 @@ from equipoise.errors import BadInput
 from equipoise.measures import upper_bound
 from equipoise.methods import run_many
 from equipoise.models import Training, predict, train_stack
-from equipoise.study import Plan, make_plan, networks, rows
-from equipoise.study.plan import Task, Work, cost, tasks_of
-from equipoise.study.worker import attempt, one_thread, perform
+from equipoise.studies import Plan, make_plan, networks, rows
+from equipoise.studies.plan import Task, Work, cost, tasks_of
+from equipoise.studies.worker import attempt, one_thread, perform
 from support.facts import facts, says
 
 STUDIES = count()

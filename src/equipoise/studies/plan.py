@@ -15,8 +15,8 @@ from equipoise.data import CATALOGUE
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
-from equipoise.study.networks import MLP, Network, backbones
-from equipoise.study.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
+from equipoise.studies.networks import MLP, Network, backbones
+from equipoise.studies.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
 
 Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
 PROTOCOLS = {  # ways to split: the default fractions of training, validation and test set

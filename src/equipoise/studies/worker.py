@@ -34,9 +34,9 @@ from equipoise.measures import (
 )
 from equipoise.methods import METHODS, Candidate, make_settings, run_many
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train, train_stack
-from equipoise.study import networks, rows
-from equipoise.study.plan import Outcome, Plan, Work
-from equipoise.study.sources import FromSource
+from equipoise.studies import networks, rows
+from equipoise.studies.plan import Outcome, Plan, Work
+from equipoise.studies.sources import FromSource
 
 KEPT_BLOCKS = 2  # the number of blocks whose data a process caches
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study import PRESETS, make_plan, narrow, read_plan
-from equipoise.study.networks import Network
-from equipoise.study.results import differences, fingerprint, identity
+from equipoise.studies import PRESETS, make_plan, narrow, read_plan
+from equipoise.studies.networks import Network
+from equipoise.studies.results import differences, fingerprint, identity
 from support.facts import facts, says, suggests
 
 CSV = "age,sex,died\n" + "".join(f"{40 + k},{'FM'[k % 2]},{k % 3 % 2}\n" for k in range(30))
@@ -324,7 +324,7 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_valid(name: str) -> None:
     assert read_plan(name).name == name
-    arms = tomllib.loads((files("equipoise.study") / "presets" / f"{name}.toml").read_text("utf-8"))["methods"]
+    arms = tomllib.loads((files("equipoise.studies") / "presets" / f"{name}.toml").read_text("utf-8"))["methods"]
     assert [arm["method"] for arm in arms if "selection" not in arm] == []  # a default of the plan could change the rows of a preset
 
 

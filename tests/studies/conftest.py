@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.study import Event, Plan, StudyFolder, make_plan, read_rows, read_traces, run_study, runners
-from equipoise.study.rows import TIMINGS
+from equipoise.studies import Event, Plan, StudyFolder, make_plan, read_rows, read_traces, run_study, runners
+from equipoise.studies.rows import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
 TINY: dict[str, Any] = {

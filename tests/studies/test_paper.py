@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.data import CATALOGUE
-from equipoise.study import PRESETS, FromSource, published, published_sizes, read_plan
-from equipoise.study.summary import _tables
+from equipoise.studies import PRESETS, FromSource, published, published_sizes, read_plan
+from equipoise.studies.summary import _tables
 
 
 def test_every_published_cell_is_present() -> None:

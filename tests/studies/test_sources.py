@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study import FromFile, FromSource
-from equipoise.study.sources import SOURCES, option_types
+from equipoise.studies import FromFile, FromSource
+from equipoise.studies.sources import SOURCES, option_types
 from support.facts import facts
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study import rows
+from equipoise.studies import rows
 from support.facts import facts
 
 ROW = {

@@ -8,8 +8,8 @@ import torch
 from equipoise.errors import BadInput
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models import backbone
-from equipoise.study import make_plan
-from equipoise.study.networks import Network, check_model
+from equipoise.studies import make_plan
+from equipoise.studies.networks import Network, check_model
 from support.facts import facts
 
 

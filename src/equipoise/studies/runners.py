@@ -24,8 +24,8 @@ import torch
 
 from equipoise.data import uninterrupted
 from equipoise.errors import BadInput, MissingExtra, first_line, pick
-from equipoise.study.plan import Outcome, Work
-from equipoise.study.worker import attempt
+from equipoise.studies.plan import Outcome, Work
+from equipoise.studies.worker import attempt
 
 RUNNERS = ("serial", "processes", "ray")
 RETRIES = 3  # by Ray, before the worker of a task counts as dead

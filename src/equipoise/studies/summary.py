@@ -38,9 +38,9 @@ from equipoise.measures import (
     sums_by_unit,
     tabulate_codes,
 )
-from equipoise.study.plan import Plan
-from equipoise.study.results import SCHEMA, StudyFolder, read_rows, read_timings, read_whole
-from equipoise.study.rows import LIMIT, POOLED, SIZES
+from equipoise.studies.plan import Plan
+from equipoise.studies.results import SCHEMA, StudyFolder, read_rows, read_timings, read_whole
+from equipoise.studies.rows import LIMIT, POOLED, SIZES
 
 CELL = ["data", "measure", "method"]
 SETS = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns
@@ -243,7 +243,7 @@ def published_sizes(data: str) -> tuple[int, int, int] | None:
 
 @cache
 def _tables() -> dict[str, dict[str, dict[str, dict[str, list[float]]]]]:
-    tables: dict[str, Any] = json.loads((files("equipoise.study") / "published.json").read_text(encoding="utf-8"))
+    tables: dict[str, Any] = json.loads((files("equipoise.studies") / "published.json").read_text(encoding="utf-8"))
     return {part: tables[part] for part in ("test", "validation")}
 
 

@@ -13,9 +13,9 @@ import torch
 from equipoise.data import Images, count_by_kind
 from equipoise.errors import EquipoiseError
 from equipoise.models import computing_on, requested_device
-from equipoise.study.plan import Outcome, Plan, Task, Work, cost, tasks_of
-from equipoise.study.results import StudyFolder, finished, locked_folder
-from equipoise.study.runners import Runner, cores, started_runner
+from equipoise.studies.plan import Outcome, Plan, Task, Work, cost, tasks_of
+from equipoise.studies.results import StudyFolder, finished, locked_folder
+from equipoise.studies.runners import Runner, cores, started_runner
 
 log = logging.getLogger(__name__)
 LIVES = 3  # the run stops after this many workers have died in one task

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.study import Event, run, run_study
-from equipoise.study.run import TasksFailed
-from equipoise.study.runners import Processes, started_runner
+from equipoise.studies import Event, run, run_study
+from equipoise.studies.run import TasksFailed
+from equipoise.studies.runners import Processes, started_runner
 from support.facts import facts, says, suggests
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
