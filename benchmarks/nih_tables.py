@@ -13,7 +13,6 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from equipoise.report.study_tables import POOLED, pooled_lines
 from equipoise.studies import (
     StudyFolder,
     combined_p,
@@ -24,6 +23,7 @@ from equipoise.studies import (
     read_rows,
     read_timings,
 )
+from equipoise.studies.tables import POOLED, pooled_lines
 
 
 def mean(values: pd.Series, shared: float, signed: bool = True) -> str:

@@ -48,7 +48,7 @@ LONGEST = [
     "tests/test_rooms.py",
     "tests/cli/test_clinical.py",
     "tests/test_examples.py",
-    "tests/report/test_trajectories.py",
+    "tests/studies/test_trajectories.py",
     "tests/cli/test_debias.py",
     "tests/cli/test_labels.py",
     "tests/cli/test_debias_goals.py",

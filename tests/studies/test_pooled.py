@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.measures import largest_gap_p_value
-from equipoise.report import pooled_view
-from equipoise.studies import make_plan, open_study, read_pooled, read_rows, run_study
+from equipoise.studies import make_plan, open_study, pooled_view, read_pooled, read_rows, run_study
 from equipoise.studies.summary import pooled
 from support.facts import says
 

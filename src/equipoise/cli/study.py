@@ -137,8 +137,7 @@ def study_run(
     [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
     from equipoise.data import write_text
-    from equipoise.report import study_text, study_view
-    from equipoise.studies import narrow, read_plan, read_rows, run_study, summarise
+    from equipoise.studies import narrow, read_plan, read_rows, run_study, study_text, study_view, summarise
 
     plan = images.applied(narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure))
     try:
@@ -169,8 +168,7 @@ def study_show(
 
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
-    from equipoise.report import save_csv, save_latex, study_view
-    from equipoise.studies import open_study, read_rows, read_traces, study_document
+    from equipoise.studies import open_study, read_rows, read_traces, save_csv, save_latex, study_document, study_view
 
     study = open_study(folder)
     rows = read_rows(study)
@@ -179,7 +177,7 @@ def study_show(
     if latex:
         save_latex(study.plan, rows, latex, on)
     if figures:
-        from equipoise.report import save_trajectories
+        from equipoise.studies import save_trajectories
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
@@ -193,8 +191,7 @@ def study_show(
 def _print_pooled(study: StudyFolder) -> None:
     """Prints the pooled results of a study by folds."""
     if study.plan.protocol == "folds":
-        from equipoise.report import pooled_view
-        from equipoise.studies import read_pooled
+        from equipoise.studies import pooled_view, read_pooled
 
         out.print(pooled_view(study.plan, read_pooled(study)))
 

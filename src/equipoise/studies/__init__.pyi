@@ -27,6 +27,12 @@ from .summary import read_pooled as read_pooled
 from .summary import study_document as study_document
 from .summary import study_table as study_table
 from .summary import summarise as summarise
+from .tables import pooled_view as pooled_view
+from .tables import save_csv as save_csv
+from .tables import save_latex as save_latex
+from .tables import study_text as study_text
+from .tables import study_view as study_view
+from .trajectories import save_trajectories as save_trajectories
 from .two_centres import CENTRE_1 as CENTRE_1
 from .two_centres import CENTRE_2 as CENTRE_2
 from .two_centres import MIN_XRAYS as MIN_XRAYS

@@ -17,8 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report.text import interval, p_value_words, plural, printable
-from equipoise.studies import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
+from equipoise.report import interval, p_value_words, plural, printable
+from equipoise.studies.plan import Plan
+from equipoise.studies.rows import SIZES
+from equipoise.studies.sources import FromFile, FromSource
+from equipoise.studies.summary import ORIGINAL, compare, published, published_sizes, study_table
 
 DIGITS = 3
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown

@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from equipoise.methods.step_control import UNIT
-from equipoise.report import save_trajectories
-from equipoise.report.trajectories import axis_title, median_line, trajectories_figure
-from equipoise.studies import make_plan
+from equipoise.studies import make_plan, save_trajectories
+from equipoise.studies.trajectories import axis_title, median_line, trajectories_figure
 
 FIXED = [{"method": name, "settings": {"schedule": "paper"}} for name in ("bias-gda", "adversarial-finetune")]
 PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", *FIXED]})

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from equipoise.methods import METHODS
-from equipoise.report.figures import PANELS_PER_LINE, save_figures
-from equipoise.studies import Plan
+from equipoise.report import PANELS_PER_LINE, save_figures
+from equipoise.studies.plan import Plan
 
 MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
 KEYS = ["data", "seed", "method", "measure"]

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.report import save_csv, save_latex, study_text, study_view
-from equipoise.studies import Plan, make_plan, narrow, published, read_plan, study_table
+from equipoise.studies import Plan, make_plan, narrow, published, read_plan, save_csv, save_latex, study_table, study_text, study_view
 from support.facts import says
 
 
