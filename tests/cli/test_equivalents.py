@@ -23,9 +23,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": repair.Bundle.load,  # .decide(rows)
     "report": report.write_again,  # eq.read_audit("audit.json").report("audit.html")
-    "data list": data.CATALOGUE.values,
-    "data check": data.check_files,
-    "data fetch": data.fetch,
+    "data list": studies.CATALOGUE.values,
+    "data check": studies.check_files,
+    "data fetch": studies.fetch,
     "data cache": data.image_caches,  # and data.clear_caches
     "study list": studies.read_plan,
     "study run": studies.run_study,

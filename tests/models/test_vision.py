@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.data.sets.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
 from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict, shape_advice
 from equipoise.models.vision import import_torchvision
+from equipoise.studies.sets.phantom import phantom_parts
 from support.facts import facts, says, suggests
 from support.published import debias
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from equipoise.data import Cohort, load, split
-from equipoise.data.sets.mimic_iii import GROUPS
-from equipoise.data.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
+from equipoise.data import Cohort, split
 from equipoise.measures import gap_values, tabulate
-from equipoise.studies import PRESETS, FromSource, published, read_plan
+from equipoise.studies import PRESETS, FromSource, load, published, read_plan
+from equipoise.studies.sets.mimic_iii import GROUPS
+from equipoise.studies.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
 from equipoise.studies.summary import Published
 
 REFERENCES = {  # the group A = 1 of the published tables

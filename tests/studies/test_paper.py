@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data import CATALOGUE
-from equipoise.studies import PRESETS, FromSource, published, published_sizes, read_plan
+from equipoise.studies import CATALOGUE, PRESETS, FromSource, published, published_sizes, read_plan
 from equipoise.studies.summary import _tables
 
 

@@ -18,12 +18,6 @@ from .bins import Bins as Bins
 from .bins import bins_from_dict as bins_from_dict
 from .bins import read_bins as read_bins
 from .bins import read_numeric_column as read_numeric_column
-from .catalogue import CATALOGUE as CATALOGUE
-from .catalogue import check_files as check_files
-from .catalogue import data_folder as data_folder
-from .catalogue import fetch as fetch
-from .catalogue import file_states as file_states
-from .catalogue import load as load
 from .cohort import Cohort as Cohort
 from .cohort import cohort_from_table as cohort_from_table
 from .columns import Roles as Roles
@@ -32,6 +26,7 @@ from .columns import read_columns as read_columns
 from .columns import read_identifiers as read_identifiers
 from .columns import read_score_column as read_score_column
 from .dicom import add_dicom_columns as add_dicom_columns
+from .dicom import age_in_years as age_in_years
 from .earlier_periods import ReturningPatients as ReturningPatients
 from .earlier_periods import first_periods as first_periods
 from .earlier_periods import patients_in as patients_in
@@ -44,6 +39,7 @@ from .files import add_path_to_errors as add_path_to_errors
 from .files import atomic_path as atomic_path
 from .files import check_writable as check_writable
 from .files import no_such_file as no_such_file
+from .files import read_bytes as read_bytes
 from .files import sha256 as sha256
 from .files import sha256_of as sha256_of
 from .files import take_lock as take_lock
@@ -55,9 +51,11 @@ from .image_cache import ImageCache as ImageCache
 from .image_cache import clear_caches as clear_caches
 from .image_cache import image_caches as image_caches
 from .image_files import IMAGE_COLUMNS as IMAGE_COLUMNS
+from .image_files import VIEWS as VIEWS
 from .image_files import find_files as find_files
 from .image_files import is_view as is_view
 from .image_rows import cache_folder as cache_folder
+from .images import Decoding as Decoding
 from .images import Images as Images
 from .overlap import Identities as Identities
 from .overlap import check_apart as check_apart
@@ -87,11 +85,6 @@ from .scores import Rows as Rows
 from .scores import Scores as Scores
 from .scores import hold_out_scores as hold_out_scores
 from .scores import score_and_logit as score_and_logit
-from .sets import File as File
-from .sets import Recipe as Recipe
-from .sets.phantom import MEAN as MEAN
-from .sets.phantom import STD as STD
-from .sets.phantom import phantom as phantom
 from .splits import FOLDS as FOLDS
 from .splits import Parts as Parts
 from .splits import assign_folds as assign_folds

@@ -1,3 +1,7 @@
+from .catalogue import CATALOGUE as CATALOGUE
+from .catalogue import check_files as check_files
+from .catalogue import fetch as fetch
+from .catalogue import load as load
 from .plan import Plan as Plan
 from .reading import PRESETS as PRESETS
 from .reading import make_plan as make_plan
@@ -14,6 +18,11 @@ from .results import read_traces as read_traces
 from .rows import SIZES as SIZES
 from .run import Event as Event
 from .run import run_study as run_study
+from .sets import File as File
+from .sets import Recipe as Recipe
+from .sets.phantom import MEAN as MEAN
+from .sets.phantom import STD as STD
+from .sets.phantom import phantom as phantom
 from .sources import FromFile as FromFile
 from .sources import FromSource as FromSource
 from .summary import ORIGINAL as ORIGINAL

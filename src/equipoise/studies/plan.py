@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, fie
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
-from equipoise.data import CATALOGUE
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
+from equipoise.studies.catalogue import CATALOGUE
 from equipoise.studies.networks import MLP, Network, backbones
 from equipoise.studies.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
 

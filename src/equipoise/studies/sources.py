@@ -14,21 +14,17 @@ from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
 from equipoise.data import (
-    CATALOGUE,
     CONFLICTS,
     Cohort,
     bin_problems,
-    check_files,
     cohort_from_table,
-    data_folder,
-    file_states,
-    load,
     read_table,
     sha256,
     user_cache,
 )
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.models import Training
+from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, file_states, load
 from equipoise.studies.networks import check_model
 
 STRICT = ConfigDict(extra="forbid")

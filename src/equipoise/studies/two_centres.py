@@ -16,10 +16,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data import MEAN, STD, Attribute, Cohort, child_seed, generator, phantom, write_text
+from equipoise.data import Attribute, Cohort, child_seed, generator, write_text
 from equipoise.errors import raise_all
 from equipoise.models import Progress, Training, predict, train
 from equipoise.studies import small_cnn
+from equipoise.studies.sets.phantom import MEAN, STD, phantom
 
 LABEL, GROUP, REFERENCE, PATIENT = "widened_mediastinum", "sex", "M", "patient_id"
 MIN_XRAYS = 40  # so that every group has both labels in every set

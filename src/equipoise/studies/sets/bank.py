@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.sets import UCI, File, Recipe, original, tabular
+from equipoise.data import Attribute, Cohort
+from equipoise.studies.sets import UCI, File, Recipe, original, tabular
 
 FILE = "bank-additional-full.csv"
 CATEGORIES = ["job", "marital", "education", "default", "housing", "loan", "contact", "month", "day_of_week", "poutcome"]

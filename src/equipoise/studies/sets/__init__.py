@@ -11,11 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import locate, read_bytes
-from equipoise.data.images import Decoding
-from equipoise.data.table import Table
+from equipoise.data import Attribute, Cohort, Decoding, Table, read_bytes
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 
@@ -59,6 +55,11 @@ class Recipe:
             passed_on = parameter.kind is parameter.VAR_KEYWORD
             options |= get_type_hints(Decoding) if passed_on else {parameter.name: hints[parameter.name]}
         return options
+
+
+def locate(folder: Path, name: str) -> Path | None:
+    """The file of that name in the folder, plain or with the suffix .gz; None if neither exists."""
+    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
 def original(root: Path, name: str) -> BytesIO:

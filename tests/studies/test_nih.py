@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.sets.nih import nih
 from equipoise.errors import BadInput, UnknownName
+from equipoise.studies.sets.nih import nih
 from support.facts import facts, suggests
 
 # image, finding, patient, age, sex, view

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
-from equipoise.data.sets import saps
-from equipoise.data.sets.mimic_iii import PUBLISHED_ROWS, mimic_iii
-from equipoise.data.sets.saps import CHART, EXTREMES, LAB, MEASURED, OUTPUT, VENTILATOR, first_day
 from equipoise.errors import BadInput, UnknownName
+from equipoise.studies.sets import saps
+from equipoise.studies.sets.mimic_iii import PUBLISHED_ROWS, mimic_iii
+from equipoise.studies.sets.saps import CHART, EXTREMES, LAB, MEASURED, OUTPUT, VENTILATOR, first_day
 from support.facts import facts
 
 CHART_ROWS = """row_id,hadm_id,itemid,charttime,value,valuenum,error

@@ -24,12 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, BoolArray, IntArray
-from equipoise.data.cohort import Cohort
-from equipoise.data.sets import File, Recipe
-from equipoise.data.sets.saps import CHART, COLUMNS, LEVELS, TIME, first_day, read_header, seconds, stay_means
-from equipoise.data.table import Table
+from equipoise.data import Attribute, BoolArray, Cohort, IntArray, Table
 from equipoise.errors import BadInput, first_line, pick, raise_all
+from equipoise.studies.sets import File, Recipe
+from equipoise.studies.sets.saps import CHART, COLUMNS, LEVELS, TIME, first_day, read_header, seconds, stay_means
 
 TABLES = {  # table: the columns that are needed, in lower case
     "ADMISSIONS": ("subject_id", "hadm_id", "admittime", "admission_type", "insurance", "marital_status", "hospital_expire_flag"),

@@ -6,11 +6,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from equipoise.data import MEAN, STD, Scores, phantom
-from equipoise.data.sets.anatomy import POSES, TRAITS
-from equipoise.data.sets.phantom import CHUNK, expose, latents, phantom_parts
+from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import sweep
+from equipoise.studies import MEAN, STD, phantom
+from equipoise.studies.sets.anatomy import POSES, TRAITS
+from equipoise.studies.sets.phantom import CHUNK, expose, latents, phantom_parts
 
 KNOBS = {"seed": 0, "hardness": 0.5, "prevalence": 0.5, "share": 0.5, "separation": 2.5}
 

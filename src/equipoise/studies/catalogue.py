@@ -12,10 +12,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import atomic_path, locate, read_bytes, sha256, user_cache
-from equipoise.data.sets import File, Recipe, adult, bank, compas, mimic_cxr, mimic_iii, nih, phantom, synthetic
+from equipoise.data import Cohort, atomic_path, read_bytes, sha256, user_cache
 from equipoise.errors import BadInput, Misuse, pick
+from equipoise.studies.sets import File, Recipe, adult, bank, compas, locate, mimic_cxr, mimic_iii, nih, phantom, synthetic
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, total bytes if the server states them

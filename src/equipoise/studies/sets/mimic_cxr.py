@@ -15,13 +15,9 @@ from typing import Unpack
 
 import pandas as pd
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import locate
-from equipoise.data.image_files import VIEWS, is_view
-from equipoise.data.images import Decoding
-from equipoise.data.sets import File, Recipe
-from equipoise.data.table_files import read_table
+from equipoise.data import VIEWS, Cohort, Decoding, is_view, read_table
 from equipoise.errors import BadInput, pick, raise_all
+from equipoise.studies.sets import File, Recipe, locate
 
 log = logging.getLogger(__name__)
 NORMAL = "No Finding"

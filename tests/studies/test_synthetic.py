@@ -12,7 +12,8 @@ from scipy import stats
 from scipy.special import expit
 
 from equipoise.data import Cohort, IntArray, Table
-from equipoise.data.sets.synthetic import (
+from equipoise.errors import BadInput
+from equipoise.studies.sets.synthetic import (
     COVARIANCES,
     MEANS,
     loh,
@@ -24,7 +25,6 @@ from equipoise.data.sets.synthetic import (
     zafar_network,
     zafar_plane,
 )
-from equipoise.errors import BadInput
 
 N = 20_000
 SE = 1 / math.sqrt(N)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.sets.mimic_cxr import FINDINGS, mimic_cxr
 from equipoise.errors import BadInput, UnknownName
+from equipoise.studies.sets.mimic_cxr import FINDINGS, mimic_cxr
 from support.facts import facts, says, suggests
 
 # dicom_id, subject_id, study_id, view; the value of the pixels is ten times the place in this list

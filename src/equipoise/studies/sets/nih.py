@@ -13,14 +13,9 @@ from typing import Unpack
 import numpy as np
 import pandas as pd
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.dicom import age_in_years
-from equipoise.data.files import locate
-from equipoise.data.image_files import VIEWS, is_view
-from equipoise.data.images import Decoding
-from equipoise.data.sets import File, Recipe
-from equipoise.data.table_files import read_table
+from equipoise.data import VIEWS, Cohort, Decoding, age_in_years, is_view, read_table
 from equipoise.errors import BadInput, pick, raise_all
+from equipoise.studies.sets import File, Recipe, locate
 
 TABLES = ("metadata.csv", "Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 COLUMNS = {  # name in the official files: name here

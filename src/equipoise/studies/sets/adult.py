@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.sets import UCI, File, Recipe, original, tabular
+from equipoise.data import Attribute, Cohort
+from equipoise.studies.sets import UCI, File, Recipe, original, tabular
 
 FILES = ("adult.data", "adult.test")
 NUMBERS = ["age", "education-num", "capital-gain", "capital-loss", "hours-per-week"]

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data import CATALOGUE, Cohort, File, Recipe, check_files, fetch, load, sha256
+from equipoise.data import Cohort, sha256
 from equipoise.data.files import read_bytes
-from equipoise.data.sets.compas import anonymous
 from equipoise.errors import BadInput, UnknownName
+from equipoise.studies import CATALOGUE, File, Recipe, check_files, fetch, load
+from equipoise.studies.sets import locate
+from equipoise.studies.sets.compas import anonymous
 from support.facts import facts, says, suggests
 
 REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below removes it
@@ -70,6 +72,12 @@ def serving(**replaced: bytes | Exception) -> Server:
 
 def files_under(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_a_file_is_found_with_or_without_gz(tmp_path: Path) -> None:
+    for name in ("a", "b.gz"):
+        (tmp_path / name).write_bytes(b"text")
+    assert [locate(tmp_path, name) for name in "abc"] == [tmp_path / "a", tmp_path / "b.gz", None]
 
 
 def test_every_entry_of_the_catalogue_is_complete() -> None:

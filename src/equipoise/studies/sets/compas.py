@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.sets import File, Recipe, original, tabular
+from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput
+from equipoise.studies.sets import File, Recipe, original, tabular
 
 FILE = "compas-scores-two-years.csv"
 COUNTS = ["age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"]

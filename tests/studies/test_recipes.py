@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
-from equipoise.data.sets.adult import adult
-from equipoise.data.sets.bank import bank
-from equipoise.data.sets.compas import anonymous, compas
 from equipoise.errors import BadInput
+from equipoise.studies.sets.adult import adult
+from equipoise.studies.sets.bank import bank
+from equipoise.studies.sets.compas import anonymous, compas
 
 RECIPES: dict[str, Callable[..., Cohort]] = {"adult": adult, "bank": bank, "compas": compas}
 PROTECTED = {"adult": "sex", "bank": "age", "compas": "race"}

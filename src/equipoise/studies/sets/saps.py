@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import FloatArray, IntArray
+from equipoise.data import FloatArray, IntArray
 from equipoise.errors import BadInput, first_line
 
 CHART, LAB, OUTPUT = "CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS"

@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, FloatArray, IntArray
-from equipoise.data.cohort import Cohort
-from equipoise.data.sets import Recipe, is_integer, size_problems
-from equipoise.data.table import Table
+from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Table
 from equipoise.errors import did_you_mean, raise_all
+from equipoise.studies.sets import Recipe, is_integer, size_problems
 
 CORRELATED = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
 MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row per label

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.data.attribute import Attribute, FloatArray, IntArray
-from equipoise.data.cohort import Cohort
-from equipoise.data.sets import Recipe, is_integer, size_problems
-from equipoise.data.splits import Parts, child_seed, generator
+from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Parts, child_seed, generator
 from equipoise.errors import raise_all
+from equipoise.studies.sets import Recipe, is_integer, size_problems
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,7 +112,7 @@ def phantom_parts(
 
 def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: float, separation: float) -> Latents:
     """The ground truth of n images. Each quantity has its own random stream, so the first rows do not depend on n."""
-    from equipoise.data.sets.anatomy import MARKINGS, POSES, TRAITS, WOMEN
+    from equipoise.studies.sets.anatomy import MARKINGS, POSES, TRAITS, WOMEN
 
     sizes = 1 + np.searchsorted(np.cumsum(IMAGES)[:-1], generator(seed, "phantom images").random(n), side="right")
     patient = np.repeat(np.arange(n), sizes)[:n]
@@ -138,7 +136,7 @@ def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
     """The standardised images of some rows (b, size, size)."""
     import torch
 
-    from equipoise.data.sets.anatomy import paint
+    from equipoise.studies.sets.anatomy import paint
 
     def tensor(values: FloatArray) -> Tensor:
         return torch.from_numpy(values[rows].astype(np.float32))

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
-from equipoise.data.sets import saps
-from equipoise.data.sets.mimic_iii import GROUPS, TABLES, mimic_iii
-from equipoise.data.sets.saps import COLUMNS, MEASURED, Measurement, stay_means
 from equipoise.errors import BadInput, UnknownName
+from equipoise.studies.sets import saps
+from equipoise.studies.sets.mimic_iii import GROUPS, TABLES, mimic_iii
+from equipoise.studies.sets.saps import COLUMNS, MEASURED, Measurement, stay_means
 from support.facts import facts, suggests
 
 # Patients: 1 has two admissions; 2 is over 89 (date of birth shifted); 3 is 15 years old less a day; 4 is 78 since a week; 5 is 77.
