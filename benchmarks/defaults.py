@@ -103,8 +103,8 @@ def arms(case: Case, measure: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def prepared(case: Case) -> tuple[Any, Any]:
     """The sets of a split and the network trained on them."""
     import equipoise as eq
-    from equipoise.data import balanced_parts
     from equipoise.models import backbone
+    from equipoise.studies import balanced_parts
 
     if case.part != "nih":
         parts = eq.split(eq.load(case.data, case.root or None), seed=case.seed)

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data import balanced_parts
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS
 from equipoise.methods.adversarial_training import fresh
@@ -19,6 +18,7 @@ from equipoise.studies import (
     Event,
     FromSource,
     StudyFolder,
+    balanced_parts,
     make_plan,
     narrow,
     read_plan,

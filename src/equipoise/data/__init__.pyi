@@ -85,15 +85,13 @@ from .scores import Rows as Rows
 from .scores import Scores as Scores
 from .scores import hold_out_scores as hold_out_scores
 from .scores import score_and_logit as score_and_logit
-from .splits import FOLDS as FOLDS
 from .splits import Parts as Parts
 from .splits import assign_folds as assign_folds
-from .splits import balanced_parts as balanced_parts
 from .splits import check_cohort as check_cohort
 from .splits import child_seed as child_seed
-from .splits import fold_parts as fold_parts
 from .splits import generator as generator
 from .splits import hold_out as hold_out
+from .splits import make_parts as make_parts
 from .splits import same_groups as same_groups
 from .splits import split as split
 from .stored import Stored as Stored

@@ -3,6 +3,8 @@ from .catalogue import check_files as check_files
 from .catalogue import fetch as fetch
 from .catalogue import load as load
 from .plan import Plan as Plan
+from .protocols import balanced_parts as balanced_parts
+from .protocols import fold_parts as fold_parts
 from .reading import PRESETS as PRESETS
 from .reading import make_plan as make_plan
 from .reading import narrow as narrow
@@ -15,7 +17,6 @@ from .results import open_study as open_study
 from .results import read_rows as read_rows
 from .results import read_timings as read_timings
 from .results import read_traces as read_traces
-from .rows import SIZES as SIZES
 from .run import Event as Event
 from .run import run_study as run_study
 from .sets import File as File
@@ -25,7 +26,6 @@ from .sets.phantom import STD as STD
 from .sets.phantom import phantom as phantom
 from .sources import FromFile as FromFile
 from .sources import FromSource as FromSource
-from .summary import ORIGINAL as ORIGINAL
 from .summary import combined_p as combined_p
 from .summary import compare as compare
 from .summary import corrected_t_test as corrected_t_test

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import FOLDS
 from equipoise.errors import pick
 from equipoise.measures import (
     Cells,
@@ -39,6 +38,7 @@ from equipoise.measures import (
     tabulate_codes,
 )
 from equipoise.studies.plan import Plan
+from equipoise.studies.protocols import FOLDS
 from equipoise.studies.results import SCHEMA, StudyFolder, read_rows, read_timings, read_whole
 from equipoise.studies.rows import LIMIT, POOLED, SIZES
 

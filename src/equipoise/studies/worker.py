@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise.data import Cohort, Parts, Scores, balanced_parts, check_apart, fold_parts, split
+from equipoise.data import Cohort, Parts, Scores, check_apart, split
 from equipoise.errors import EquipoiseError
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -36,6 +36,7 @@ from equipoise.methods import METHODS, Candidate, make_settings, run_many
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train, train_stack
 from equipoise.studies import networks, rows
 from equipoise.studies.plan import Outcome, Plan, Work
+from equipoise.studies.protocols import balanced_parts, fold_parts
 from equipoise.studies.sources import FromSource
 
 KEPT_BLOCKS = 2  # the number of blocks whose data a process caches

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data import Cohort, balanced_parts, fold_parts, split
+from equipoise.data import Cohort, split
 from equipoise.errors import BadInput
+from equipoise.studies import balanced_parts, fold_parts
 from support.facts import facts, says
 
 
