@@ -30,7 +30,7 @@ settings.load_profile("equipoise")
 LONGEST = [
     "tests/studies/test_runners.py",
     "tests/test_docs.py",
-    "tests/models/test_efficientnet_lite.py",
+    "tests/studies/test_efficientnet_lite.py",
     "tests/browser/test_report.py",
     "tests/methods/test_labels.py",
     "tests/report/test_repair_page.py",

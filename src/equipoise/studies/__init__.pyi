@@ -2,6 +2,7 @@ from .catalogue import CATALOGUE as CATALOGUE
 from .catalogue import check_files as check_files
 from .catalogue import fetch as fetch
 from .catalogue import load as load
+from .efficientnet_lite import EFFICIENTNET_LITE as EFFICIENTNET_LITE
 from .plan import Plan as Plan
 from .protocols import balanced_parts as balanced_parts
 from .protocols import fold_parts as fold_parts

@@ -15,18 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data import child_seed, sha256
-from equipoise.errors import BadInput
-from equipoise.models import build, initial_mlp
+from equipoise.errors import BadInput, pick
+from equipoise.models import Backbone, build, initial_mlp
 
 MLP = "mlp"
 IMAGENET = "imagenet"  # in place of a file: the published weights of the backbone
 
 
-def backbones() -> tuple[str, ...]:
-    """The names of the vision networks, imported late because tables do not need them."""
+def backbones() -> dict[str, Backbone]:
+    """The vision networks by name, imported late because tables do not need them."""
     from equipoise.models import BACKBONES
+    from equipoise.studies.efficientnet_lite import EFFICIENTNET_LITE
 
-    return tuple(BACKBONES)
+    return BACKBONES | EFFICIENTNET_LITE
+
+
+def _backbone(name: str) -> Backbone:
+    return backbones()[pick("backbone", name, backbones())]
 
 
 def check_model(model: str) -> str:
@@ -58,11 +63,9 @@ class Network:
             torch.manual_seed(child_seed(seed, "weights"))
             if self.model not in backbones():
                 return build(self.model)
-            from equipoise.models import backbone
-
             start = self.pretrained if pretrained else ""
             weights = None if start == IMAGENET else start or None
-            model = backbone(self.model, channels=shape[1], weights=weights, pretrained=start == IMAGENET)
+            model = _backbone(self.model).network(channels=shape[1], weights=weights, pretrained=start == IMAGENET)
         if self.pretrained:
             model.__dict__["untrained"] = partial(self.build, tuple(shape))  # for methods that train from scratch
         return model
@@ -70,9 +73,7 @@ class Network:
     def fetch(self) -> None:
         """Downloads published weights into the cache shared by all processes; raises an error if that fails."""
         if self.pretrained == IMAGENET:
-            from equipoise.models import backbone
-
-            backbone(self.model, pretrained=True)
+            _backbone(self.model).network(pretrained=True)
 
     def content(self) -> str:
         """A text that identifies the network: names without folders, and checksums of its files."""
@@ -80,9 +81,7 @@ class Network:
         code = Path(place)
         model = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
         if self.pretrained == IMAGENET:
-            from equipoise.models import published_checksum
-
-            return f"{model} from {IMAGENET} {published_checksum(self.model)}"
+            return f"{model} from {IMAGENET} {_backbone(self.model).checksum(self.model)}"
         weights = Path(self.pretrained)
         return f"{model} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else model
 

@@ -302,7 +302,7 @@ def _unused_weights(tidy: Mapping[str, Any]) -> Iterator[str]:
     common = tidy.get("pretrained")  # one value is checked as the name ""
     for name in common if isinstance(common, Mapping) else [""] if common else []:
         if name and name not in backbones():
-            yield f"pretrained: {name!r} is not a backbone.{_hint(name, backbones())}"
+            yield f"pretrained: {name!r} is not a backbone.{_hint(name, list(backbones()))}"
         elif models and not any(model == name if name else model in backbones() for model in models):
             yield f"pretrained: none of the data has the model {name or ' or '.join(backbones())}. Name one with `model`, or leave it out."
 

