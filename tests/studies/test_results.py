@@ -198,6 +198,27 @@ def test_the_definition_has_a_schema_version(study: results.StudyFolder) -> None
                 call()
 
 
+@pytest.mark.parametrize(
+    ("changed", "matters"),
+    [
+        ("studies/sets/compas.py", True),
+        ("studies/protocols.py", True),
+        ("studies/efficientnet_lite.py", True),
+        ("methods/pruning.py", True),
+        ("studies/tables.py", False),
+    ],
+)
+def test_the_checksum_of_the_code_covers_data_sets_and_networks_but_no_tables(changed, matters, tmp_path, monkeypatch) -> None:
+    package = tmp_path / "equipoise"
+    shutil.copytree(Path(results.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    before = results.code_digest()
+    monkeypatch.setattr(results, "__file__", str(package / "studies" / "results.py"))
+    assert results.code_digest() == before
+    with (package / changed).open("a") as file:
+        file.write("# changed")
+    assert (results.code_digest() != before) == matters
+
+
 def test_changed_code_is_reported(study: results.StudyFolder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "code_digest", lambda: "other")
     run_study(study.plan, study.path, runner="serial")

@@ -30,6 +30,10 @@ from equipoise.studies.sources import FromFile
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
 SCHEMA, SCHEMA_VERSION = "equipoise.study", 2  # of study.json
+CODE = (  # that results depend on
+    *(f"{room}/**/*.py" for room in ("data", "models", "measures", "methods")),
+    *(f"studies/{name}.py" for name in ("sets/*", "catalogue", "protocols", "efficientnet_lite")),
+)
 COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # fields of a plan that do not affect results
 
 
@@ -211,7 +215,7 @@ def present_version() -> str:
 def code_digest() -> str:
     """A checksum of the code that results depend on, since the version does not identify it during development."""
     package = Path(__file__).parents[1]
-    files = sorted(path for room in ("data", "models", "measures", "methods") for path in (package / room).rglob("*.py"))
+    files = sorted(path for pattern in CODE for path in package.glob(pattern))
     return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
