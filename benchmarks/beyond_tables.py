@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from equipoise.study import combined_p, corrected_t_test, open_study, ratio_to_training_rows, read_rows
+from equipoise.studies import combined_p, corrected_t_test, open_study, ratio_to_training_rows, read_rows
 
 ORIGINAL = "standard"
 

@@ -21,12 +21,12 @@ import torch
 from scipy.stats import multivariate_normal
 
 import equipoise as eq
-from equipoise.data.sets.synthetic import zafar_chance, zafar_plane
 from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
 from equipoise.methods import Label, run_many
 from equipoise.methods.evaluation import LabelResult
 from equipoise.models import predict, train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
+from equipoise.studies.sets.synthetic import zafar_chance, zafar_plane
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 

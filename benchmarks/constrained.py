@@ -22,7 +22,7 @@ import equipoise as eq
 from equipoise.measures import gap_values, performance_values, tabulate
 from equipoise.methods import run_many
 from equipoise.models import MLP, predict, train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 SIMULATED_FLOORS = {"bias-gda": read_plan("paper-sensitivity").arm("bias-gda").min_performance}

@@ -103,8 +103,8 @@ def arms(case: Case, measure: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def prepared(case: Case) -> tuple[Any, Any]:
     """The sets of a split and the network trained on them."""
     import equipoise as eq
-    from equipoise.data import balanced_parts
     from equipoise.models import backbone
+    from equipoise.studies import balanced_parts
 
     if case.part != "nih":
         parts = eq.split(eq.load(case.data, case.root or None), seed=case.seed)
@@ -185,7 +185,7 @@ def run_all(every: list[Case], workers: int, seconds: float, out: Path) -> pd.Da
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean |gap| and performance of each arm, and how `now` differs from `before` on the same networks."""
-    from equipoise.study import corrected_t_test
+    from equipoise.studies import corrected_t_test
 
     rows = rows.sort_values(["data", "measure"], kind="stable")
     lines = []

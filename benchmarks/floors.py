@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from equipoise.methods import Goal, select
-from equipoise.study import open_study, read_traces
+from equipoise.studies import open_study, read_traces
 
 LEAST = (0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84)
 

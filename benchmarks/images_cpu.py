@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import torch
 
-from equipoise.data import phantom
 from equipoise.methods import Goal, Label, run_many
 from equipoise.methods.pruning import most_influential
 from equipoise.models import backbone, replicas
+from equipoise.studies import phantom
 
 BATCH = 32
 FINE_TUNING = {"schedule": "paper", "batch": BATCH, "stop_below": 0.0}  # two epochs less one of them

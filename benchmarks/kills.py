@@ -38,8 +38,8 @@ from torch import nn
 from equipoise import cli
 from equipoise.errors import BadInput
 from equipoise.repair import folder as swapping
-from equipoise.study import open_study, read_rows, read_traces
-from equipoise.study.rows import TIMINGS
+from equipoise.studies import open_study, read_rows, read_traces
+from equipoise.studies.rows import TIMINGS
 
 EQUIPOISE = [sys.executable, "-m", "equipoise"]
 CODE = "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))\n"

@@ -49,7 +49,7 @@ def read_arrow(path: Path) -> int:
 
 def load(path: Path) -> int:
     """The number of event rows that `mimic_iii` read from the folder of a table."""
-    from equipoise.data.sets.mimic_iii import mimic_iii
+    from equipoise.studies.sets.mimic_iii import mimic_iii
 
     seen = [0]
     mimic_iii(path.parent, progress=seen.append)
@@ -58,7 +58,7 @@ def load(path: Path) -> int:
 
 def nothing(_: Path) -> int:
     """What the imports alone take."""
-    import equipoise.data.sets.mimic_iii  # noqa: F401
+    import equipoise.studies.sets.mimic_iii  # noqa: F401
 
     return 0
 

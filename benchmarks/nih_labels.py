@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.data.sets.nih import FINDINGS, labels_in
 from equipoise.models import backbone
+from equipoise.studies.sets.nih import FINDINGS, labels_in
 
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
 TRAIN = "-train"

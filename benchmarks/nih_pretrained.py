@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.study import Event, narrow, open_study, read_plan, read_rows, run_study, with_options
+from equipoise.studies import Event, narrow, open_study, read_plan, read_rows, run_study, with_options
 
 
 class TimeIsUp(Exception):

@@ -13,8 +13,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from equipoise.report.study_tables import POOLED, pooled_lines
-from equipoise.study import (
+from equipoise.studies import (
     StudyFolder,
     combined_p,
     corrected_t_test,
@@ -24,6 +23,7 @@ from equipoise.study import (
     read_rows,
     read_timings,
 )
+from equipoise.studies.tables import POOLED, pooled_lines
 
 
 def mean(values: pd.Series, shared: float, signed: bool = True) -> str:

@@ -18,7 +18,7 @@ from libraries import measured
 import equipoise as eq
 from equipoise.methods import run_many
 from equipoise.models import CRITERIA, predict, train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
 
 PRUNING_FLOORS = read_plan("paper-tabular").arm("pruning").min_performance
 

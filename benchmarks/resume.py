@@ -16,9 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
-from equipoise.study import StudyFolder, make_plan, open_study, read_rows, read_traces, run_study
-from equipoise.study.plan import tasks_of
-from equipoise.study.rows import TIMINGS
+from equipoise.studies import StudyFolder, make_plan, open_study, read_rows, read_traces, run_study
+from equipoise.studies.plan import tasks_of
+from equipoise.studies.rows import TIMINGS
 
 PLAN = {
     "name": "resume",

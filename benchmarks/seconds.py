@@ -10,7 +10,7 @@ import torch
 import equipoise as eq
 from equipoise.methods import METHODS, run_many
 from equipoise.models import train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 PRUNING_FLOORS = read_plan("paper-tabular").arm("pruning").min_performance

@@ -19,7 +19,7 @@ from libraries import measured
 import equipoise as eq
 from equipoise.methods import SELECTIONS, run_many
 from equipoise.models import predict, train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 PRUNING_FLOORS = read_plan("paper-tabular").arm("pruning").min_performance

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.models import train_stack
-from equipoise.study import FromSource, published, read_plan
+from equipoise.studies import FromSource, published, read_plan
 
 MEASURES = {"loh-2.0": ("spd",), "loh-2.5": ("spd",), "zafar-0.9": ("eod",), "zafar-0.7": ("spd", "eod")}
 FLOORS = (0.50, 0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80)

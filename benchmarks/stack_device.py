@@ -21,7 +21,7 @@ import torch
 from equipoise.data import Cohort, Parts, split
 from equipoise.methods import Goal, run_many
 from equipoise.models import MLP, Training, computing_on, outputs, sigmoid, train_stack
-from equipoise.study import read_plan
+from equipoise.studies import read_plan
 
 UNITS = 352  # of the paper's network
 STEPS = 5  # of training, after which scores are compared

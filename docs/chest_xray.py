@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.study import corrected_t_test, ratio_to_training_rows
+from equipoise.studies import corrected_t_test, ratio_to_training_rows
 
 ROWS = Path(__file__).parents[1] / "results" / "nih-pretrained" / "rows.csv"
 PAGE = ROWS.parent / "README.md"
@@ -62,7 +62,7 @@ def whole(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean(values: "pd.Series[float]", shared: float, signed: bool = True) -> str:
-    """A mean over splits with its interval; `shared` is what `equipoise.study.ratio_to_training_rows` returns."""
+    """A mean over splits with its interval; `shared` is what `equipoise.studies.ratio_to_training_rows` returns."""
     found, sign = corrected_t_test(values.to_numpy(dtype=np.float64), shared), "+" if signed else ""
     return f"{found['difference']:{sign}.3f} [{found['low']:{sign}.3f}, {found['high']:{sign}.3f}]"
 

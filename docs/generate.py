@@ -38,10 +38,11 @@ MADE = (
     "Scores",
 )  # by functions: how they are built is no concern of users
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
-    "data": ("XRAY_RANGE", "UNIT_RANGE", "ReadOptions", "Recipe", "File"),
+    "data": ("XRAY_RANGE", "UNIT_RANGE", "ReadOptions"),
     "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
     "repair": ("Source", "audit_file", "FileAudit", "RepairRequest", "prepare_file"),
+    "studies": ("Recipe", "File"),
 }
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import follow
 
-from equipoise.data import MEAN, STD, phantom
+from equipoise.studies import MEAN, STD, phantom
 
 DOCS = Path(__file__).parent
 SIZE = {"width": 1440, "height": 900}

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.study import Plan, corrected_t_test, make_plan, open_study, published, read_rows, read_timings, summarise
+from equipoise.studies import Plan, corrected_t_test, make_plan, open_study, published, read_rows, read_timings, summarise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

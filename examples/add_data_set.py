@@ -3,8 +3,8 @@
     python examples/add_data_set.py --out example-output
 
 From then on it is a data set like any other: `eq.load("ward")` verifies its file by checksum before reading it. In the package, this would
-be one file in `src/equipoise/data/sets/` and its name in `SETS` of `src/equipoise/data/catalogue.py`; studies and `equipoise data list`
-then know it too.
+be one file in `src/equipoise/studies/sets/` and its name in `SETS` of `src/equipoise/studies/catalogue.py`; studies and
+`equipoise data list` then know it too.
 """
 
 import argparse
@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 import equipoise as eq
-from equipoise.data import CATALOGUE, File, Recipe, sha256
+from equipoise.data import sha256
+from equipoise.studies import CATALOGUE, File, Recipe
 
 NAME, FILE = "ward", "ward.csv"
 

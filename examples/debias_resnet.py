@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import equipoise as eq
-from equipoise.data.sets.phantom import phantom_parts
 from equipoise.models import IMAGES, backbone
+from equipoise.studies.sets.phantom import phantom_parts
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def main() -> None:
         *(f"equipoise.cli.{name}" for name in ("audit", "debias", "apply", "demo", "data", "study")),
         "equipoise.repair.bundle",
         "equipoise.repair.save",
-        "equipoise.study.results",
+        "equipoise.studies.results",
         "pydicom.pixels",
     ):
         importlib.import_module(module)

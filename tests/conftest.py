@@ -28,14 +28,14 @@ settings.load_profile("equipoise")
 
 # Files that take longest, longest first. A worker takes whole files, so that what a file shares is made once; a long one must not be last.
 LONGEST = [
-    "tests/study/test_runners.py",
+    "tests/studies/test_runners.py",
     "tests/test_docs.py",
-    "tests/models/test_efficientnet_lite.py",
+    "tests/studies/test_efficientnet_lite.py",
     "tests/browser/test_report.py",
     "tests/methods/test_labels.py",
     "tests/report/test_repair_page.py",
     "tests/repair/test_predictors.py",
-    "tests/study/test_chest_xray.py",
+    "tests/studies/test_chest_xray.py",
     "tests/methods/test_measures.py",
     "tests/test_fuzz.py",
     "tests/methods/test_bad_input.py",
@@ -43,12 +43,12 @@ LONGEST = [
     "tests/methods/test_cross_fitted.py",
     "tests/report/test_figures.py",
     "tests/repair/test_save.py",
-    "tests/study/test_run.py",
+    "tests/studies/test_run.py",
     "tests/methods/test_contract.py",
     "tests/test_rooms.py",
     "tests/cli/test_clinical.py",
     "tests/test_examples.py",
-    "tests/report/test_trajectories.py",
+    "tests/studies/test_trajectories.py",
     "tests/cli/test_debias.py",
     "tests/cli/test_labels.py",
     "tests/cli/test_debias_goals.py",
@@ -99,7 +99,7 @@ def _one_registry() -> Iterator[None]:
 def forks() -> ForkServerContext:
     """Starts processes from one that has imported torch already, which takes 10 ms each instead of the 4 s of an import."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["equipoise.study.worker"])
+    context.set_forkserver_preload(["equipoise.studies.worker"])
     return context
 
 

@@ -23,10 +23,9 @@ from sphinx.cmd.build import build_main
 
 import equipoise
 from equipoise.cli.app import command_line
-from equipoise.data import CATALOGUE
 from equipoise.measures import GAPS
 from equipoise.methods import METHODS
-from equipoise.study import make_plan
+from equipoise.studies import CATALOGUE, make_plan
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -22,12 +22,13 @@ from sklearn.metrics import recall_score
 
 import equipoise as eq
 from equipoise.cli import run
-from equipoise.data import CATALOGUE, sha256
-from equipoise.data.sets.phantom import phantom_parts
+from equipoise.data import sha256
 from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
 from equipoise.report import PANELS
+from equipoise.studies import CATALOGUE
+from equipoise.studies.sets.phantom import phantom_parts
 from support.facts import facts, says
 from support.published import debias
 

@@ -8,7 +8,7 @@ import pytest
 import reproduction
 from reproduction import Cell, Stale, Study, cells_of, collect, differences, explanations_of, filled, table
 
-from equipoise.study import make_plan, run_study
+from equipoise.studies import make_plan, run_study
 from support.facts import facts
 
 ADULT = {"source": "adult", "title": "Adult: sex", "published": "adult/sex"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import equipoise
+from support.scores_file import AUDIT, scores_frame, write_csv
 
 ROOT = Path(equipoise.__file__).parent
 LONGEST = 400  # lines of a file; split a longer one by what its parts mean
@@ -84,6 +85,17 @@ def test_auditing_a_table_of_scores_imports_no_torch(tmp_path: Path):
     assert packages & {"torch", "torchvision", "sklearn", "scipy", "PIL", "altair", "jinja2"} == set()
 
 
+NO_STUDIES = "\nassert [name for name in sys.modules if name.startswith('equipoise.studies')] == []"
+
+
+def test_neither_the_package_nor_an_audit_nor_a_repair_of_scores_imports_studies(tmp_path: Path):
+    roles = [str(write_csv(tmp_path / "scores.csv", scores_frame(400))), *AUDIT, "--reference", "M"]
+    imported_by(f"import sys, equipoise{NO_STUDIES}")
+    imported_by(COMMAND + NO_STUDIES, "audit", *roles, "--report", str(tmp_path / "audit.html"))
+    imported_by(COMMAND + NO_STUDIES, "debias", *roles, "--out", str(tmp_path / "repaired"))
+    assert (tmp_path / "repaired" / "report.html").is_file()  # all of it was imported
+
+
 @pytest.mark.parametrize("command", [["--version"], ["--help"], ["audit", "--help"]], ids=" ".join)
 def test_version_and_help_import_none_of_the_large_packages(command: list[str]):
     packages = imported_by(COMMAND, *command)
@@ -145,9 +157,9 @@ def test_an_audit_starts_to_read_soon_after_pandas_can_be_imported(one_row: list
 
 
 NOT_YET = re.compile(
-    r"equipoise\.(measures\.(?!gaps)|(models|methods|study|report)\.).*"  # rooms that read no table; the table of measures is light
+    r"equipoise\.(measures\.(?!gaps)|(models|methods|report)\.|studies).*"  # rooms that read no table; the table of measures is light
     r"|equipoise\.repair\.(?!file_source|file_audit|progress).*"  # these call what reads the table
-    r"|equipoise\.data\.(decode|dicom|torch_datasets|catalogue|sets)(\..*)?"
+    r"|equipoise\.data\.(decode|dicom|torch_datasets)"
     r"|rich\.(table|progress|panel|markdown|syntax|live)"
     r"|(torch|torchvision|sklearn|scipy|PIL|altair|jinja2|joblib|safetensors|pydicom|lxml|ray|onnx|onnxruntime|matplotlib)(\..*)?"
 )

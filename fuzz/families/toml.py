@@ -116,6 +116,6 @@ def _judged(content: bytes, study: bool, place: Path) -> str:
 def _study_keys() -> set[str]:
     from dataclasses import fields
 
-    from equipoise.study import Plan
+    from equipoise.studies import Plan
 
     return {field.name for field in fields(Plan)}

@@ -1,7 +1,6 @@
 from .data import Cohort as Cohort
 from .data import Parts as Parts
 from .data import Scores as Scores
-from .data import load as load
 from .data import scan as scan
 from .data import split as split
 from .errors import BadInput as BadInput
@@ -20,6 +19,7 @@ from .repair import Comparison as Comparison
 from .repair import audit as audit
 from .repair import check_scores as check_scores
 from .repair import compare as compare
+from .studies import load as load
 
 __version__: str
 PRESENTED_BY: str

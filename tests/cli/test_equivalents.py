@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import equipoise as eq
-from equipoise import data, repair, report, study
+from equipoise import data, repair, report, studies
 from equipoise.cli.app import command_line
 from equipoise.data import ReadOptions
 from equipoise.repair import RepairRequest, Source, audit_file, prepare_file
@@ -23,13 +23,13 @@ CALLS: dict[str, Callable[..., Any]] = {
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": repair.Bundle.load,  # .decide(rows)
     "report": report.write_again,  # eq.read_audit("audit.json").report("audit.html")
-    "data list": data.CATALOGUE.values,
-    "data check": data.check_files,
-    "data fetch": data.fetch,
+    "data list": studies.CATALOGUE.values,
+    "data check": studies.check_files,
+    "data fetch": studies.fetch,
     "data cache": data.image_caches,  # and data.clear_caches
-    "study list": study.read_plan,
-    "study run": study.run_study,
-    "study show": study.open_study,
+    "study list": studies.read_plan,
+    "study run": studies.run_study,
+    "study show": studies.open_study,
 }
 SCRIPTS = {"demo"}  # runs other commands on simulated data
 

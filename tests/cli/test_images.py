@@ -172,7 +172,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
     above = (logits[sick][:, None] > logits[~sick]).double() + 0.5 * (logits[sick][:, None] == logits[~sick])
     assert json.loads(out)["auroc"]["value"] == pytest.approx(above.mean().item(), abs=2e-3)
     for more, said in (
-        (["--model", "resnet18"], "squeezenet, efficientnet-lite0, efficientnet-lite1); got 'resnet18'"),
+        (["--model", "resnet18"], "densenet-121, squeezenet); got 'resnet18'"),
         ([], "untrained backbone for images; add --weights"),
         (["--weights", "w.safetensors"], "weights of the network are not in the file"),
         (["--weights", "resnet.safetensors", "--channels", 3], "It takes images of shape (1, 32, 32): read them with channels=1"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.study import PRESETS
+from equipoise.studies import PRESETS
 from support.command import Ran
 from support.facts import says
 from support.xray_trees import network, write_nih

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from equipoise.data import atomic_path, check_writable, read_table, user_cache, write_text
-from equipoise.data.files import locate, read_bytes
+from equipoise.data.files import read_bytes
 from equipoise.errors import BadInput
 from support.facts import facts, suggests
 
@@ -102,13 +102,10 @@ def test_a_missing_file_is_reported_with_the_folder_and_the_closest_name(tmp_pat
         read_table(tmp_path)
 
 
-def test_bytes_are_unzipped_by_content_and_files_found_with_or_without_gz(tmp_path: Path):
+def test_bytes_are_unzipped_by_content(tmp_path: Path):
     (tmp_path / "a").write_bytes(gzip.compress(b"text"))
     (tmp_path / "b.gz").write_bytes(b"text")
     assert read_bytes(tmp_path / "a") == read_bytes(tmp_path / "b.gz") == b"text"
-    assert locate(tmp_path, "a") == tmp_path / "a"
-    assert locate(tmp_path, "b") == tmp_path / "b.gz"
-    assert locate(tmp_path, "c") is None
 
 
 def test_an_exception_while_writing_leaves_the_old_file_and_nothing_else(tmp_path: Path):

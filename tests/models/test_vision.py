@@ -1,7 +1,9 @@
 """Vision backbones and adapters."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.data.sets.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
 from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict, shape_advice
 from equipoise.models.vision import import_torchvision
+from equipoise.studies.sets.phantom import phantom_parts
 from support.facts import facts, says, suggests
 from support.published import debias
 
@@ -51,6 +53,34 @@ def test_weights_of_a_colour_network_with_other_classes_are_loaded(tmp_path):
         backbone("squeezenet", weights=tmp_path / "resnet.safetensors")
     with pytest.raises(UnknownName, match=suggests("resnet-18")):
         backbone("resnet18")
+
+
+def test_published_weights_of_torchvision_come_from_its_cache_or_the_error_has_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = import_torchvision().models
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+
+    def unreachable(*_args: object, **_kwargs: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", unreachable)
+    with pytest.raises(BadInput, match=facts("resnet18-f37072fd.pth", "--pretrained", "resnet-18=FILE")) as error:
+        backbone("resnet-18", pretrained=True)
+    assert "equipoise[pretrained]" in str(error.value)
+    torch.manual_seed(0)
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True, exist_ok=True)
+    kept = models.resnet18(weights=None).state_dict()
+    torch.save(kept, tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
+    network = backbone("resnet-18", channels=3, pretrained=True)
+    assert torch.equal(network.state_dict()["layer3.0.conv1.weight"], kept["layer3.0.conv1.weight"])
+    dense = models.densenet121(weights=None).state_dict()
+    old = {re.sub(r"(norm|conv)([12]\.)", r"\1.\2", key): value for key, value in dense.items() if "num_batches" not in key}
+    assert "features.denseblock2.denselayer3.conv.2.weight" in old  # as in the published file
+    torch.save(old, tmp_path / "hub" / "checkpoints" / "densenet121-a639ec97.pth")
+    found = backbone("densenet-121", channels=3, pretrained=True).state_dict()
+    assert all(torch.equal(found[key], value) for key, value in dense.items() if not key.startswith("classifier"))
 
 
 def test_one_output_by_name_or_number_and_gray_images_for_a_colour_network():

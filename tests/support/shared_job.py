@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.data import Cohort, phantom, split
+from equipoise.data import Cohort, split
 from equipoise.methods import Label
 from equipoise.methods.pruning import most_influential
 from equipoise.models import Training, ranks, train
 from equipoise.models.single import SingleReplica
+from equipoise.studies import phantom
 from support.goals import paper_goal
 from support.published import debias
 

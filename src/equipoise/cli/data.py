@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from equipoise import data
+from equipoise import data, studies
 from equipoise.cli.commands import App
 from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
 from equipoise.errors import BadInput, pick, raise_all
@@ -29,7 +29,7 @@ def data_list(as_json: JsonOption = False) -> None:
 
     [bold]Example:[/bold] equipoise data list
     """
-    recipes = data.CATALOGUE.values()
+    recipes = studies.CATALOGUE.values()
     if as_json:
         keys = ("name", "description", "attribute", "rows", "features", "paper", "citation", "licence")
         print(to_json([{key: getattr(recipe, key) for key in keys} | {"options": list(recipe.options)} for recipe in recipes]))
@@ -53,23 +53,25 @@ def data_check(
 
     [bold]Example:[/bold] equipoise data check adult --root data
     """
-    names = name or [r.name for r in data.CATALOGUE.values() if r.files and not r.by_hand]
-    users = [n for n in names if any(file.option == "mimic_iv" for file in data.CATALOGUE[pick("data set", n, data.CATALOGUE)].files)]
+    names = name or [r.name for r in studies.CATALOGUE.values() if r.files and not r.by_hand]
+    users = [n for n in names if any(file.option == "mimic_iv" for file in studies.CATALOGUE[pick("data set", n, studies.CATALOGUE)].files)]
     if mimic_iv is not None and not users:
         raise BadInput("--mimic-iv names the folder of the tables that mimic-cxr takes from MIMIC-IV. Check mimic-cxr, or omit it.")
     folders = {} if mimic_iv is None else {"mimic_iv": mimic_iv}
-    states = [(n, state) for n in names for state in data.check_files(n, root, **(folders if n in users else {}))]
+    states = [(n, state) for n in names for state in studies.check_files(n, root, **(folders if n in users else {}))]
     if as_json:
         print(to_json([{"data": n, "file": s.file, "path": str(s.path) if s.path else None, "status": s.status} for n, s in states]))
     else:
         for n, s in states:
             say(f"{n}: {s.file}: {s.status}" + (f" ({s.path})" if s.path else ""))
         for n in names:
-            if not data.CATALOGUE[n].files:
+            if not studies.CATALOGUE[n].files:
                 say(f"{n}: simulated, needs no files")
     wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
-    problems = [f"files of {n} are missing or have the wrong checksum. {by_hand}" for n in wrong if (by_hand := data.CATALOGUE[n].by_hand)]
-    if fetched := [n for n in wrong if not data.CATALOGUE[n].by_hand]:
+    problems = [
+        f"files of {n} are missing or have the wrong checksum. {by_hand}" for n in wrong if (by_hand := studies.CATALOGUE[n].by_hand)
+    ]
+    if fetched := [n for n in wrong if not studies.CATALOGUE[n].by_hand]:
         command = shlex.join(["equipoise", "data", "fetch", *fetched, *(["--root", str(root)] if root else [])])
         problems.append(f"files of {', '.join(fetched)} are missing or have the wrong checksum. To download them: {command}")
     raise_all(problems)
@@ -85,10 +87,10 @@ def data_fetch(
     [bold]Example:[/bold] equipoise data fetch adult bank
     """
     for n in name:
-        pick("data set", n, data.CATALOGUE)
+        pick("data set", n, studies.CATALOGUE)
     for n in name:
         with bar(f"fetching {n}") as step:
-            folder = data.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
+            folder = studies.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
         say(f"{n}: {folder}")
 
 

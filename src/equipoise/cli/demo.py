@@ -12,7 +12,7 @@ import typer
 from equipoise.cli.console import bar, say
 
 if TYPE_CHECKING:
-    from equipoise.study import Hospital
+    from equipoise.studies import Hospital
 
 BUDGET = "2"  # minutes instead of the default 10, so that the demo is short on any machine
 
@@ -34,7 +34,7 @@ def demo(
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
     from equipoise.repair import check_folder
-    from equipoise.study import CENTRE_1, CENTRE_2, MIN_XRAYS, check_demo, train_at_centre_1, write_hospital
+    from equipoise.studies import CENTRE_1, CENTRE_2, MIN_XRAYS, check_demo, train_at_centre_1, write_hospital
 
     start = time.perf_counter()
     check_demo(rows, epochs, seed)

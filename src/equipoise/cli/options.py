@@ -32,7 +32,7 @@ class NetworkOptions:
         network_option(
             help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; an ONNX file, a "
             "local folder of Hugging Face's transformers, or an estimator (.skops; .pkl and .joblib with --trust-pickle); or a backbone: "
-            "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1."
+            "resnet-18, vgg-16, densenet-121, squeezenet."
         ),
     ] = None
     weights: Annotated[Path | None, network_option(help="Weights of the network (.safetensors, or a torch file with a state dict).")] = None

@@ -20,7 +20,7 @@ from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
-    from equipoise.study import Event, Plan, StudyFolder
+    from equipoise.studies import Event, Plan, StudyFolder
 
 study_app = App(
     no_args_is_help=True,
@@ -36,7 +36,7 @@ def study_list(as_json: JsonOption = False) -> None:
 
     [bold]Example:[/bold] equipoise study list
     """
-    from equipoise.study import PRESETS, read_plan
+    from equipoise.studies import PRESETS, read_plan
 
     plans = [read_plan(name) for name in PRESETS]
     if as_json:
@@ -81,7 +81,7 @@ class ImageOptions:
 
     def applied(self, plan: Plan) -> Plan:
         """The study with these options."""
-        from equipoise.study import with_options, with_weights, without_weights
+        from equipoise.studies import with_options, with_weights, without_weights
 
         plan = with_options(
             plan,
@@ -137,8 +137,7 @@ def study_run(
     [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
     from equipoise.data import write_text
-    from equipoise.report import study_text, study_view
-    from equipoise.study import narrow, read_plan, read_rows, run_study, summarise
+    from equipoise.studies import narrow, read_plan, read_rows, run_study, study_text, study_view, summarise
 
     plan = images.applied(narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure))
     try:
@@ -169,8 +168,7 @@ def study_show(
 
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
-    from equipoise.report import save_csv, save_latex, study_view
-    from equipoise.study import open_study, read_rows, read_traces, study_document
+    from equipoise.studies import open_study, read_rows, read_traces, save_csv, save_latex, study_document, study_view
 
     study = open_study(folder)
     rows = read_rows(study)
@@ -179,7 +177,7 @@ def study_show(
     if latex:
         save_latex(study.plan, rows, latex, on)
     if figures:
-        from equipoise.report import save_trajectories
+        from equipoise.studies import save_trajectories
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
@@ -193,8 +191,7 @@ def study_show(
 def _print_pooled(study: StudyFolder) -> None:
     """Prints the pooled results of a study by folds."""
     if study.plan.protocol == "folds":
-        from equipoise.report import pooled_view
-        from equipoise.study import read_pooled
+        from equipoise.studies import pooled_view, read_pooled
 
         out.print(pooled_view(study.plan, read_pooled(study)))
 

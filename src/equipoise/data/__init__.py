@@ -1,4 +1,4 @@
-"""Tables, images and scores of patients: reading, validation, groups, splits, and the data sets of the catalogue.
+"""Tables, images and scores of patients: reading, validation, groups, splits.
 
 The map of what this room exports is `__init__.pyi`, one line per name; a name's module is imported when the name is first used.
 """

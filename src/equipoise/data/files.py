@@ -1,4 +1,4 @@
-"""Files on disk: find a plain or gzipped file, read it within a size limit, hash it, write it atomically."""
+"""Files on disk: read a plain or gzipped file within a size limit, hash it, write it atomically."""
 
 import glob
 import gzip
@@ -72,11 +72,6 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
     if len(content) > max_bytes:
         raise too_large(path, None, max_bytes)
     return content
-
-
-def locate(folder: Path, name: str) -> Path | None:
-    """The file of that name in the folder, plain or with the suffix .gz; None if neither exists."""
-    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
 def sha256(content: bytes) -> str:

@@ -114,11 +114,11 @@ from .units import proxy as proxy
 from .user_code import Code as Code
 from .user_code import code_of as code_of
 from .vision import BACKBONES as BACKBONES
+from .vision import Backbone as Backbone
 from .vision import Calibrated as Calibrated
 from .vision import Repeated as Repeated
 from .vision import backbone as backbone
 from .vision import import_torchvision as import_torchvision
-from .vision import published_checksum as published_checksum
 from .vision import shape_advice as shape_advice
 from .weights import Checkpoint as Checkpoint
 from .weights import load_weights as load_weights

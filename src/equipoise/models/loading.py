@@ -137,7 +137,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
     if code is None and is_folder(factory):
         return load_hugging_face(factory, weights=state is None)
     if code is None:
-        kernels = next((value for key, value in (state or {}).items() if bare(key) == f"{BACKBONES[factory][1]}.weight"), None)
+        kernels = next((value for key, value in (state or {}).items() if bare(key) == f"{BACKBONES[factory].first}.weight"), None)
         return backbone(factory, channels=1 if kernels is None or kernels.ndim < 2 else kernels.shape[1])
     if factory.endswith(PROGRAM):
         return exported_in(code.content, str(code.path))

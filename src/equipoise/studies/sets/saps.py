@@ -1,0 +1,352 @@
+"""The measured SAPS-II features of MIMIC-III: their items and plausible ranges, and their aggregates, streamed from large tables.
+
+The items are those of Purushotham et al. (J. Biomed. Inform. 2018), checked against D_ITEMS and D_LABITEMS, with three changes: item
+225309 (ART BP Systolic) is added; 40086 is left out, since D_ITEMS calls it a drain and not urine; so are 227488 and 227489 (irrigation),
+since volume in and volume out are paired too loosely for their difference to be urine. PaO2 is every pO2 of the laboratory, arterial or
+not, and the verbal GCS of an intubated patient is 1, as charted. A value outside the plausible range, or one that the hospital marked as
+an error, is dropped.
+
+`stay_means` gives the mean of each feature over the whole stay. `first_day` gives the inputs of the published MIMIC-III tables: extremes of
+the first ICU day. Its windows are those of the public MIMIC code: from admission to the ICU to 24 hours later, laboratory values from six
+hours before. For a GCS component that is not charted with the others, the last value within six hours is taken, else the normal one; an
+intubated patient's GCS is 15. PaO2 / FiO2 counts while the patient is ventilated, with the last FiO2 of the four hours before: a patient is
+ventilated between two charted ventilator settings that are at most eight hours apart. Urine is the sum.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.data import FloatArray, IntArray
+from equipoise.errors import BadInput, first_line
+
+CHART, LAB, OUTPUT = "CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS"
+COLUMNS = {  # table: admission, item, value, and the error flag if the table has one
+    CHART: ("hadm_id", "itemid", "valuenum", "error"),
+    LAB: ("hadm_id", "itemid", "valuenum"),
+    OUTPUT: ("hadm_id", "itemid", "value", "iserror"),
+}
+TIME = "charttime"  # in every table
+BLOCK = 1 << 20  # bytes; larger blocks take more memory and are no faster
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items of one table. A charted value up to `upto` is converted to scale * value + shift; a larger one needs no conversion."""
+
+    table: str
+    ids: tuple[int, ...]
+    scale: float = 1.0
+    shift: float = 0.0
+    upto: float = inf
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One feature: its unit, the range of plausible values (both ends included), and where it is charted.
+
+    >>> MEASURED["heart_rate"].unit, [items.ids for items in MEASURED["heart_rate"].sources]
+    ('1/min', [(211, 220045)])
+    """
+
+    unit: str
+    low: float
+    high: float
+    sources: tuple[Items, ...]
+
+
+_URINE_CAREVUE = (40055, 40056, 40057, 40069, 40085, 40094, 40096, 40405, 40428, 40473, 40651, 40715, 43175)
+_URINE_METAVISION = (226557, 226558, 226559, 226560, 226561, 226563, 226564, 226565, 226567, 226584)
+_FAHRENHEIT = {"scale": 5 / 9, "shift": -160 / 9}
+_PERCENT = {"scale": 100.0, "upto": 1.0}  # the same item holds 0.4 in one row and 40 in the next
+
+MEASURED = {
+    "gcs_verbal": Measurement("points", 1, 5, (Items(CHART, (723, 223900)),)),
+    "gcs_motor": Measurement("points", 1, 6, (Items(CHART, (454, 223901)),)),
+    "gcs_eyes": Measurement("points", 1, 4, (Items(CHART, (184, 220739)),)),
+    "systolic_pressure": Measurement("mmHg", 1, 400, (Items(CHART, (51, 442, 455, 6701, 220050, 220179, 225309)),)),
+    "heart_rate": Measurement("1/min", 1, 300, (Items(CHART, (211, 220045)),)),
+    "temperature": Measurement("°C", 20, 45, (Items(CHART, (676, 223762)), Items(CHART, (678, 223761), **_FAHRENHEIT))),
+    "pao2": Measurement("mmHg", 10, 800, (Items(LAB, (50821,)),)),
+    "fio2": Measurement("%", 21, 100, (Items(CHART, (190, 3420, 3422, 223835), **_PERCENT), Items(LAB, (50816,), **_PERCENT))),
+    "urine": Measurement("mL a reading", 0, 5000, (Items(OUTPUT, _URINE_CAREVUE + _URINE_METAVISION),)),
+    "urea_nitrogen": Measurement("mg/dL", 1, 300, (Items(LAB, (51006,)),)),
+    "white_cells": Measurement("1000/µL", 0.1, 1000, (Items(LAB, (51300, 51301)),)),
+    "bicarbonate": Measurement("mmol/L", 1, 100, (Items(LAB, (50882,)),)),
+    "sodium": Measurement("mmol/L", 80, 200, (Items(LAB, (50824, 50983)),)),
+    "potassium": Measurement("mmol/L", 0.5, 30, (Items(LAB, (50822, 50971)),)),
+    "bilirubin": Measurement("mg/dL", 0.1, 150, (Items(LAB, (50885,)),)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """The conversion of each item of one table: `slot[itemid]` is its position in the other arrays (see `slots`)."""
+
+    slot: npt.NDArray[np.int16]
+    feature: IntArray
+    scale: FloatArray
+    shift: FloatArray
+    upto: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @classmethod
+    def of_table(cls, table: str) -> "Rules":
+        rows = [
+            (item, feature, items.scale, items.shift, items.upto, measurement.low, measurement.high)
+            for feature, measurement in enumerate(MEASURED.values())
+            for items in measurement.sources
+            if items.table == table
+            for item in items.ids
+        ]
+        item, feature, *numbers = (np.array(column) for column in zip(*rows, strict=True))
+        # One more than the largest item, so that an unknown one is clipped to a slot of -1.
+        slot = np.full(item.max() + 2, -1, dtype=np.int16)
+        slot[item] = np.arange(len(item))
+        return cls(slot, feature, *(column.astype(np.float64) for column in numbers))
+
+    def slots(self, item: npt.NDArray[np.int32]) -> npt.NDArray[np.int16]:
+        """The slot of each item, -1 for one that is not needed."""
+        return np.take(self.slot, item, mode="clip")
+
+    def convert(self, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
+        """The values in the units of their features, and which of them are plausible."""
+        value = np.where(charted <= self.upto[slot], self.scale[slot] * charted + self.shift[slot], charted)
+        return value, (value >= self.low[slot]) & (value <= self.high[slot])
+
+
+class Block(NamedTuple):
+    """Some rows of a table. Times are seconds since 1970, NaN if missing; texts come with CHARTEVENTS."""
+
+    rows: int
+    item: npt.NDArray[np.int32]
+    admission: FloatArray
+    value: FloatArray  # NaN for a row marked as an error
+    time: FloatArray | None = None
+    text: npt.NDArray[np.object_] | None = None
+
+
+def stay_means(
+    files: Mapping[str, Path],
+    admissions: IntArray,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> pd.DataFrame:
+    """The mean of each measured feature in each admission, NaN if it was never charted; rows in the order of `admissions`.
+
+    The state is a sum and a count for each admission and feature, so memory does not grow with the tables. Rows are added one by one
+    in the order of the files: the result is the same to the bit for every block size. `progress` gets the number of rows read so far.
+    """
+    find = _finder(admissions)
+    shape = (len(admissions), len(MEASURED))
+    total, count, read = np.zeros(shape), np.zeros(shape), 0
+    for table, path in files.items():
+        rules = Rules.of_table(table)
+        for rows, item, admission, charted, *_ in read_blocks(table, path):
+            slot = rules.slots(item)
+            needed = np.flatnonzero(slot >= 0)
+            slot, stay = slot[needed], find(admission[needed])
+            value, kept = rules.convert(slot, charted[needed])
+            kept &= stay >= 0
+            cell = stay[kept] * shape[1] + rules.feature[slot[kept]]
+            np.add.at(total.reshape(-1), cell, value[kept])
+            np.add.at(count.reshape(-1), cell, 1.0)
+            read += rows
+            if progress is not None:
+                progress(read)
+    mean = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
+    return pd.DataFrame(mean, columns=list(MEASURED))
+
+
+def _finder(admissions: IntArray) -> Callable[[FloatArray], IntArray]:
+    """A function that returns the position of each admission, -1 for one that is not among them."""
+    order = np.argsort(admissions)
+    known = admissions[order].astype(np.float64)
+
+    def find(admission: FloatArray) -> IntArray:
+        place = np.minimum(np.searchsorted(known, admission), len(known) - 1)
+        return np.where(known[place] == admission, order[place], -1)
+
+    return find
+
+
+def read_blocks(table: str, path: Path, *, dated: bool = False) -> Iterator[Block]:
+    """The rows of a table, block by block, with times and texts if `dated`."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    header = {name.lower(): name for name in read_header(path)}
+    # Admissions and marks as floats: both have gaps, and a table that went through pandas holds "142345.0".
+    types = dict(zip(COLUMNS[table], (pa.float64(), pa.int32(), pa.float64(), pa.float64()), strict=False))
+    if dated:
+        types |= {TIME: pa.timestamp("s")} | ({"value": pa.string()} if table == CHART else {})
+    names = [header[column] for column in types]
+    try:
+        reader = csv.open_csv(
+            str(path),
+            read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(include_columns=names, column_types=dict(zip(names, types.values(), strict=True))),
+        )
+        for batch in reader:
+            columns = dict(zip(types, batch.columns, strict=True))
+            admission, item, value, *mark = (columns[name] for name in COLUMNS[table])
+            charted = value.to_numpy(zero_copy_only=False)
+            if mark and mark[0].null_count < batch.num_rows:
+                charted = np.where(mark[0].to_numpy(zero_copy_only=False) == 1, np.nan, charted)
+            yield Block(
+                batch.num_rows,
+                item.fill_null(-1).to_numpy(zero_copy_only=False),
+                admission.to_numpy(zero_copy_only=False),
+                charted,
+                seconds(columns[TIME].to_numpy(zero_copy_only=False)) if dated else None,
+                columns["value"].to_numpy(zero_copy_only=False) if dated and table == CHART else None,
+            )
+    except (OSError, ValueError) as error:
+        reason = first_line(error)
+        raise BadInput(f"{path} cannot be read as the MIMIC-III table {table}: {reason}. Download or unpack it again.") from error
+
+
+def seconds(times: npt.NDArray[np.datetime64]) -> FloatArray:
+    """Seconds since 1970; NaN for a missing time."""
+    whole = times.astype("datetime64[s]")
+    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64).astype(np.float64))
+
+
+def read_header(path: Path) -> list[str]:
+    """The column names of a CSV file, gzipped or not, without surrounding spaces."""
+    try:
+        return [str(name).strip() for name in pd.read_csv(path, nrows=0).columns]
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"{path} cannot be read: {first_line(error)}. Download or unpack it again.") from error
+
+
+EXTREMES = (  # features with minimum and maximum
+    "heart_rate", "systolic_pressure", "temperature", "urea_nitrogen", "white_cells", "potassium", "sodium", "bicarbonate", "bilirubin",
+)  # fmt: skip
+GCS = {"gcs_verbal": 5, "gcs_motor": 6, "gcs_eyes": 4}  # component: its normal value
+LEVELS = tuple(range(3, 16))  # of the minimum GCS
+# Volumes, pressures and settings that are charted only for a ventilator, as in the public MIMIC code.
+VENTILATOR = (
+    445, 448, 449, 450, 1340, 1486, 1600, 224687, 639, 654, 681, 682, 683, 684, 224684, 224685, 224686, 218, 436, 535, 444, 459, 224697,
+    224695, 224696, 224746, 224747, 221, 1, 1211, 1655, 2000, 226873, 224738, 224419, 224750, 227187, 543, 5865, 5866, 224707, 224709,
+    224705, 224706, 60, 437, 505, 506, 686, 220339, 224700, 3459, 501, 502, 503, 224702, 223, 667, 668, 669, 670, 671, 672, 224701,
+)  # fmt: skip
+HOUR = 3_600.0
+DAY = 24 * HOUR
+BEFORE = {CHART: 0.0, LAB: 6 * HOUR}  # how long before admission to the ICU a value counts
+MAX_AGE_GCS, MAX_AGE_FIO2 = 6 * HOUR, 4 * HOUR  # of a GCS component, of an FiO2
+VENTILATOR_GAP = 8 * HOUR  # between two settings of one ventilation, at most
+INTUBATED = ("et/trach", "ett")  # in the text of the verbal GCS component
+FEATURES = tuple(MEASURED)
+TIMED = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]  # features whose times matter
+
+
+def first_day(
+    files: Mapping[str, Path],
+    admissions: IntArray,
+    admitted: FloatArray,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> pd.DataFrame:
+    """The 20 measured numbers and the minimum GCS of the first ICU day, NaN if never charted; rows in the order of `admissions`.
+
+    `admitted` are the times of admission to the ICU, in seconds since 1970.
+    """
+    find = _finder(admissions)
+    shape = (len(admissions), len(MEASURED))
+    low, high, total, count = np.full(shape, np.inf), np.full(shape, -np.inf), np.zeros(shape), np.zeros(shape)
+    charted: list[pd.DataFrame] = []  # events whose times matter
+    ventilated: list[pd.DataFrame] = []  # times of ventilator settings
+    read = 0
+    for table, path in files.items():
+        rules, earliest = Rules.of_table(table), -BEFORE.get(table, 0.0)
+        for rows, item, admission, value, time, text in read_blocks(table, path, dated=True):
+            assert time is not None
+            slot = rules.slots(item)
+            ventilator = np.isin(item, VENTILATOR) if table == CHART else np.zeros(rows, bool)
+            needed = np.flatnonzero((slot >= 0) | ventilator)
+            stay = find(admission[needed])
+            after = time[needed] - admitted[stay]
+            near = (stay >= 0) & (after >= earliest - VENTILATOR_GAP) & (after <= DAY + VENTILATOR_GAP)
+            needed, stay, after = needed[near], stay[near], after[near]
+            setting = ventilator[needed] & ~np.isnan(value[needed])
+            ventilated.append(pd.DataFrame({"stay": stay[setting], "after": after[setting]}))
+            within = (slot[needed] >= 0) & (after >= earliest) & (after <= DAY)
+            needed, stay, after = needed[within], stay[within], after[within]
+            converted, kept = rules.convert(slot[needed], value[needed])
+            feature = rules.feature[slot[needed]]
+            cell = (stay * shape[1] + feature)[kept]
+            for accumulate, state in ((np.minimum, low), (np.maximum, high), (np.add, total)):
+                accumulate.at(state.reshape(-1), cell, converted[kept])
+            np.add.at(count.reshape(-1), cell, 1.0)
+            timed = kept & np.isin(feature, TIMED)
+            verbal = feature[timed] == FEATURES.index("gcs_verbal")
+            intubated = verbal if text is None else verbal & _intubated(text[needed[timed]])
+            events = pd.DataFrame({"stay": stay[timed], "after": after[timed]})
+            charted.append(events.assign(feature=feature[timed], value=converted[timed], intubated=intubated))
+            read += rows
+            if progress is not None:
+                progress(read)
+    minimum, maximum, sums = (pd.DataFrame(np.where(count > 0, state, np.nan), columns=FEATURES) for state in (low, high, total))
+    events = pd.concat(charted, ignore_index=True).sort_values(["stay", "after"], kind="stable")
+    return pd.DataFrame(
+        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", minimum), ("max", maximum))}
+        | {"urine": sums["urine"]}
+        | {"pao2_fio2_min": _min_oxygen_ratio(events, pd.concat(ventilated, ignore_index=True), len(admissions))}
+        | {"gcs_min": _min_gcs(events, len(admissions))}
+    )
+
+
+def _intubated(texts: npt.NDArray[np.object_]) -> Bools:
+    """Which texts of the verbal component state that a patient is intubated."""
+    return np.array([text is not None and any(word in str(text).lower() for word in INTUBATED) for text in texts], dtype=bool)
+
+
+def _min_gcs(events: pd.DataFrame, stays: int) -> FloatArray:
+    """The minimum GCS of each stay."""
+    parts = events[events["feature"].isin([FEATURES.index(name) for name in GCS])]
+    times = parts[["stay", "after"]].drop_duplicates()
+    score = np.zeros(len(times))
+    for name, normal in GCS.items():
+        part = parts[parts["feature"] == FEATURES.index(name)].drop_duplicates(["stay", "after"], keep="last")
+        last = _last_before(times, part[["stay", "after", "value", "intubated"]], MAX_AGE_GCS)
+        score += last["value"].fillna(normal).to_numpy()
+        if name == "gcs_verbal":
+            intubated = last["intubated"].fillna(False).to_numpy(bool)
+    score = np.where(intubated, float(sum(GCS.values())), score) if len(times) else score
+    return _minimum(times["stay"].to_numpy(), score, stays)
+
+
+def _min_oxygen_ratio(events: pd.DataFrame, ventilated: pd.DataFrame, stays: int) -> FloatArray:
+    """The minimum PaO2 / FiO2 (mmHg) of each stay while ventilated."""
+    pao2 = events[events["feature"] == FEATURES.index("pao2")]
+    fio2 = events[events["feature"] == FEATURES.index("fio2")].drop_duplicates(["stay", "after"], keep="last")
+    times = pao2[["stay", "after"]]
+    last_fio2 = _last_before(times, fio2[["stay", "after", "value"]], MAX_AGE_FIO2)["value"].to_numpy()
+    settings = ventilated.drop_duplicates().assign(at=lambda f: f["after"])
+    previous = _last_before(times, settings, np.inf)["at"].to_numpy()
+    following = _last_before(times.assign(after=-times["after"]), settings.assign(after=-settings["after"]), np.inf)["at"].to_numpy()
+    ratio = pao2["value"].to_numpy() / (last_fio2 / 100)
+    kept = (following - previous <= VENTILATOR_GAP) & ~np.isnan(ratio)
+    return _minimum(pao2["stay"].to_numpy()[kept], ratio[kept], stays)
+
+
+def _last_before(times: pd.DataFrame, values: pd.DataFrame, max_age: float) -> pd.DataFrame:
+    """For each (stay, after) the latest row of `values` up to that time and not older than `max_age`; rows as in `times`."""
+    left = times.assign(row=np.arange(len(times))).astype({"after": float}).sort_values("after", kind="stable")
+    right = values.astype({"after": float}).sort_values("after", kind="stable")
+    return pd.merge_asof(left, right, on="after", by="stay", tolerance=max_age).sort_values("row")
+
+
+def _minimum(stay: npt.NDArray[np.int64], value: FloatArray, stays: int) -> FloatArray:
+    """The minimum value of each stay, NaN if it has none."""
+    return np.asarray(pd.Series(value).groupby(stay).min().reindex(range(stays)), dtype=np.float64)

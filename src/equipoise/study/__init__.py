@@ -1,8 +1,0 @@
-"""Studies: plans, tasks, executors, results on disk and their summaries.
-
-The map of what this room exports is `__init__.pyi`, one line per name; a name's module is imported when the name is first used.
-"""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
