@@ -1,14 +1,14 @@
-# make demo | test | lint | docs | pictures | bench | kills | fuzz | clean. Everything that is needed is installed into .venv by the targets themselves.
+# make demo | test | lint | docs | pictures | bench | kills | fuzz | newest | lowest | clean. Everything that is needed is installed into .venv by the targets themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CHECKED := src tests benchmarks docs examples fuzz
+CHECKED := src tests benchmarks docs examples fuzz scripts
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 # Compiled files are kept, whatever is set outside: processes that the tests start would compile the package again and again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tests lint docs pictures bench clean install browser kills fuzz
+.PHONY: demo test tests lint docs pictures bench clean install browser kills fuzz newest lowest
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -66,5 +66,11 @@ kills: install
 fuzz: install
 	$(BIN)/python -m fuzz --cases 11000 --workers 2
 
+# A small job with the newest versions that the package index offers, and with the lowest that pyproject.toml states. Not part of CI: the
+# newest torch is built for CUDA, 6 GB to install (six minutes on two busy cores); that either layout of torchvision can be imported is tested
+# without it, in tests/models/test_torchvision_builds.py.
+newest lowest:
+	bash scripts/other_versions.sh $@ $(PYTHON)
+
 clean:
-	rm -rf $(VENV) .venv-bench .bench-networks fuzz-failures demo-output example-output site build dist src/*.egg-info
+	rm -rf $(VENV) .venv-bench .venv-newest .venv-lowest .bench-networks fuzz-failures demo-output example-output site build dist src/*.egg-info

@@ -95,7 +95,7 @@ def evaluated(parts: Sequence[eq.Parts], found: Sequence[eq.Candidate], mode: st
 
 def finetuned(parts: Sequence[eq.Parts], models: Sequence[torch.nn.Module]) -> list[eq.Candidate]:
     """The last epoch of adversarial fine-tuning by SPD."""
-    goal, seeds = eq.Goal("spd", max_gap=BOUND), range(len(parts))
+    goal, seeds = eq.Goal("spd", max_gap=BOUND, selection="paper"), range(len(parts))
     return run_many(
         "adversarial-finetune", models, [p.valid for p in parts], goal, seeds=seeds, settings={"schedule": "paper", "restore": "last"}
     )

@@ -80,7 +80,9 @@ def report(name: str, measure: str, what: str, found: Sequence[eq.Candidate], pa
 
 def tried(name: str, measure: str, what: str, parts: Parts, models: Sequence[torch.nn.Module], method: str = "bias-score",
           min_performance: float | None = None, **settings: Any) -> None:  # fmt: skip
-    goal = eq.Goal(measure, min_performance=FLOORS[DATA[name][0]][measure] if min_performance is None else min_performance)
+    goal = eq.Goal(
+        measure, min_performance=FLOORS[DATA[name][0]][measure] if min_performance is None else min_performance, selection="paper"
+    )
     start = time.process_time()
     found = run_many(method, models, [part.valid for part in parts], goal, seeds=range(len(parts)), settings=settings)
     report(name, measure, what, found, parts, time.process_time() - start)

@@ -60,7 +60,7 @@ def rotation() -> None:
 def evals_per_epoch() -> None:
     parts, models = prepared("compas", 20)
     for measure in ("spd", "eod"):
-        goal = eq.Goal(measure, min_performance=BIAS_GDA_FLOORS["compas"][measure])
+        goal = eq.Goal(measure, min_performance=BIAS_GDA_FLOORS["compas"][measure], selection="paper")
         for count in (3, 1):
             given = {"schedule": "paper", "evals_per_epoch": count}
             found = run_many("bias-gda", models, [p.valid for p in parts], goal, seeds=range(20), settings=given)
@@ -94,7 +94,7 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
     found = []
     for method, search in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
         Label.evaluate = SEARCHES[search]  # type: ignore[method-assign]
-        goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None)
+        goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None, selection="paper")
         (candidate,) = run_many(method, [model], [parts.valid], goal, seeds=[seed])
         test = predict(candidate.model, parts.test)
         cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)

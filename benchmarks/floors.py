@@ -19,7 +19,7 @@ LEAST = (0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84)
 
 def chosen(traces: pd.DataFrame, measure: str, least: float) -> dict[str, float]:
     """The means over splits of the steps chosen under a minimum performance."""
-    goal = Goal(measure, min_performance=least)
+    goal = Goal(measure, min_performance=least, selection="paper")
     steps = pd.DataFrame([trace.iloc[select(trace.reset_index(drop=True), goal).row] for _, trace in traces.groupby("seed")])
     able = (traces.groupby("seed")["performance"].max() >= least).mean()
     return {"min_performance": least, "gap": steps["gap"].mean(), "performance": steps["performance"].mean(), "met": able}

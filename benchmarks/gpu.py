@@ -86,7 +86,7 @@ def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) ->
     """Seconds of one step: prune 1,500 units, influence of all, scores of all, and their evaluation."""
     networks = replicas([model], [cohort])
     networks.units(layers)
-    label = Label.of([cohort], Goal("eod", min_performance=0.0))
+    label = Label.of([cohort], Goal("eod", min_performance=0.0, selection="paper"))
     scores = networks.evaluate()
     weights = label.functional(scores, label.evaluate(scores).threshold)[1]
     state = {"influence": networks.influence(weights)[1]}
@@ -110,7 +110,7 @@ def gda_epoch(model: nn.Module, cohort: Cohort) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         settings = {"schedule": "paper", "batch": MINI, "epochs": epochs, "stop_below": 0.0}
-        run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=settings)
+        run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0, selection="paper"), seeds=[0], settings=settings)
         torch.cuda.synchronize()
         took.append(time.perf_counter() - start)
     return (took[2] - took[1]) / 3

@@ -38,7 +38,7 @@ def main() -> None:
 
     networks = replicas([model], [cohort])
     networks.units("conv1")
-    label = Label.of([cohort], Goal("eod", min_performance=0.0))
+    label = Label.of([cohort], Goal("eod", min_performance=0.0, selection="paper"))
     scores = networks.evaluate()
     weights = label.functional(scores, label.evaluate(scores).threshold)[1]
     state = {"influence": networks.influence(weights)[1]}
@@ -59,10 +59,24 @@ def main() -> None:
         label.evaluate(found)
 
     def longer() -> None:
-        run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings={**FINE_TUNING, "epochs": 2})
+        run_many(
+            "bias-gda",
+            [model],
+            [cohort],
+            Goal("eod", min_performance=0.0, selection="paper"),
+            seeds=[0],
+            settings={**FINE_TUNING, "epochs": 2},
+        )
 
     def shorter() -> None:
-        run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings={**FINE_TUNING, "epochs": 1})
+        run_many(
+            "bias-gda",
+            [model],
+            [cohort],
+            Goal("eod", min_performance=0.0, selection="paper"),
+            seeds=[0],
+            settings={**FINE_TUNING, "epochs": 1},
+        )
 
     jobs: dict[str, Callable[[], None]] = {"forward": forward, "both": both, "step": step, "longer": longer, "shorter": shorter}
     took: dict[str, list[float]] = {name: [] for name in jobs}

@@ -125,7 +125,7 @@ def network(folder: Path, name: str, parts: eq.Parts, seed: int) -> torch.nn.Mod
 
 def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, seed: int) -> dict[str, Callable[[], Decide]]:
     """What fits, and returns what decides, by name."""
-    goal, scores = eq.Goal(measure, max_gap=BOUND), valid.scores
+    goal, scores = eq.Goal(measure, max_gap=BOUND, selection="paper"), valid.scores
     cut = float(group_thresholds.fit(scores, goal).trace["threshold"].iloc[0])  # the best balanced accuracy without a bound
     gap = AgainstReference(OXONFAIR_RATES[measure].func, "largest gap", False)
 
@@ -235,7 +235,7 @@ def simulated(groups: int) -> Simulated:
 
 def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     """Decisions by bias-score's path over so many bounds, the last of them zero, each with its best threshold within the bound."""
-    goal = eq.Goal("spd", max_gap=BOUND)
+    goal = eq.Goal("spd", max_gap=BOUND, selection="paper")
     labels = Label.of([given.cohort], goal)
     posteriors = bias_problem.Posteriors(given.chance, (given.posterior,))
     nobody = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 0.0)  # the posteriors are given
@@ -267,9 +267,9 @@ SEARCHES = {
     "equipoise bias-score, 24 bounds": our_multipliers,
     "equipoise bias-score, one bound": lambda given: our_multipliers(given, 1),
     "OxonFair, inferred groups": oxonfair_multipliers,
-    f"equipoise group-thresholds {NEEDS}": lambda given: group_thresholds.fit(given.scores, eq.Goal("spd", max_gap=BOUND)).rule.decide(
-        given.scores
-    ),
+    f"equipoise group-thresholds {NEEDS}": lambda given: group_thresholds.fit(
+        given.scores, eq.Goal("spd", max_gap=BOUND, selection="paper")
+    ).rule.decide(given.scores),
     f"OxonFair, a threshold a group {NEEDS}": lambda given: oxonfair_thresholds(given.scores, parity_gap(), BOUND)()(given.scores),
     f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": lambda given: fairlearn_thresholds(
         given.scores, FAIRLEARN_NAMES["spd"], BOUND

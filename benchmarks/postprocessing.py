@@ -80,7 +80,7 @@ def interleaved(contenders: dict[str, Fitter], repeats: int) -> dict[str, tuple[
 
 def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list[Row]:
     true, pred = aif360_data(scores)
-    goal = eq.Goal(measure, max_gap=BOUND)
+    goal = eq.Goal(measure, max_gap=BOUND, selection="paper")
 
     def theirs() -> Callable[[], FloatArray]:
         rule = RejectOptionClassification(
@@ -105,7 +105,9 @@ def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list
         repeats,
     )
     aif360_gap = abs(measured(measure, taken["AIF360 RejectOptionClassification, 100 x 50"][1], scores)["gap"])
-    taken |= interleaved({"equipoise reject-option, bound at AIF360's gap": lambda: ours(eq.Goal(measure, max_gap=aif360_gap))}, repeats)
+    taken |= interleaved(
+        {"equipoise reject-option, bound at AIF360's gap": lambda: ours(eq.Goal(measure, max_gap=aif360_gap, selection="paper"))}, repeats
+    )
     return [Row(scores.name, len(scores), measure, name, s, **measured(measure, f, scores)) for name, (s, f) in taken.items()]
 
 
@@ -115,7 +117,7 @@ def compare_equalised_odds(scores: eq.Scores, repeats: int) -> list[Row]:
     theirs = fairlearn_thresholds(scores, "equalized_odds")
 
     def ours(base: str) -> Callable[[], FloatArray]:
-        rule = equalised_odds.fit(scores, eq.Goal("eod"), equalised_odds.Settings(base)).rule
+        rule = equalised_odds.fit(scores, eq.Goal("eod", selection="paper"), equalised_odds.Settings(base)).rule
         return lambda: rule.decide(scores)
 
     def aif360() -> Callable[[], FloatArray]:

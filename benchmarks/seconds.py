@@ -34,7 +34,11 @@ def main() -> None:
                 models = list(train_stack([(p.train, p.valid, seed) for seed, p in enumerate(some)]))
             else:
                 floors = {"pruning": PRUNING_FLOORS, "bias-gda": BIAS_GDA_FLOORS}.get(step)
-                goal = eq.Goal("spd", min_performance=floors["compas"]["spd"]) if floors else eq.Goal("spd", max_gap=0.05)
+                goal = (
+                    eq.Goal("spd", min_performance=floors["compas"]["spd"], selection="paper")
+                    if floors
+                    else eq.Goal("spd", max_gap=0.05, selection="paper")
+                )
                 settings = {"schedule": "paper"} if "schedule" in METHODS[step].settings.__dataclass_fields__ else {}
                 trains = [p.train for p in some] if METHODS[step].needs_train else None
                 run_many(step, models[:count], [p.valid for p in some], goal, seeds=range(count), trains=trains, settings=settings)

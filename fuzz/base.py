@@ -1,4 +1,4 @@
-"""The sound inputs that are mutated: a table of 60 rows, 16-pixel images, DICOM files, linear networks, bundles and a study. All tiny."""
+"""The sound inputs that are mutated: a table of 60 rows, 16-pixel images, DICOM files, linear networks, bundles, audits and a study."""
 
 import json
 from pathlib import Path
@@ -87,6 +87,9 @@ def build(folder: Path) -> None:
     header = "id,patient,sex,y,p,a,b"
     (folder / "scores.csv").write_text("\n".join([header, *lines]) + "\n")
     (folder / "new.csv").write_text("\n".join([header, *lines[:NEW]]) + "\n")
+    later = [line.replace(f",{1000 + k // 2:05d},", f",{2000 + k // 2:05d},").replace(f"{score[k]:.4f}", f"{0.9 * score[k]:.4f}", 1)
+             for k, line in enumerate(lines)]  # fmt: skip
+    (folder / "later.csv").write_text("\n".join([header, *later]) + "\n")
     (folder / "net.py").write_text(CODE)
     (folder / "study.toml").write_text(STUDY)
     (folder / "card.toml").write_text(CARD)
@@ -97,10 +100,17 @@ def build(folder: Path) -> None:
     weight = torch.from_numpy(rng.normal(0, 0.05, (1, SIDE * SIDE)).astype(np.float32))
     pixels.load_state_dict({"1.weight": weight, "1.bias": torch.tensor([0.1])})
     _save(pixels, folder / "pixels")
+    torch.export.save(
+        torch.export.export(linear, (torch.zeros(2, 2),), dynamic_shapes=({0: torch.export.Dim("rows")},)), folder / "net.pt2"
+    )
     _images(folder, lines, rng)
     _bundles(folder)
+    audit = ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p", "--min-patients", "1"]
     sound = {
-        "table": ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p"],
+        "table": [*audit, "--out", str(folder / "audit.json")],
+        "history": [*audit, "--append", str(folder / "history.parquet"), "--date", "2026-10"],
+        "second period": ["audit", str(folder / "later.csv"), *audit[2:], "--append", str(folder / "history.parquet"), "--date", "2026-11"],
+        "exported network": [*audit[:2], *ROLES, *FEATURES, "--model", str(folder / "net.pt2"), "--output-type", "logit"],
         "study": ["study", "run", str(folder / "study.toml"), "--out", str(folder / "study"), "--runner", "serial"],
         "card": ["debias", str(folder / "scores.csv"), *ROLES, *FEATURES, "--model", f"{folder / 'net.py'}:linear", "--dry-run",
                  "--card", str(folder / "card.toml"), "--out", str(folder / "card")],

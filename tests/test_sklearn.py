@@ -5,7 +5,7 @@ import pytest
 import sklearn
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
@@ -111,6 +111,64 @@ def test_in_a_pipeline_and_a_grid_search():
         assert whole.predict(NEW[["marker"]], sensitive_features=NEW_SEX).shape == (1600,)
 
 
+def test_a_search_scores_rules_that_need_the_group():
+    fair = fair_classifier(LogisticRegression(), method="group-thresholds").fit(X[["marker"]], Y, sensitive_features=SEX)
+    accuracy = np.mean(fair.predict(NEW[["marker"]], sensitive_features=NEW_SEX) == NEW_Y)
+    assert fair.score(NEW[["marker"]], NEW_Y, sensitive_features=NEW_SEX) == pytest.approx(accuracy)
+    with pytest.raises(BadInput, match="set_score_request"):
+        fair.score(NEW[["marker"]], NEW_Y)
+    with sklearn.config_context(enable_metadata_routing=True):
+        fair.set_fit_request(sensitive_features=True).set_score_request(sensitive_features=True)
+        search = GridSearchCV(fair, {"repair_size": [0.3, 0.5]}, cv=2, error_score="raise").fit(X[["marker"]], Y, sensitive_features=SEX)
+    assert (search.cv_results_["mean_test_score"] > 0.5).all()
+
+
+def test_a_randomised_rule_decides_by_the_index_of_the_rows():
+    ids, new = X.set_axis([f"a{k}" for k in range(len(X))]), NEW.set_axis([f"b{k}" for k in range(len(NEW))])
+    fair = fair_classifier(MODEL, group="sex", method="equalised-odds").fit(ids, Y)
+    assert fair.rule_.randomised
+    decided = fair.predict(new)
+    np.testing.assert_array_equal(fair.predict(new[::-1]), decided[::-1])
+    chance = fair.rule_.decide(eq.Scores.from_arrays(NEW_Y == "ill", fair.predict_proba(NEW)[:, 0], NEW_SEX))
+    unsure = np.flatnonzero((chance > 0.01) & (chance < 0.99))[:20]
+    single = [fair.predict(new.iloc[[row]])[0] for row in unsure]
+    assert single == decided[unsure].tolist()
+    assert set(single) == {"ill", "well"}
+    for rows in (NEW, NEW[:1], NEW[NEW["sex"] == "F"]):  # the index of these rows are numbers
+        with pytest.raises(BadInput, match=r"randomised.*index"):
+            fair.predict(rows)
+    with pytest.raises(BadInput, match=r"randomised.*index"):
+        fair.fit(X, Y)
+
+
+def test_auto_takes_no_randomised_rule_for_rows_without_ids():
+    tried = {"group": "sex", "settings": {"methods": ("equalised-odds",)}}
+    with pytest.raises(BadInput, match=r"randomised.*index"):
+        fair_classifier(MODEL, **tried).fit(X, Y)
+    fair = fair_classifier(LogisticRegression(), group="sex").fit(X[["marker", "sex"]][:400], Y[:400])
+    assert "group-thresholds" in fair.candidate_.settings["methods"]
+    assert "equalised-odds" not in fair.candidate_.settings["methods"]
+
+
+@pytest.mark.parametrize("groups", [SEX, (SEX == "F").astype(int)], ids=["text", "numbers"])
+def test_the_reference_is_one_of_the_groups(groups):
+    fair = fair_classifier(LogisticRegression(), method="group-thresholds")
+    for reference in np.unique(groups):
+        fair.set_params(reference=reference.item()).fit(X[["marker"]], Y, sensitive_features=groups)
+        assert fair.rule_.groups[0] == str(reference)
+    with pytest.raises(BadInput, match=rf"'zzz'.*{', '.join(map(str, np.unique(groups)))}"):
+        fair.set_params(reference="zzz").fit(X[["marker"]], Y, sensitive_features=groups)
+
+
+def test_random_state_follows_the_convention():
+    fair = fair_classifier(MODEL, group="sex", method="group-thresholds", random_state=None).fit(X, Y)
+    assert fair.predict(NEW).shape == (1600,)
+    seeds = [fair.set_params(random_state=np.random.RandomState(3)).fit(X[:800], Y[:800]).seed_ for _ in range(2)]
+    assert seeds[0] == seeds[1]
+    with pytest.raises(ValueError, match="seed"):
+        fair.set_params(random_state="x").fit(X, Y)
+
+
 def test_a_decision_function_is_enough():
     fair = fair_classifier(LinearSVC(), group=0, method="group-thresholds")
     array = np.column_stack([SEX == "F", X["marker"]])
@@ -133,6 +191,15 @@ def test_invalid_input_is_rejected():
         FairClassifier(MODEL, group="race").fit(X, Y)
     with pytest.raises(BadInput, match="cv must be"):
         FairClassifier(MODEL, group="sex", cv=1).fit(X, Y)
+    with pytest.raises(BadInput, match=r"cv must be.*GroupKFold.*patients="):
+        FairClassifier(MODEL, group="sex", cv=GroupKFold(3)).fit(X, Y)
+    fair, two = fair_classifier(LogisticRegression(), method="group-thresholds"), np.column_stack([SEX, SEX])
+    with pytest.raises(BadInput, match=r"sensitive_features.*\(1600, 2\)"):
+        fair.fit(X[["marker"]], Y, sensitive_features=two)
+    fair.fit(X[["marker"]], Y, sensitive_features=SEX[:, None])  # one column is a group
+    for given in (two, SEX[:7]):
+        with pytest.raises(BadInput, match=r"sensitive_features.*1,600"):
+            fair.predict(NEW[["marker"]], sensitive_features=given)
     with pytest.raises(BadInput, match="repair_size"):
         FairClassifier(MODEL, group="sex", repair_size=1.5).fit(X, Y)
     with pytest.raises(eq.BadInput, match="too few"):

@@ -9,6 +9,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
@@ -43,6 +44,20 @@ def test_its_metadata_name_the_extras_the_command_and_the_readme(wheel: zipfile.
     assert set(metadata.get_all("Provides-Extra")) == set(project["optional-dependencies"])
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
     assert "equipoise = equipoise.cli:main" in wheel.read(f"{folder}/entry_points.txt").decode()
+
+
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [("torch", "2.12.1"), ("pillow", "12.3.0"), ("skops", "0.12.0"), ("jinja2", "3.1.5"), ("typer", "0.12.3"), ("typer", "0.15.4")],
+)
+def test_no_version_with_a_known_vulnerability_or_that_does_not_start_is_accepted(
+    wheel: zipfile.ZipFile, package: str, version: str
+) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    stated = [Requirement(line) for line in Parser().parsestr(wheel.read(name).decode()).get_all("Requires-Dist", [])]
+    bounds = [requirement.specifier for requirement in stated if requirement.name == package]
+    assert bounds
+    assert not any(version in bound for bound in bounds)
 
 
 def test_the_version_is_the_same_everywhere() -> None:

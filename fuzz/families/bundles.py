@@ -64,7 +64,7 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
     elif kind < 0.75:
         file = "run.json" if rng.random() < 0.65 else "rule.json"
         document = json.loads((bundle / file).read_text())
-        what = f"{file}, {_edited(document, rng)}"
+        what = f"{file}, {edited(document, rng)}"
         (bundle / file).write_text(json.dumps(document, indent=2) + "\n")
     elif kind < 0.82:
         file = str(rng.choice(files))
@@ -90,8 +90,8 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
     return Case(f"{name}: {what}", serving(base, bundle, name), judge)
 
 
-def _edited(document: dict[str, Any], rng: np.random.Generator) -> str:
-    """Changes one place of a JSON document, and says which."""
+def edited(document: dict[str, Any], rng: np.random.Generator) -> str:
+    """Changes one place of a JSON document, and returns which."""
     place: Any = document
     path: list[str] = []
     while True:

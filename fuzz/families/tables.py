@@ -224,6 +224,22 @@ def _as_read(value: str, kind: Any) -> str:
     return repr(float(np.float32(float(value)))) if kind is not None and pa.types.is_float32(kind) else value
 
 
+def _without_a_role(rows: int, rng: np.random.Generator) -> Any:
+    """A column that no audit needs, of a type that may be large in memory and small on disk."""
+    import pyarrow as pa
+
+    large = b"x" * int(rng.choice([1, 10_000, 5_000_000]))
+    return [
+        lambda: pa.array([large] * rows, pa.binary()).dictionary_encode() if len(large) < 5_000_000 else pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(rows, np.int32)), pa.array([large], pa.binary())),
+        lambda: pa.array([[0] * int(rng.choice([1, 10_000]))] * rows, pa.list_(pa.int64())),
+        lambda: pa.array([{"a": [{"b": None}]}] * rows, pa.struct([("a", pa.list_(pa.struct([("b", pa.string())])))])),
+        lambda: pa.array([[("k", 1)]] * rows, pa.map_(pa.string(), pa.int8())),
+        lambda: pa.array([float("nan")] * rows),
+        lambda: pa.nulls(rows),
+    ][int(rng.integers(6))]()  # fmt: skip
+
+
 def _parquet(content: bytes, place: Path, rng: np.random.Generator) -> Case:
     """The same table as Parquet, with other types, or with cells that hold something else."""
     import pyarrow as pa
@@ -242,6 +258,9 @@ def _parquet(content: bytes, place: Path, rng: np.random.Generator) -> Case:
             rows[at] = {**rows[at], name: ""}
     fields = kinds[what]
     table = pa.table({name: _array(values, fields.get(name)) for name, values in columns.items()})
+    if rng.random() < 0.4:
+        other = _without_a_role(len(rows), rng)
+        what, table = f"{what}, a column without a role of {other.type}", table.append_column("other", other)
     rows = [{name: _as_read(value, fields.get(name)) for name, value in row.items()} for row in rows]
     path = place / "mutated.parquet"
     if rng.random() < 0.3:

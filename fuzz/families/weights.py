@@ -20,7 +20,7 @@ from fuzz.case import Case, Outcome
 from fuzz.recount import compared, rows_of
 
 
-class _Marks:
+class Marks:
     """An object that leaves a file behind when it is unpickled."""
 
     def __init__(self, path: str) -> None:
@@ -41,7 +41,7 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
         what = f"{source.name}, {what}"
     elif kind < 0.6:
         path, what = place / "mutated.pt", "a pickle that runs code"
-        content = {"weight": torch.tensor([[1.0, 0.5]]), "bias": _Marks(str(mark))}
+        content = {"weight": torch.tensor([[1.0, 0.5]]), "bias": Marks(str(mark))}
         if rng.random() < 0.5:
             torch.save(content, path)
         else:

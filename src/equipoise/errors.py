@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class EquipoiseError(Exception):
@@ -124,3 +127,16 @@ def raise_all(problems: Sequence[str], source: str = "") -> None:
     """Raises every collected problem at once; does nothing if there is none."""
     if problems:
         raise BadInput(*problems, source=source)
+
+
+def validation_problems(error: "ValidationError", skip: int = 1) -> list[str]:
+    """The problems in a pydantic error: key, expectation and value. The first `skip` parts of a location are not keys."""
+    problems = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(map(str, problem["loc"][skip:]))
+        message = problem["msg"].removeprefix("Value error, ")
+        message = f"{message[:1].lower()}{message[1:]}"
+        if problem["type"] not in ("missing", "value_error"):
+            message += f"; got {str(problem['input'])[:60]!r}"
+        problems.append(f"{key}: {message}" if key else message)
+    return problems

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -9,19 +11,22 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.utils import Tags, get_tags
+from sklearn.metrics import accuracy_score
+from sklearn.utils import Tags, check_random_state, get_tags
 from sklearn.utils._indexing import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from equipoise.data import MISSING, Attribute, Scores, Table, assign_folds, generator
-from equipoise.errors import BadInput
+from equipoise.data import MISSING, Attribute, ObjectArray, Scores, Table, assign_folds, generator, row_numbers
+from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, Gap, Rule
-from equipoise.methods import Candidate, Outcome, debias
+from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
 
 PREFIT = "prefit"
+AUTO = "auto"
 PARTS = 20  # folds of which `repair_size` are the repair set
+NO_IDS = "which draws each decision from the id of the row: give X as a frame with an index of text, X.set_index('id')"
 Rows = Any  # a frame, an array or a sparse matrix of rows
 
 
@@ -47,9 +52,15 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     `cv=None` holds out `repair_size` of the rows for the rule; `cv=5` fits the rule on out-of-fold scores and the estimator on all rows;
     `cv="prefit"` takes a fitted estimator, and X and y as the repair set. `patients` given to `fit` stay on one side of every split.
 
-    `pos_label` is the positive class of the measure; the second of `classes_` unless given.
+    A randomised rule (`method="equalised-odds"`) draws each decision from the id of its row: the index of X, a frame with an index of text.
+    Without such ids, `method="auto"` tries no randomised rule.
 
-    Fitted attributes: `estimator_`, `classes_`, `rule_`, `candidate_`, and `outcome_`, the outcome of the repair on cross-fitted decisions.
+    `pos_label` is the positive class of the measure; the second of `classes_` unless given. `reference` is the reference group; the largest
+    group unless given. In a search with `sensitive_features`, `score` needs them as well: `set_config(enable_metadata_routing=True)`, and
+    `set_fit_request(sensitive_features=True).set_score_request(sensitive_features=True)` on this classifier.
+
+    Fitted attributes: `estimator_`, `classes_`, `rule_`, `candidate_`, `seed_` (made from `random_state`), and `outcome_`, the outcome of
+    the repair on cross-fitted decisions.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> rng = np.random.default_rng(0)
@@ -64,21 +75,21 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         estimator: Any,
         *,
         group: str | int | None = None,
-        reference: str | None = None,
-        measure: Gap = "eod",
+        reference: object = None,
+        measure: Gap = DEFAULT_MEASURE,
         max_gap: float | None = None,
         max_loss: float | None = None,
         min_performance: float | None = None,
-        method: str = "auto",
+        method: str = AUTO,
         settings: Mapping[str, Any] | None = None,
         allow_group: bool = True,
         attribute_as_input: bool = False,
         threshold: float | None = None,
-        cv: int | str | None = None,
+        cv: Any = None,
         repair_size: float = 0.3,
         force: bool = False,
         pos_label: Any = None,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         self.estimator = estimator
         self.group = group
@@ -112,6 +123,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         if self.pos_label is not None and self.pos_label not in self.classes_:
             raise BadInput(f"pos_label={self.pos_label!r} is none of the classes, {', '.join(map(repr, self.classes_.tolist()))}.")
         self.candidate_: Candidate | None = None
+        self.seed_ = _seed(self.random_state)
         groups = self._groups(X, sensitive_features)
         if groups is None:
             warnings.warn(
@@ -124,12 +136,11 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
             return self
         if len(self.classes_) < 2:
             raise ValueError(f"a repair needs two classes; y has one class, {self.classes_[0]!r}, in all {len(y):,} rows.")
+        if self.reference is not None:
+            pick("reference group", str(self.reference), sorted(pd.Series(groups).dropna().unique()))
         rows, score = self._fit_estimator(X, y, self._scores_of(X, y, groups, patients, np.zeros(len(y))))
         repair_patients = None if patients is None else np.asarray(patients, dtype=object)[rows]
         scores = self._scores_of(_safe_indexing(X, rows), y[rows], groups[rows], repair_patients, score)
-        settings = dict(self.settings or {})
-        if not self.allow_group and self.method == "auto":
-            settings = {"allow_group": False, **settings}
         self.candidate_ = debias(
             scores,
             method=self.method,
@@ -139,16 +150,29 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
             min_performance=self.min_performance,
             threshold=self.threshold,
             force=self.force,
-            seed=self.random_state,
-            **settings,
+            seed=self.seed_,
+            **self._settings(X, scores),
         )
         if not self.allow_group and self.candidate_.rule.needs_group:
             raise BadInput(f"{self.method} found a rule that needs each row's group, and allow_group is False. Use auto or bias-score.")
+        if self.candidate_.rule.randomised and _ids(X) is None:
+            raise BadInput(f"{self.method} found a randomised rule, {NO_IDS}; or use a method without one, such as group-thresholds.")
         return self
+
+    def _settings(self, X: Rows, scores: Scores) -> dict[str, Any]:
+        """The settings of the method; auto leaves out methods whose rules cannot decide rows like these."""
+        settings = dict(self.settings or {})
+        if self.method != AUTO:
+            return settings
+        settings = settings if self.allow_group else {"allow_group": False, **settings}
+        if "methods" not in settings and _ids(X) is None:
+            names = make_settings(AUTO, settings).order(scores)
+            settings["methods"] = tuple(name for name in names if not any(rule.randomised for rule in METHODS[name].rules))
+        return settings
 
     def _fit_estimator(self, X: Rows, y: npt.NDArray[Any], all_rows: Scores) -> tuple[npt.NDArray[np.int64], FloatArray]:
         """Fits the estimator; returns the rows for the rule and their scores by estimators that were fitted to other rows."""
-        inputs, rng = self._inputs(X), generator(self.random_state, "repair set")
+        inputs, rng = self._inputs(X), generator(self.seed_, "repair set")
         if self.cv == PREFIT:
             check_is_fitted(self.estimator)
             self.estimator_ = self.estimator
@@ -158,10 +182,14 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
                 raise BadInput(f"repair_size must lie between 0 and 1; got {self.repair_size}")
             held_out = assign_folds(all_rows, PARTS, rng) < max(1, round(self.repair_size * PARTS))
             return np.flatnonzero(held_out), self._fit_and_score(inputs, y, held_out)
-        if isinstance(self.cv, str) or self.cv < 2:
-            raise BadInput(f"cv must be None, 'prefit' or a number of folds of at least 2; got {self.cv!r}")
-        folds, score = assign_folds(all_rows, self.cv, rng), np.empty(len(y))
-        for fold in range(self.cv):
+        if not isinstance(self.cv, Integral) or int(self.cv) < 2:
+            raise BadInput(
+                f"cv must be None, 'prefit' or a number of folds of at least 2; got {self.cv!r}. The rows of a patient stay in one "
+                "fold with fit(X, y, patients=...)."
+            )
+        count = int(self.cv)
+        folds, score = assign_folds(all_rows, count, rng), np.empty(len(y))
+        for fold in range(count):
             score[folds == fold] = self._fit_and_score(inputs, y, folds == fold)
         self.estimator_ = clone(self.estimator).fit(inputs, y)
         return np.arange(len(y)), score
@@ -182,14 +210,23 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         groups = self._groups(X, sensitive_features)
         if groups is None and rule.needs_group:
             raise BadInput(
-                "the rule needs each row's group: predict(X, sensitive_features=...). Or fit with allow_group=False, which allows only "
-                "rules that need none, or name the column of X that holds it: FairClassifier(..., group=...)."
+                "the rule needs each row's group: predict(X, sensitive_features=...), score(X, y, sensitive_features=...). Or fit with "
+                "allow_group=False, which allows only rules that need none, or name the column of X that holds it: "
+                "FairClassifier(..., group=...). A search gives it with set_score_request(sensitive_features=True)."
             )
         groups = np.full(X.shape[0], self.candidate_.goal.measure, dtype=object) if groups is None or not rule.needs_group else groups
-        scores = _unlabelled(self._score(self._inputs(X)), groups, self._features(X))
-        decided = rule.draw(scores, self.random_state) if rule.randomised else rule.decide(scores)  # type: ignore[attr-defined]
+        scores, ids = _unlabelled(self._score(self._inputs(X)), groups, self._features(X)), _ids(X)
+        if rule.randomised and ids is None:
+            raise BadInput(f"the rule is randomised, {NO_IDS}.")
+        named = scores if ids is None else replace(scores, ids=ids)
+        decided = rule.draw(named, self.seed_) if rule.randomised else rule.decide(scores)  # type: ignore[attr-defined]
         classes: npt.NDArray[Any] = self.classes_[np.where(decided == 1, self._positive, 1 - self._positive)]
         return classes
+
+    def score(self, X: Rows, y: Any, sample_weight: Any = None, *, sensitive_features: Any = None) -> float:
+        """The accuracy of the decisions; `sensitive_features` is needed only if the rule needs the group."""
+        decided = self.predict(X, sensitive_features=sensitive_features)
+        return float(accuracy_score(y, decided, sample_weight=sample_weight))
 
     @property
     def _positive(self) -> int:
@@ -252,7 +289,13 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
             sensitive_features = X[self.group] if frame and self.group in X.columns else _safe_indexing(X, self.group, axis=1)
         if sensitive_features is None:
             return None
-        values = pd.Series(np.asarray(sensitive_features, dtype=object).reshape(-1))
+        given = np.asarray(sensitive_features, dtype=object)
+        if given.shape not in ((X.shape[0],), (X.shape[0], 1)):
+            raise BadInput(
+                f"sensitive_features must hold one group per row, {X.shape[0]:,} values; got the shape {given.shape}. Join several columns "
+                "to one: X['sex'] + ' & ' + X['race']."
+            )
+        values = pd.Series(given.reshape(-1))
         groups: npt.NDArray[Any] = values.where(values.isna(), values.map(str)).to_numpy(dtype=object)
         return groups
 
@@ -269,7 +312,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         """Scores of labelled rows with their groups, and with the other columns, which a rule may read."""
         positive = (np.asarray(y) == self.classes_[self._positive]).astype(np.int64)
         names = pd.Series(groups).dropna().unique()
-        reference = self.reference if self.reference in names else None
+        reference = None if self.reference is None else str(self.reference)
         features = self._features(X)
         if len(np.unique(positive)) < 2 or len(names) < 2:
             return _unlabelled(score, groups, features)
@@ -292,8 +335,23 @@ def _unlabelled(score: FloatArray, groups: Any, features: pd.DataFrame | None) -
     """Scores of rows without labels, which may all be of one group."""
     codes, levels = pd.factorize(pd.Series(groups))
     attribute = Attribute("group", tuple(map(str, levels)) or ("(none)",), np.where(codes < 0, MISSING, codes).astype(np.int64))
-    labels, ids = np.zeros(len(score), np.int64), np.arange(len(score)).astype(object)
-    return Scores(labels, score, (attribute,), None, ids, features=None if features is None else Table(features))
+    labels = np.zeros(len(score), np.int64)
+    return Scores(labels, score, (attribute,), None, row_numbers(len(score)), features=None if features is None else Table(features))
+
+
+def _ids(X: Rows) -> ObjectArray | None:
+    """The ids of the rows, in an index of text; None for arrays and for other indices, which usually number the rows."""
+    if not isinstance(X, pd.DataFrame) or pd.api.types.infer_dtype(X.index, skipna=False) != "string":
+        return None
+    ids: ObjectArray = X.index.to_numpy(dtype=object)
+    return ids
+
+
+def _seed(random_state: Any) -> int:
+    """An integer seed; from None or a RandomState, a random one."""
+    if isinstance(random_state, Integral) and int(random_state) >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
 
 
 def _table(X: Rows) -> Rows:

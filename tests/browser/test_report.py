@@ -16,6 +16,7 @@ from equipoise.report.text import amount, number
 from equipoise.report.wording.names import SHOWN, upper_bound_words
 from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
+from support.goals import paper_goal
 from support.watched_pages import OPEN, Watched
 
 
@@ -41,6 +42,14 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
     yield opened
     for context in contexts:
         context.close()
+
+
+def test_a_printed_page_lists_no_contents_since_it_lacks_some_of_the_sections(open_report):
+    page = open_report(small_case(rows=300), folded=True).page
+    assert page.locator("nav").is_visible()
+    page.evaluate("document.documentElement.setAttribute('data-paper', '')")
+    assert not page.locator("#explorer").is_visible()
+    assert not page.locator("nav").is_visible()
 
 
 @pytest.mark.parametrize("width", [700, 970, 1000, 1200])
@@ -209,7 +218,7 @@ def _random_traces(count: int) -> Iterator[tuple[pd.DataFrame, Goal]]:
         digits = int(rng.integers(1, 4))  # few digits: many ties
         gap, performance = np.round(rng.normal(0, 0.2, n), digits), np.round(rng.uniform(0.4, 0.9, n), digits)
         min_performance, max_gap = (float(np.round(rng.uniform(0, high), digits)) for high in (1.0, 0.4))
-        goal = Goal(min_performance=None if k % 3 == 1 else min_performance, max_gap=None if k % 3 == 0 else max_gap)
+        goal = paper_goal(min_performance=None if k % 3 == 1 else min_performance, max_gap=None if k % 3 == 0 else max_gap)
         yield pd.DataFrame({"step": range(n), "gap": gap, "performance": performance, "threshold": 0.5}), goal
 
 
@@ -346,7 +355,7 @@ def test_the_best_rule_is_a_line_where_there_is_one(open_report):
     assert 0.9 * width < right <= width
     assert 0 <= top <= bottom < height
     assert "upper bound (group-aware)" in page.locator("#legend").inner_text()
-    page = open_report(small_case(goal=Goal("eod", "f1", min_performance=0.4))).page
+    page = open_report(small_case(goal=paper_goal("eod", "f1", min_performance=0.4))).page
     assert page.locator("#plot path.best").count() == 0
     assert "upper bound" not in page.locator("#legend").inner_text()
     assert {len(row) for row in _rows(page)} == {5}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from support.command import instead
 from support.facts import says
 from support.scores_file import scores_frame, write_csv
 
@@ -113,7 +114,7 @@ def test_a_bad_network_gets_one_message(run, network, tmp_path, case):
     torch.save(torch.nn.Linear(5, 1).state_dict(), "other.pt")
     write_csv("data.csv", pd.read_csv("data.csv").assign(hole=[np.nan] + [0.0] * 79))
     features = [] if "--feature" in arguments else ["--feature", "x1", "--feature", "x2"]
-    code, out, err = run("audit", "data.csv", *WITH_MODEL, *features, *arguments, "--out", "result.json")
+    code, out, err = run("audit", "data.csv", *instead([*WITH_MODEL, *features], *arguments), "--out", "result.json")
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     for part in expected:

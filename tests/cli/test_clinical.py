@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from support.audits import frame_of
 from support.command import Ran
 from support.facts import says
 
@@ -104,6 +105,15 @@ def test_shrunken_gaps_are_shown_next_to_the_plain_ones_for_enough_groups(run: R
     assert says(shown, "empirical Bayes", f"{100 * row['shrunken']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]")
     assert "shrunken_gaps" not in json.loads(run("audit", "rows.csv", *ROLES, *both, "--json").out)
     assert says(run("audit", "rows.csv", *ROLES, "--shrink").out, "four groups")
+
+
+def test_a_group_with_a_line_separator_or_a_character_that_xml_forbids_is_drawn_escaped(run: Run) -> None:
+    frame_of(["F", "M\u2028x", "N\uffff"], n=20).to_csv("names.csv", index=False)
+    ran = run("audit", "names.csv", "--label", "y", "--score", "p", "--group", "sex", "--reference", "F", "--figures", "figures")
+    assert ran.code == 0, ran.err
+    drawn = Path("figures/rates.svg").read_text(encoding="utf-8")
+    assert says(drawn, "M\\u2028x", "N\\uffff")
+    assert not {"\u2028", "\uffff"} & set(drawn + ran.out)
 
 
 def test_underdiagnosis_is_on_the_page_and_among_the_figures(run: Run, table: pd.DataFrame) -> None:

@@ -175,7 +175,10 @@ def test_a_condition_that_cannot_be_checked_fails(run: Run, tmp_path):
         (["a.json", "a.json", "--name", "x", "--name", "y"], ("same", 160)),
         (["a.json", "b.json", "--since", "2026-11"], ("--since",)),
         (["a.csv", "a.csv", "--score", "old", "--unpaired", "--name", "x", "--name", "y", *ROLES], (160,)),
-        (["a.csv", "--score", "old", "--score", "new", "--threshold", "0.4", "--threshold", "0.5", "--threshold", "1", *ROLES], (3, 2)),
+        (
+            ["a.csv", "--score", "old", "--score", "new", "--threshold", "0.4", "--threshold", "0.5", "--threshold", "1", *ROLES],
+            (3, "--threshold"),
+        ),
         (["a.json", "b.json", "--report", "page.pdf"], ("page.pdf", "page.html")),
         (["a.json", "b.json", "--pdf", "page.html"], ("page.html", "page.pdf")),
         (["a.json", "none.json"], ("none.json",)),

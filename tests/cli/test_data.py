@@ -87,3 +87,32 @@ def test_an_unknown_data_set_stops_before_anything_is_fetched(run, tiny, tmp_pat
     assert (code, out) == (2, "")
     assert says(err, "error", "'COMPAS'", "'compas'", "adult")
     assert list(tmp_path.iterdir()) == []
+
+
+MIMIC_III = ("ADMISSIONS", "CHARTEVENTS", "DIAGNOSES_ICD", "ICUSTAYS", "LABEVENTS", "OUTPUTEVENTS", "PATIENTS", "SERVICES")
+
+
+def test_the_check_of_mimic_iii_includes_every_table_that_its_study_reads(run, tmp_path):
+    for table in MIMIC_III:
+        (tmp_path / f"{table}.csv").touch()
+    assert run("data", "check", "mimic-iii", "--root", ".").code == 0
+    (tmp_path / "ICUSTAYS.csv").unlink()
+    code, out, err = run("data", "check", "mimic-iii", "--root", ".")
+    assert (code, says(out, "ICUSTAYS.csv", "missing"), says(err, "mimic-iii", "physionet.org/content/mimiciii")) == (2, True, True)
+    assert not says(err, "data fetch")  # which refuses, since the data are credentialed
+
+
+def test_the_tables_of_mimic_iv_are_checked_where_they_are(run, tmp_path):
+    for name in ("metadata", "chexpert", "split"):
+        (tmp_path / f"mimic-cxr-2.0.0-{name}.csv").touch()
+    code, out, err = run("data", "check", "mimic-cxr", "--root", ".")
+    assert (code, says(out, "patients.csv", "admissions.csv", "missing"), says(err, "--mimic-iv", "physionet.org")) == (2, True, True)
+    assert not says(err, "data fetch")
+    hosp = tmp_path / "iv" / "hosp"
+    hosp.mkdir(parents=True)
+    (hosp / "patients.csv").touch()
+    (hosp / "admissions.csv").touch()
+    code, out, err = run("data", "check", "mimic-cxr", "--root", ".", "--mimic-iv", "iv")
+    assert (code, says(out, "iv/hosp/patients.csv"), err) == (0, True, "")
+    code, _, err = run("data", "check", "adult", "--mimic-iv", "iv")
+    assert (code, says(err, "--mimic-iv", "mimic-cxr")) == (2, True)

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support import hospital
+from support.command import instead
 from support.facts import says
 from support.hospital import FAST, QUICK, ROLES, TABLE
 
@@ -52,7 +53,7 @@ def test_bad_input_is_one_message_and_writes_nothing(table, tmp_path, case):
     torch.save(state, "other.pt")
     torch.save(hospital.network("two").state_dict(), "two.pt")
     before = sorted(tmp_path.iterdir())
-    code, out, err = table(*TABLE, *arguments)
+    code, out, err = table(*instead(TABLE, *arguments))
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     for part in expected:
@@ -70,7 +71,7 @@ def test_an_output_folder_that_is_not_empty_is_refused_before_the_network_is_eve
 
 
 def test_overwrite_replaces_a_run_and_leaves_other_files(table, tmp_path):
-    assert table(*TABLE, *FAST, "--weights", "net.pt").code == 0
+    assert table(*instead(TABLE, *FAST, "--weights", "net.pt")).code == 0
     (tmp_path / "repaired" / "thesis.txt").write_text("years of work")
     assert table(*TABLE, *FAST, "--overwrite").code == 0
     names = {path.name for path in (tmp_path / "repaired").iterdir()}
@@ -91,7 +92,7 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
 def test_an_operator_missing_in_onnx_is_named_and_other_files_are_written(table, tmp_path):
     pytest.importorskip("onnxscript")
     torch.save(hospital.network("Odd").state_dict(), "odd.pt")
-    code, out, err = table(*TABLE, *QUICK, "--min-performance", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
+    code, out, err = table(*instead([*TABLE, *QUICK], "--min-performance", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json"))
     assert code == 0
     assert says(err, "model.onnx")
     assert "bessel_j0" in json.loads(out)["failures"]["model.onnx"]
@@ -130,6 +131,6 @@ def test_help_shows_an_example(run):
 def test_a_network_in_half_precision_is_refused_with_the_remedy(table):
     save_file({key: value.half() for key, value in load_file("net.safetensors").items()}, "half.safetensors")
     Path("half.py").write_text("from net import build as plain\ndef build():\n    return plain().half()\n")
-    code, _, err = table(*TABLE, "--model", "half.py:build", "--weights", "half.safetensors")
+    code, _, err = table(*instead(TABLE, "--model", "half.py:build", "--weights", "half.safetensors"))
     assert code == 2
     assert "Half" in err or "float16" in err

@@ -210,3 +210,17 @@ def test_the_default_is_honest_and_lists_the_methods_tried(table):
     assert found["outcome"] == found["judgement"]["outcome"]
     code, _, err = table(*TABLE, *FEW, "--no-group-rules", "--overwrite")
     assert (code, says(err, "group-thresholds")) == (2, True)
+
+
+def test_the_reason_for_keeping_the_original_is_what_the_other_steps_lack(run, tmp_path):
+    """Scores without an error: every other threshold flags more equal shares of the groups, and loses performance."""
+    sick = {"F": 0.2, "M": 0.8}
+    rows = [(g, int(k < 200 * sick[g]), k) for g in sick for k in range(200)]
+    lines = [f"{y},{0.5 + (0.1 + k % 100 / 250) * (1 if y else -1):.3f},{g}" for g, y, k in rows]
+    (tmp_path / "scores.csv").write_text("\n".join(["y,p,sex", *lines]))
+    columns = ["--score", "p", "--label", "y", "--group", "sex", "--reference", "M"]
+    method = ["--method", "single-threshold", "--measure", "spd", "--max-loss", 0.01, "--selection", "honest"]
+    code, out, _ = run("debias", "scores.csv", *columns, *method, "--out", "rule")
+    assert (code, out.startswith("Unchanged")) == (0, True)
+    assert not says(out, "no step has a smaller |spd|")
+    assert says(out, "with too low a performance", "balanced accuracy", "0.990")  # the minimum, which the others miss

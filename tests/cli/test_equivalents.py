@@ -14,6 +14,7 @@ from equipoise.cli.app import command_line
 from equipoise.data import ReadOptions
 from equipoise.repair import RepairRequest, Source, audit_file, prepare_file
 from support import hospital
+from support.command import ran
 from support.scores_file import AUDIT, scores_frame, write_csv
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -116,6 +117,22 @@ def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
     assert printed["before"]["rows"] == len(prepared.test["y"])
     with pytest.raises(eq.BadInput, match="not empty"):
         prepared.run(tmp_path / "python", bars=pytest.fail)  # before any work
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_gap": 0.05}, {"min_performance": 0.6}])
+def test_a_goal_has_the_same_defaults_in_python_and_on_the_command_line(tmp_path, limits):
+    """Of a file by `prepare_file` and by the command, and of its repair set by `eq.debias`."""
+    path = write_csv(tmp_path / "scores.csv", scores_frame(800))
+    prepared = prepare_file(RepairRequest(Source(path, SCORES, scores=["p"]), eq.Goal(**limits), {"reject-option": {}}))
+    cases, saved = prepared.run(tmp_path / "python")
+    options = [part for name, value in limits.items() for part in (f"--{name.replace('_', '-')}", value)]
+    columns = (*AUDIT, "--reference", "M", "--patient", "pid")
+    printed = _printed(ran, "debias", path, *columns, "--method", "reject-option", *options, "--out", tmp_path / "command")
+    assert _numbers(dict(saved["y"].document)) == _numbers(printed)
+    by_keywords = eq.debias(prepared.repair["y"], method="reject-option", **limits)
+    assert (by_keywords.goal, by_keywords.rule) == (cases["y"].goal, cases["y"].result.candidate.rule)
+    assert by_keywords.goal.selection == "honest"
+    assert by_keywords.goal.min_performance is not None
 
 
 def test_a_network_is_repaired_on_a_file_as_by_the_command(table, tmp_path):

@@ -14,7 +14,7 @@ from equipoise.models import vision
 from support.command import ran
 from support.facts import says
 
-vision.declare_operators()
+vision.prepare_torchvision()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 ROWS, SIDE = 120, 14
 ROLES = ["--images", "images", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--image-column", "file"]

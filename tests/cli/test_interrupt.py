@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from equipoise import cli
@@ -31,6 +33,18 @@ main()
 """
 
 
+# An audit in batches that is killed while its rows are in temporary files.
+STREAMED = """
+import os, sys
+import equipoise as eq
+from equipoise.data import stored
+
+stored.HELD, stored.FILES = 100, 5
+scores = eq.scan(sys.argv[1], label="y", score="p", group="sex", reference="M")
+eq.audit(scores, threshold=0.5, progress=lambda *done: os.kill(os.getpid(), int(sys.argv[2])))
+"""
+
+
 def _start(*command: str, ignored: bool = False) -> "subprocess.Popen[str]":
     """A process that handles SIGINT independently of the shell that runs the tests, or ignores it."""
     how = signal.SIG_IGN if ignored else signal.SIG_DFL
@@ -50,6 +64,19 @@ def test_an_interruption_during_an_import_is_one_line(tmp_path: Path, at: int):
     with _start(sys.executable, str(tmp_path / "script.py"), str(at)) as process:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "Stopped.\n")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_audit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals):
+    rng, temporary = np.random.default_rng(0), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    frame = pd.DataFrame({"y": rng.integers(0, 2, 2000), "p": rng.random(2000), "sex": rng.choice(["F", "M"], 2000)})
+    frame.to_parquet(tmp_path / "scores.parquet")
+    with _start(sys.executable, "-c", STREAMED, str(tmp_path / "scores.parquet"), str(int(how))) as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == -how, err
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_entry_point_imports_nothing_heavy():

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lxml import html
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
@@ -251,6 +252,15 @@ def test_the_outcome_of_each_label_is_on_the_page_and_no_name_is_markup(place, t
     assert "<b>" not in page
     assert 'href="b-Effusion-b/report.html"' in page
     assert (out / "b-Effusion-b" / "report.html").is_file()
+
+
+def test_a_network_whose_decisions_stay_is_not_said_to_have_changed_them(place, tmp_path, capsys):
+    out = tmp_path / "out"
+    nothing_to_do = ["--method", "constrained", "--max-gap", "1", "--selection", "honest", "--draws", "50", "--no-onnx"]
+    assert run(["debias", *_options(place), *nothing_to_do, "--out", str(out)]) == 0
+    assert json.loads((out / "audit.json").read_text())["outcome"] == "unchanged"
+    [about] = html.parse(str(out / "report.html")).getroot().xpath("//p[@class='aside']")
+    assert "none of its decisions" in about.text_content()
 
 
 def test_folders_of_labels_are_unique():

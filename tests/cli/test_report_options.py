@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 from safetensors.torch import save_file
 
@@ -45,7 +46,7 @@ def test_an_unknown_group_is_reported_before_any_work(table, tmp_path, given: st
 
 def test_an_audit_with_a_training_set_reports_a_better_simple_model(table, tmp_path):
     save_file(hospital.network("build").state_dict(), tmp_path / "untrained.safetensors")
-    (tmp_path / "train.csv").write_text((tmp_path / "local.csv").read_text().replace("\nr", "\nt"))
+    pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
     untrained = ["audit", "local.csv", *ROLES, "--weights", "untrained.safetensors", "--train", "train.csv"]
     code, out, _ = table(*untrained, "--json")
     found = json.loads(out)["baseline"]

@@ -164,3 +164,13 @@ def test_bad_input_is_one_message(run: Callable[..., Ran], arguments: tuple[str,
 @pytest.mark.parametrize("command", ["list", "run", "show"])
 def test_help_has_an_example(run: Callable[..., Ran], command: str) -> None:
     assert says(run(command, "--help").out, f"equipoise study {command}")
+
+
+def test_the_help_states_that_rows_depend_on_the_number_of_splits(run: Callable[..., Ran]) -> None:
+    """Small networks of several splits are trained as one stack; a folder with another number of splits is refused, not extended."""
+    about = " ".join(run("run", "--help").out.replace("│", " ").split())
+    assert "rows of each split depend on it" in about
+    assert run("run", "mine.toml", "--out", "done", "--splits", 1, "--method", "standard").code == 0
+    more = run("run", "mine.toml", "--out", "done", "--splits", 2, "--method", "standard")
+    assert more.code == 2
+    assert says(more.err, "splits", 1, 2)

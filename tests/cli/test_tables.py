@@ -203,6 +203,20 @@ def test_a_table_beyond_the_limit_is_refused_and_the_option_raises_it(run, monke
     assert run(*arguments, "--max-table-bytes", 10**6).code == 0
 
 
+@pytest.mark.parametrize("score", [0.9127555772777217, 0.016527635528529094])
+def test_scores_of_17_digits_are_decided_the_same_in_csv_and_parquet(run, score):
+    """Whatever the version of pandas: before 3.1, its default reads these scores as a neighbour on the other side of the threshold."""
+    frame = _scores().assign(p=np.where(np.arange(240) % 3, score, np.nextafter(score, 0)))
+    flagged = (frame["p"] >= score).groupby(frame["sex"]).mean().to_dict()
+    Path("folder").mkdir()
+    _write("folder/s.csv", frame)
+    frame.to_csv("semicolon.csv", index=False, sep=";", decimal=",")
+    for name in (_write("s.csv", frame), _write("s.parquet", frame), "semicolon.csv", "folder"):
+        code, out, err = run("audit", name, *AUDIT, "--group", "sex", "--threshold", score, "--json")
+        assert code == 0, err
+        assert {row["group"]: row["selection_rate"] for row in json.loads(out)["groups"]} == flagged
+
+
 @pytest.mark.parametrize("role", ["--patient", "--group", "--id", "--label", "--score"])
 def test_a_list_in_parquet_has_no_role(run, role):
     table = pa.Table.from_pandas(_scores().assign(id=np.arange(240)), preserve_index=False).append_column("l", pa.array([[1], [2]] * 120))

@@ -60,7 +60,7 @@ def test_the_frame_of_groups_equals_scikit_learn():
 def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
     found = audit(_scores(_frame()), threshold=0.5)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert plain["schema_version"] == 5
+    assert plain["schema_version"] == 6
     for name in (*GAPS, *PERFORMANCE):
         assert plain[name]["low"] <= plain[name]["value"] <= plain[name]["high"]
         assert plain[name]["value"] == found[name].value

@@ -83,6 +83,10 @@ def test_a_small_group_cannot_be_found_by_subtraction_from_another_attribute():
 def test_patients_of_unknown_group_cannot_be_found_by_subtraction():
     missing = {"age": lambda rng, n: np.where(np.arange(n) < 3, None, rng.choice(["old", "young"], n))}
     found = audit_scores(_scores(4000, **missing), threshold=0.2).by_threshold
+    totals = found[found["threshold"] == 0].groupby("attribute")["above"].sum()
+    assert totals.tolist() == [3997, 3997]  # of both attributes, without the three
+    missing = {"age": lambda rng, n: np.where(np.arange(n) < 30, None, rng.choice(["old", "young"], n))}
+    found = audit_scores(_scores(4000, **missing), threshold=0.2).by_threshold
     assert list(found["attribute"].unique()) == ["sex"]
 
 

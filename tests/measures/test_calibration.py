@@ -7,7 +7,7 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
-from equipoise.measures.calibration import CERTAIN, CONSTANT, FEW, SEPARATED, Scored, brier, recalibrated
+from equipoise.measures.calibration import CERTAIN, CONSTANT, SEPARATED, TOO_FEW, Scored, brier, recalibrated
 from equipoise.measures.cells import FloatArray, IntArray
 from equipoise.measures.score_measures import binned_error
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_fitted_has_a_reason_instead_of_a_number() -> None:
     half = np.arange(40) % 2
     spread = np.linspace(0.1, 0.9, 40)
     cases = {
-        FEW: (spread, (np.arange(40) < 3).astype(int)),
+        TOO_FEW: (spread, (np.arange(40) < 3).astype(int)),
         CONSTANT: (np.full(40, 0.3), half),
         SEPARATED: (spread, (spread > 0.5).astype(int)),
         CERTAIN: (np.append(spread[1:], 0.0), np.append(half[1:], 1)),
@@ -101,7 +101,7 @@ def test_what_cannot_be_fitted_has_a_reason_instead_of_a_number() -> None:
         intercept, slope, large = recalibrated(Scored.of(p, y, np.zeros(40, int), 1, np.arange(40)), 0.95, 5)
         assert slope.why == (reason,)
         assert np.isnan([slope.value[0], slope.low[0], slope.high[0]]).all()
-        assert np.isnan(intercept.value[0]) == (reason in (FEW, CERTAIN))
+        assert np.isnan(intercept.value[0]) == (reason in (TOO_FEW, CERTAIN))
         assert large.low[0] <= large.value[0] <= large.high[0]
     backwards = recalibrated(Scored.of(spread, (spread < 0.5).astype(int), np.zeros(40, int), 1, np.arange(40)), 0.95, 5)[1]
     assert backwards.why == (SEPARATED,)

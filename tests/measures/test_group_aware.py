@@ -12,8 +12,9 @@ from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, gap_values, largest_gap, performance_values, tabulate, terms, upper_bound
 from equipoise.measures.group_aware import has_upper_bound
-from equipoise.methods import Goal, equalised_odds, group_thresholds
+from equipoise.methods import equalised_odds, group_thresholds
 from support.facts import facts
+from support.goals import paper_goal
 from support.random_scores import Sample, samples
 
 BOUNDS = [0.0, 0.02, 0.1, 0.35, 1.0]
@@ -82,7 +83,7 @@ def test_methods_that_know_the_group_stay_within_it(method, seed: int):
     scores = Scores.from_arrays(y, score, np.where(women, "F", "M"), reference="M")
     attribute = scores.attribute
     for max_gap in (0.0, 0.05):
-        rule = method.fit(scores, Goal("eod", max_gap=max_gap)).rule
+        rule = method.fit(scores, paper_goal("eod", max_gap=max_gap)).rule
         cells = tabulate(rule.decide(scores), y, attribute)
         gap, performance = float(gap_values("eod", cells)[0]), float(performance_values("balanced_accuracy", cells))
         [best] = upper_bound(score, y, attribute.codes, attribute.levels, "eod", "balanced_accuracy", [abs(gap)])

@@ -269,7 +269,7 @@ def test_few_patients_are_marked_in_frames_and_json():
     assert gaps.loc[("spd", "F"), ["patients", "few"]].tolist() == [100, False]
     assert gaps.loc[("spd", "X"), ["patients", "few"]].tolist() == [20, True]
     assert gaps.loc[("eod", "X"), ["patients", "few"]].tolist() == [10, True]
-    assert gaps.loc[("spd", "Y"), ["patients", "few"]].tolist() == [3, False]  # insufficient, so nothing to mark
+    assert gaps.loc[("spd", "Y"), ["patients", "few"]].tolist() == [0, False]  # withheld, so nothing to mark
     assert "tpr" in found.groups.loc["X", "few"].split(", ")
     assert found.groups.loc["M", "few"] == ""
     plain = found.to_dict()

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 from sklearn.metrics import roc_curve
 
-from equipoise.measures.calibration import FEW, Scored
+from equipoise.measures.calibration import TOO_FEW, Scored
 from equipoise.measures.score_measures import operating_points
 
 
@@ -36,7 +36,7 @@ def test_a_perfect_score_is_not_certain() -> None:
 def test_few_patients_of_one_label_are_insufficient() -> None:
     p, y = np.linspace(0.01, 0.99, 60), (np.arange(60) >= 57).astype(int)
     for found in operating_points(Scored.of(p, y, np.zeros(60, int), 1, np.arange(60)), 0.9, 0.9, 0.95, 5):
-        assert found.why == (FEW,)
+        assert found.why == (TOO_FEW,)
         assert np.isnan(found.value[0])
 
 

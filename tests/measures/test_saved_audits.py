@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Audits, audit_from, read_audit
+from equipoise.measures import Audits, audit_from, read_audit, with_checksum
 from equipoise.repair import audit
 from support.audits import audit_of, frame_of
 from support.facts import says
@@ -45,8 +45,9 @@ def test_the_same_for_several_labels_with_and_without_no_finding(no_finding):
 
 def test_another_file_is_an_error_that_says_what_it_is(tmp_path):
     found = audit_of(frame_of(["F", "M"]))[1].to_dict()
-    cases = {"no schema": {}, "equipoise.study": {"schema": "equipoise.study"}, "3": found | {"schema_version": 3}, "gaps": {**found}}
-    del cases["gaps"]["gaps"]
+    cases = {"no schema": {}, "equipoise.study": {"schema": "equipoise.study"}, "3": found | {"schema_version": 3}}
+    cases["gaps"] = with_checksum({name: value for name, value in found.items() if name != "gaps"})
+    cases["checksum"] = {name: value for name, value in found.items() if name != "gaps"}
     for fact, plain in cases.items():
         (tmp_path / "found.json").write_text(json.dumps(plain))
         with pytest.raises(BadInput) as error:
@@ -60,7 +61,8 @@ def test_another_file_is_an_error_that_says_what_it_is(tmp_path):
 
 
 def test_a_rule_that_was_read_has_words_and_decides_nothing():
-    plain = audit_of(frame_of(["F", "M"]))[1].to_dict() | {"threshold": None, "decision": "two thresholds", "needs_group": True}
+    found = audit_of(frame_of(["F", "M"]))[1].to_dict()
+    plain = with_checksum(found | {"threshold": None, "threshold_origin": None, "decision": "two thresholds", "needs_group": True})
     rule = audit_from(plain).rule
     assert (rule.describe(), rule.needs_group, rule.cuts("F")) == ("two thresholds", True, ())
     with pytest.raises(BadInput, match="two thresholds"):

@@ -11,7 +11,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import OVERALL_SCORE_MEASURES, SCORE_MEASURES, Threshold
 from support.facts import facts, says
 
-COUNTS = ("n", "positives", "negatives", "sampled", "few", "note")  # of rows, or about them
+COUNTS = ("n", "positives", "negatives", "sampled", "lacking", "few", "note")  # of rows, or about them
 
 
 def table(rows: int = 600, seed: int = 0) -> pd.DataFrame:

@@ -240,3 +240,26 @@ def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
     bound = float((p * q).sum() / 2 / p.sum() / q.sum())
     binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
     assert abs(binned - float(Ranking(score, y).auroc())) <= bound < 2e-4
+
+
+def test_small_groups_are_withheld_part_by_part_as_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    frame = _frame(3000)
+    frame["race"] = frame["race"].fillna("a").replace("c", "b")
+    few = frame["patient"].isin(frame["patient"].unique()[:2])
+    frame.loc[few, "sex"] = "X"  # two patients, who are left out
+    women = frame.index[(frame["sex"] == "F") & (frame["race"] == "b")]
+    frame.loc[women[3:], "race"] = "d"  # three rows remain in F & b
+    frame.to_parquet(tmp_path / "t.parquet")
+    inside = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.5)
+    _in_parts(monkeypatch, 10_000)
+    found = audit(scan(tmp_path, **ROLES), threshold=0.5)
+    assert found.left_out == inside.left_out == few.sum()
+    assert (found.rows, found.patients, found.missing) == (inside.rows, inside.patients, pytest.approx(inside.missing))
+    pd.testing.assert_frame_equal(
+        found.groups[["attribute", "n", "positives", "note"]], inside.groups[["attribute", "n", "positives", "note"]]
+    )
+    withheld = inside.groups["note"].str.contains("withheld")
+    assert 0 < withheld.sum() < len(withheld)
+    for name, sums in inside.sums.items():
+        np.testing.assert_allclose(found.sums[name].total, sums.total, atol=1e-9)
+    assert found["accuracy"].value == pytest.approx(inside["accuracy"].value)

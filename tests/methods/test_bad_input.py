@@ -14,10 +14,11 @@ from torch import nn
 from equipoise import Cohort, cli
 from equipoise.data import MISSING, Parts
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
-from equipoise.methods import METHODS, Candidate, Goal, check_cells, make_settings
+from equipoise.methods import METHODS, Candidate, check_cells, make_settings
 from equipoise.models import predict
 from support import hospital
 from support.facts import facts, says
+from support.goals import paper_goal
 from support.networks import biased_cohort, trained
 from support.notes import note_of
 from support.published import any_debias, debias
@@ -178,7 +179,7 @@ def test_too_few_patients_in_a_cell_stop_a_repair_unless_it_is_forced(problem):
     assert debias(model, enough, method="standard").chosen == 0
     assert debias(model, few, method="standard", measure="spd").chosen == 0  # needs no positives
     with pytest.raises(TooFewPatients, match="4 in the repair set, 5 in the test set"):
-        check_cells({"the repair set": few, "the test set": enough}, [Goal()])
+        check_cells({"the repair set": few, "the test set": enough}, [paper_goal()])
 
 
 # demands that exclude each other

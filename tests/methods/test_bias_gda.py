@@ -11,9 +11,10 @@ import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, tabulate
-from equipoise.methods import METHODS, Candidate, Goal, run_many
+from equipoise.methods import METHODS, Candidate, run_many
 from equipoise.methods.bias_gda import Settings
 from equipoise.models import predict
+from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
 from support.networks import trained
 from support.published import debias
@@ -92,9 +93,9 @@ def test_a_stack_in_train_mode_gives_what_each_network_gives_for_itself():
     replicates = [trained("mlp", seed) for seed in range(3)]
     models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
     settings = {**QUICK, "mode": "train"}
-    together = run_many("bias-gda", models, cohorts, Goal("eod", min_performance=0.55), seeds=[5, 6, 7], settings=settings)
+    together = run_many("bias-gda", models, cohorts, paper_goal("eod", min_performance=0.55), seeds=[5, 6, 7], settings=settings)
     for k in range(3):
-        [alone] = run_many("bias-gda", [models[k]], [cohorts[k]], Goal("eod", min_performance=0.55), seeds=[5 + k], settings=settings)
+        [alone] = run_many("bias-gda", [models[k]], [cohorts[k]], paper_goal("eod", min_performance=0.55), seeds=[5 + k], settings=settings)
         assert together[k].chosen == alone.chosen
         np.testing.assert_allclose(together[k].trace["gap"], alone.trace["gap"], atol=0.02)
         with torch.no_grad():
@@ -119,7 +120,7 @@ def test_without_dropout_a_user_module_gives_what_the_stack_gives():
 
     settings = {"epochs": 2, "learning_rate": 1e-3, "batch": 64, "mode": "train"}
     stack, single = (
-        run_many("bias-gda", [m], [parts.valid], Goal("eod", min_performance=0.5), seeds=[1], settings=settings)[0]
+        run_many("bias-gda", [m], [parts.valid], paper_goal("eod", min_performance=0.5), seeds=[1], settings=settings)[0]
         for m in (model, Wrapped())
     )
     np.testing.assert_allclose(stack.trace["gap"], single.trace["gap"], atol=0.02)

@@ -10,11 +10,12 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.methods import Goal, Note
+from equipoise.methods import Note
 from equipoise.methods.bias_score import problem as bias_problem
 from equipoise.methods.bias_score.problem import probed
 from equipoise.models import ReadOnce, fit_probe, folds_of, reading_of
 from support.facts import facts
+from support.goals import paper_goal
 from support.published import debias
 
 
@@ -42,7 +43,7 @@ def test_the_train_part_helps_to_tell_the_groups_apart():
     model = _sees_one()
     reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
     alone, helped = (
-        probed(valid, Goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (None, train)
+        probed(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (None, train)
     )
     x = test.inputs.double().numpy()
     loss = [-np.log(probe(x)[np.arange(len(x)), test.attribute.codes]).mean() for probe in (alone, helped)]
@@ -86,7 +87,8 @@ def test_groups_of_the_train_part_go_by_name():
     model = _sees_one()
     reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
     found = [
-        probed(valid, Goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (train, turned, wider)
+        probed(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0]
+        for part in (train, turned, wider)
     ]
     assert all(probe.more for probe in found)
     for probe in found[1:]:

@@ -12,6 +12,7 @@ from equipoise.methods.goal import highest_thresholds
 from equipoise.methods.selection import merit
 from equipoise.models import predict
 from support.facts import facts, says, suggests
+from support.goals import paper_goal
 from support.networks import trained
 from support.published import debias
 
@@ -21,62 +22,64 @@ def _trace(gaps: list[float], performances: list[float]) -> pd.DataFrame:
 
 
 def test_the_papers_rule_is_the_smallest_gap_with_enough_performance():
-    chosen = select(_trace([-0.3, 0.1, 0.01, -0.05], [0.8, 0.75, 0.6, 0.72]), Goal("spd", min_performance=0.7))
+    chosen = select(_trace([-0.3, 0.1, 0.01, -0.05], [0.8, 0.75, 0.6, 0.72]), paper_goal("spd", min_performance=0.7))
     assert (chosen.row, chosen.met) == (3, True)
 
 
 def test_a_floor_that_nothing_reaches_gives_the_best_performance_and_says_so():
-    chosen = select(_trace([-0.3, 0.0], [0.6, 0.55]), Goal("spd", min_performance=0.7))
+    chosen = select(_trace([-0.3, 0.0], [0.6, 0.55]), paper_goal("spd", min_performance=0.7))
     assert (chosen.row, chosen.met) == (0, False)
     assert (chosen.why[0].numbers["qualified"], chosen.why[0].numbers["min_performance"]) == (0, 0.7)
 
 
 def test_a_bound_gives_the_best_performance_within_it():
     trace = _trace([-0.3, 0.04, 0.01], [0.8, 0.75, 0.7])
-    assert select(trace, Goal("spd", max_gap=0.05)).row == 1
-    missed = select(trace, Goal("spd", max_gap=0.001))
+    assert select(trace, paper_goal("spd", max_gap=0.05)).row == 1
+    missed = select(trace, paper_goal("spd", max_gap=0.001))
     assert (missed.row, missed.met) == (2, False)
 
 
 def test_floor_and_bound_together_are_both_needed():
     trace = _trace([-0.3, 0.04, 0.01], [0.8, 0.75, 0.6])
-    assert select(trace, Goal("spd", min_performance=0.7, max_gap=0.05)).met
-    assert not select(trace, Goal("spd", min_performance=0.7, max_gap=0.02)).met
+    assert select(trace, paper_goal("spd", min_performance=0.7, max_gap=0.05)).met
+    assert not select(trace, paper_goal("spd", min_performance=0.7, max_gap=0.02)).met
 
 
 def test_a_goal_without_either_may_lose_two_hundredths():
-    assert Goal("spd").settled(0.8).min_performance == pytest.approx(0.78)
-    assert Goal("spd", min_performance=0.6).settled(0.8).min_performance == 0.6
-    assert Goal("spd", max_gap=0.1).settled(0.8).min_performance is None
+    assert paper_goal("spd").settled(0.8).min_performance == pytest.approx(0.78)
+    assert paper_goal("spd", min_performance=0.6).settled(0.8).min_performance == 0.6
+    assert paper_goal("spd", max_gap=0.1).settled(0.8).min_performance is None
 
 
 def test_a_goal_says_how_much_may_be_lost():
-    goal = Goal("spd", max_loss=0.05)
+    goal = paper_goal("spd", max_loss=0.05)
     settled = goal.settled(0.8)
     assert (settled.min_performance, settled.max_loss) == (pytest.approx(0.75), None)
     assert settled.settled(0.6) == settled
-    assert Goal("spd", max_loss=0).settled(0.8).min_performance == 0.8
-    assert Goal("spd", max_loss=0.5).settled(0.3).min_performance == 0
+    assert paper_goal("spd", max_loss=0).settled(0.8).min_performance == 0.8
+    assert paper_goal("spd", max_loss=0.5).settled(0.3).min_performance == 0
     assert says(str(goal), "|spd|", "balanced_accuracy", 0.05)
     with pytest.raises(BadInput, match=facts("max_loss", -1)):
-        Goal(max_loss=-1)
+        paper_goal(max_loss=-1)
     for limits in ({"min_performance": 0.7}, {"min_performance": 0.7, "max_gap": 0.1}):
         with pytest.raises(BadInput, match=facts("max_loss=0.02", "min_performance=0.7")):
-            Goal(max_loss=0.02, **limits)
+            paper_goal(max_loss=0.02, **limits)
 
 
 def test_a_maximum_gap_and_a_loss_go_together_and_only_the_published_goal_keeps_no_performance():
-    both = Goal("spd", max_gap=0.05, max_loss=0.03).settled(0.8)
+    both = paper_goal("spd", max_gap=0.05, max_loss=0.03).settled(0.8)
     assert (both.max_gap, both.min_performance) == (0.05, pytest.approx(0.77))
-    assert Goal("spd", max_gap=0.05).settled(0.8).min_performance is None
+    assert paper_goal("spd", max_gap=0.05).settled(0.8).min_performance is None
     honest = Goal("spd", max_gap=0.05, selection="honest")
     assert honest.settled(0.8).min_performance == pytest.approx(0.78)
     inside = honest.for_steps()  # the method's own choice is in-sample, within the same limits
     assert (inside.selection, inside.settled(0.8).min_performance) == ("paper", pytest.approx(0.78))
-    assert Goal("spd", max_gap=0.05).for_steps() == Goal("spd", max_gap=0.05)
+    assert paper_goal("spd", max_gap=0.05).for_steps() == paper_goal("spd", max_gap=0.05)
 
 
-@pytest.mark.parametrize("goal", [Goal("spd", min_performance=0.6), Goal("spd", max_gap=0.1), Goal("spd", min_performance=0.95)])
+@pytest.mark.parametrize(
+    "goal", [paper_goal("spd", min_performance=0.6), paper_goal("spd", max_gap=0.1), paper_goal("spd", min_performance=0.95)]
+)
 def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -90,7 +93,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
 
 
 @pytest.mark.parametrize(
-    "goal", [Goal("spd", min_performance=0.6, keep={"tpr": "before"}), Goal("spd", max_gap=0.1, keep={"tpr": "before"})]
+    "goal", [paper_goal("spd", min_performance=0.6, keep={"tpr": "before"}), paper_goal("spd", max_gap=0.1, keep={"tpr": "before"})]
 )
 def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept(goal: Goal):
     rng = np.random.default_rng(0)
@@ -113,7 +116,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
 
 def test_constraints_that_exclude_each_other_are_named():
     trace = _trace([-0.3, 0.1, 0.0], [0.8, 0.6, 0.6]).assign(spare=[-0.1, 0.1, 0.2])
-    chosen = select(trace, Goal("eod", min_performance=0.7, keep={"tpr": 0.9}))
+    chosen = select(trace, paper_goal("eod", min_performance=0.7, keep={"tpr": 0.9}))
     assert (chosen.row, chosen.met) == (1, False)
     (why,) = chosen.why
     expected = {"by": "performance", "qualified": 0, "of": 3, "taken": 0.6, "min_performance": 0.7, "max_gap": None, "keep": {"tpr": 0.9}}
@@ -123,28 +126,32 @@ def test_constraints_that_exclude_each_other_are_named():
 def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
     third = 0.1 + 0.2  # a little more than 0.3
     trace = _trace([0.5, third], [0.9, 0.8])
-    for goal in (Goal("spd", max_gap=0.3), Goal("spd", max_gap=0.3, min_performance=0.5), Goal("spd", min_performance=0.8 + 1e-12)):
+    for goal in (
+        paper_goal("spd", max_gap=0.3),
+        paper_goal("spd", max_gap=0.3, min_performance=0.5),
+        paper_goal("spd", min_performance=0.8 + 1e-12),
+    ):
         chosen = select(trace, goal)
         assert chosen.met
         first, second = (LabelResult(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1))
         assert (merit([second], [goal]) > merit([first], [goal])) == (chosen.row == 1)
-    (why,) = select(trace, Goal("spd", max_gap=0.3)).why
+    (why,) = select(trace, paper_goal("spd", max_gap=0.3)).why
     assert (why.numbers["by"], why.numbers["qualified"], why.numbers["max_gap"]) == ("performance", 1, 0.3)
-    assert not select(trace, Goal("spd", max_gap=0.2999)).met
+    assert not select(trace, paper_goal("spd", max_gap=0.2999)).met
 
 
 def test_goals_that_make_no_sense_are_refused_all_at_once():
     with pytest.raises(BadInput, match=facts(2, "max_gap", 80, "tpr")):
-        Goal(max_gap=2, keep={"tpr": 80})
+        paper_goal(max_gap=2, keep={"tpr": 80})
     with pytest.raises(UnknownName, match=suggests("tpr")):
-        Goal(keep={"trp": 0.8})
+        paper_goal(keep={"trp": 0.8})
     with pytest.raises(UnknownName, match=suggests("honest")):
         Goal(selection="onest")
     asked = {"tpr": "before"}
-    goal = Goal(keep=asked)
+    goal = paper_goal(keep=asked)
     asked["fpr"] = 0.1
     assert goal.keep == {"tpr": "before"}
-    assert hash(goal) == hash(Goal(keep={"tpr": "before"}))
+    assert hash(goal) == hash(paper_goal(keep={"tpr": "before"}))
 
 
 def test_the_highest_threshold_that_keeps_rates_is_exact():

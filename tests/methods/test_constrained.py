@@ -18,6 +18,7 @@ from equipoise.methods.constrained import PACE, Settings, _Balance, expected_wei
 from equipoise.models import predict, ranks
 from equipoise.models.replicated import StackedReplicas
 from equipoise.models.single import SingleReplica
+from support.goals import paper_goal
 from support.networks import biased_cohort, trained
 from support.published import debias
 
@@ -64,10 +65,10 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     cohort = three_groups(parts)
     n = len(cohort)
     networks = SingleReplica(Wrapped(model), cohort.inputs)
-    labels = Label.of([cohort], Goal("eod"))
+    labels = Label.of([cohort], paper_goal("eod"))
     scores = networks.evaluate()
     threshold = np.array([0.4])
-    balance = _Balance(begun(cohort, Goal("eod"), scores, threshold), Settings(teacher=0.3, penalty=2.0))
+    balance = _Balance(begun(cohort, paper_goal("eod"), scores, threshold), Settings(teacher=0.3, penalty=2.0))
     balance.update(decided(scores, np.array([0.55])), steps=10)
     networks.logit_gradient(torch.arange(n)[None], slope, *balance.of(torch.arange(n)[None]))
     ours = flat(p.grad for p in networks.model.parameters())
@@ -130,7 +131,7 @@ def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     scores = predict(model, cohort)
     gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
     at_half = (scores.score[None], np.array([0.5]))
-    balance = _Balance(begun(cohort, Goal("spd"), *at_half), Settings(penalty=3.0))
+    balance = _Balance(begun(cohort, paper_goal("spd"), *at_half), Settings(penalty=3.0))
     for _ in range(2):
         balance.update(decided(*at_half), steps=5)
     np.testing.assert_allclose(balance.multipliers[0], 2 * 5 / PACE * 3.0 * gaps)
@@ -178,7 +179,7 @@ def test_the_gaps_of_all_groups_fall_at_once_and_performance_stays(problem):
 
 def test_more_performance_is_left_than_by_bias_gda_at_the_same_gap(problem):
     model, parts = problem
-    goal = Goal("spd", max_gap=0.03)
+    goal = paper_goal("spd", max_gap=0.03)
     kept = {}
     for method, settings in (("bias-gda", {"learning_rate": 1e-3}), ("constrained", {})):
         result = run_many(

@@ -11,10 +11,11 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import gap_values, performance_functional, tabulate
-from equipoise.methods import METHODS, Candidate, Goal
+from equipoise.methods import METHODS, Candidate
 from equipoise.models import predict
 from equipoise.repair import audit
 from support.facts import facts, suggests
+from support.goals import paper_goal
 from support.networks import cnn, trained
 from support.published import as_chosen, debias
 
@@ -117,7 +118,7 @@ def test_unknown_names_and_goals():
     with pytest.raises(UnknownName, match=suggests("eod")):
         debias(model, parts.valid, measure="eodd")
     with pytest.raises(BadInput, match=facts("min_performance", 75)):
-        Goal(min_performance=75)
+        paper_goal(min_performance=75)
     with pytest.raises(BadInput, match=facts("adversarial-training", "train")):
         debias(model, parts.valid, method="adversarial-training")
 
@@ -143,7 +144,7 @@ def test_a_frozen_backbone_stays_and_is_mentioned(problems):
 
 def test_pruned_convolutions_keep_their_mask_through_safetensors(problems):
     model, parts = problems["cnn"]
-    result = as_chosen(model, parts.valid, "pruning", Goal("spd", min_performance=0.0), layers="0", steps=4)
+    result = as_chosen(model, parts.valid, "pruning", paper_goal("spd", min_performance=0.0), layers="0", steps=4)
     masks = {k: v for k, v in result.model.state_dict().items() if k.endswith("unit_mask")}
     assert list(masks) == ["0.unit_mask"]
     assert masks["0.unit_mask"].shape == (4, 8, 8)
@@ -169,7 +170,7 @@ def test_many_groups_lower_the_largest_gap():
 
 def test_whole_channels_are_baked_into_the_weights_and_leave_no_mask(problems):
     model, parts = problems["cnn"]
-    result = as_chosen(model, parts.valid, "pruning", Goal("spd", min_performance=0.0), layers="0", granularity="channel", units=1)
+    result = as_chosen(model, parts.valid, "pruning", paper_goal("spd", min_performance=0.0), layers="0", granularity="channel", units=1)
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     off = (result.model[0].weight == 0).flatten(1).all(1)
     assert int(off.sum()) == int(result.trace["step"].iloc[result.chosen]) > 0

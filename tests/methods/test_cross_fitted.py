@@ -15,6 +15,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import frontier
 from equipoise.models import predict
 from support.facts import facts
+from support.goals import paper_goal
 from support.networks import trained
 from support.published import debias
 
@@ -40,7 +41,7 @@ def _evidence(rng: np.random.Generator, goal: Goal, steps: int = 3, n: int = 900
 @pytest.mark.parametrize("performance", ["balanced_accuracy", "accuracy", "f1"])
 @pytest.mark.parametrize("measure", ["spd", "eod", "aod", "fnr_gap"])
 def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, performance: str):
-    found = _evidence(np.random.default_rng(0), Goal(measure, performance))
+    found = _evidence(np.random.default_rng(0), paper_goal(measure, performance))
     drawn = [bootstrap_cells(f, found.y, found.codes, found.levels, found.units, draws=3000, seed=1) for f in found.f]
     gaps = np.stack([largest_gap(gap_values(measure, cells)) for cells in drawn])
     performances = np.stack([performance_values(performance, cells) for cells in drawn])
@@ -56,14 +57,14 @@ def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, perfor
 
 
 def test_without_patients_the_standard_error_is_the_binomial_one():
-    found = _evidence(np.random.default_rng(1), Goal("eod"), rows_each=1)
+    found = _evidence(np.random.default_rng(1), paper_goal("eod"), rows_each=1)
     rate, n = found.rate("tpr"), found.cells.n[0, :-1, 1]
     np.testing.assert_allclose(found.gap_se(), np.sqrt((rate * (1 - rate) / n).sum(-1)), rtol=1e-2)
     np.testing.assert_allclose(found.gap, rate[:, 1] - rate[:, 0])
 
 
 def test_of_many_groups_the_evidence_is_of_the_largest_gap():
-    found = _evidence(np.random.default_rng(2), Goal("spd"), levels=3)
+    found = _evidence(np.random.default_rng(2), paper_goal("spd"), levels=3)
     gaps = gap_values("spd", found.cells)
     np.testing.assert_allclose(np.abs(found.gap), np.abs(gaps).max(-1))
     rate, n = found.rate("selection"), found.cells.n[0, :-1].sum(-1)
@@ -74,7 +75,7 @@ def test_of_many_groups_the_evidence_is_of_the_largest_gap():
 
 def test_a_rate_of_one_is_not_taken_for_certain():
     y, codes = np.ones(20, int), np.repeat([0, 1], 10)
-    found = Evidence(np.ones((1, 20)), y, codes, ("a", "b"), np.arange(20), Goal("eod"))
+    found = Evidence(np.ones((1, 20)), y, codes, ("a", "b"), np.arange(20), paper_goal("eod"))
     assert 0.02 < found.gap_se()[0] < 0.2
 
 
@@ -181,7 +182,7 @@ def test_a_gap_of_exactly_nothing_is_no_surer_than_others(measure: str):
     f[[0, 100]] = 1
     more = f.copy()
     more[101 if measure == "ppv_gap" else 103] = 1 - more[101 if measure == "ppv_gap" else 103]
-    found = Evidence(np.stack([f, more]), y, codes, ("M", "F"), np.arange(200), Goal(measure))
+    found = Evidence(np.stack([f, more]), y, codes, ("M", "F"), np.arange(200), paper_goal(measure))
     assert found.gap[0] == 0
     assert found.gap[1] != 0
     assert found.gap_se()[0] == pytest.approx(found.gap_se()[1], rel=0.1)
@@ -194,7 +195,7 @@ def test_held_out_decisions_are_made_by_fits_that_have_not_seen_the_row(problem)
     model, parts = problem
     result = debias(model, parts.valid, method="group-thresholds", measure="spd", selection="honest", seed=3)
     assert result.chosen > 0
-    scores, goal = predict(model, parts.valid), Goal("spd", max_loss=0.02)
+    scores, goal = predict(model, parts.valid), paper_goal("spd", max_loss=0.02)
     fold = assign_folds(parts.valid, 5, generator(3, "cross-fitted selection"))
     before, after = np.empty(len(scores)), np.empty(len(scores))
     for k in range(5):

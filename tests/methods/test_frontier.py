@@ -13,6 +13,7 @@ from equipoise.methods import METHODS, Fit, Goal, make_settings, step_decisions
 from equipoise.methods.contract import Rng
 from equipoise.methods.frontier import SHARES, half_rows, windows
 from equipoise.models import ReadOnce, bias_scores, predict
+from support.goals import paper_goal
 from support.networks import biased_cohort
 
 RULES = ["group-thresholds", "reject-option", "equalised-odds"]
@@ -38,7 +39,7 @@ def _cells(rule, scores: Scores):
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("groups", [2, 3])
 def test_every_row_of_the_trace_is_a_rule_and_the_last_is_the_goals_own(name, groups):
-    scores, goal = _scores(300, groups), Goal("eod", max_loss=0.05)
+    scores, goal = _scores(300, groups), paper_goal("eod", max_loss=0.05)
     own, found = METHODS[name].run(scores, goal, make_settings(name, {})), _frontier(name, scores, goal)
     assert found.trace["step"].tolist() == list(range(len(SHARES) + 2))
     assert len(found.steps) == len(found.trace)
@@ -57,7 +58,7 @@ def test_every_row_of_the_trace_is_a_rule_and_the_last_is_the_goals_own(name, gr
 @pytest.mark.parametrize("name", RULES)
 def test_steps_keep_their_share_of_the_gap_on_its_side_of_zero(name, measure):
     scores = _scores(600)
-    found = _frontier(name, scores, Goal(measure))
+    found = _frontier(name, scores, paper_goal(measure))
     before = _cells(found.steps[0].rule, scores)
     (gap,), slack = gap_values(measure, before), half_rows(measure, before)
     assert abs(gap) > 0.1
@@ -74,7 +75,7 @@ def test_steps_keep_their_share_of_the_gap_on_its_side_of_zero(name, measure):
 def test_group_thresholds_are_the_best_of_all_in_every_window():
     for groups, n, seed in ((2, 32, 0), (3, 18, 1)):
         scores = _scores(n, groups, seed, digits=2)
-        found = _frontier("group-thresholds", scores, Goal("eod"))
+        found = _frontier("group-thresholds", scores, paper_goal("eod"))
         before = _cells(found.steps[0].rule, scores)
         cuts = [np.append(np.unique(scores.score[scores.attribute.codes == k]), 1.1) for k in range(groups)]
         tried = np.array(list(product(*cuts)))
@@ -88,17 +89,17 @@ def test_group_thresholds_are_the_best_of_all_in_every_window():
 
 def test_equalised_odds_ends_in_equal_odds():
     scores = _scores(400, 3)
-    found = _frontier("equalised-odds", scores, Goal("eod"))
+    found = _frontier("equalised-odds", scores, paper_goal("eod"))
     *_, last, own = found.trace["performance"]
     assert last == pytest.approx(own, abs=1e-8)
     rates = [_cells(found.steps[-2].rule, scores).rate(label) for label in (0, 1)]
     assert np.ptp(rates, axis=1) == pytest.approx([0.0, 0.0], abs=1e-8)
-    with_f1 = _frontier("equalised-odds", scores, Goal("eod", "f1"))
+    with_f1 = _frontier("equalised-odds", scores, paper_goal("eod", "f1"))
     assert (np.diff(with_f1.trace["performance"].to_numpy()[1:-1]) <= 1e-8).all()
 
 
 def test_rates_that_are_kept_are_kept_at_every_step_of_group_thresholds():
-    found = _frontier("group-thresholds", _scores(300), Goal("eod", keep={"tpr": "before"}))
+    found = _frontier("group-thresholds", _scores(300), paper_goal("eod", keep={"tpr": "before"}))
     assert (found.trace["spare"] >= -1e-9).all()
 
 
@@ -106,7 +107,7 @@ def test_half_of_the_rows_twice_has_the_same_frontier():
     scores = _scores(200)
     twice = Scores.from_arrays(*(np.tile(each, 2) for each in (scores.y, scores.score, scores.groups)), reference="a")
     for name in RULES:
-        one, two = (_frontier(name, each, Goal("eod")) for each in (scores, twice))
+        one, two = (_frontier(name, each, paper_goal("eod")) for each in (scores, twice))
         # Half a row is a quarter of one where all rows are there twice; beyond that nothing differs.
         np.testing.assert_allclose(one.trace["performance"], two.trace["performance"], atol=0.02)
 
@@ -117,7 +118,7 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 0.7, 0.1, 0.0, 0.0, 0.0]]))
         model.bias.fill_(-0.8)
-    scores, goal = predict(model, cohort), Goal("eod")
+    scores, goal = predict(model, cohort), paper_goal("eod")
     for name in RULES:
         steps = _frontier(name, scores, goal).steps
         made = step_decisions(steps, model, cohort)
@@ -137,7 +138,7 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
 
 
 def test_what_was_read_of_another_network_is_not_used():
-    cohort, goal = biased_cohort(200), Goal("eod")
+    cohort, goal = biased_cohort(200), paper_goal("eod")
     model = nn.Linear(6, 1)
     steps = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 3}), Rng((0,)), None).steps[1:]
     expected = step_decisions(steps, model, cohort)

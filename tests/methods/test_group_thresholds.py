@@ -12,6 +12,7 @@ from equipoise.methods import Goal, GroupThresholds, rule_to_dict
 from equipoise.methods.group_thresholds import fit
 from equipoise.methods.rules import rule_from_dict
 from support.facts import facts
+from support.goals import paper_goal
 
 
 def _scores(groups: int, n: int, seed: int, missing: bool = False) -> Scores:
@@ -52,7 +53,7 @@ GOALS = [
 @pytest.mark.parametrize("measure", ["spd", "eod", "aod", "tnr_gap"])
 @pytest.mark.parametrize(("groups", "n"), [(2, 24), (3, 18)])
 def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, limits):
-    goal = Goal(measure, performance, **limits)
+    goal = paper_goal(measure, performance, **limits)
     for seed in (0, 3):
         scores = _scores(groups, n, seed, missing=seed == 3)
         fitted = fit(scores, goal)
@@ -88,7 +89,7 @@ def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, lim
 
 def test_the_rule_is_the_same_after_json_and_refuses_groups_that_it_never_saw():
     scores = _scores(3, 18, 0, missing=True)
-    rule = fit(scores, Goal("eod", max_gap=0.05)).rule
+    rule = fit(scores, paper_goal("eod", max_gap=0.05)).rule
     again = rule_from_dict(rule_to_dict(rule))
     assert again == rule
     assert (again.decide(scores) == rule.decide(scores)).all()
@@ -102,16 +103,16 @@ def test_the_rule_is_the_same_after_json_and_refuses_groups_that_it_never_saw():
 
 def test_what_cannot_be_had_is_said():
     scores = _scores(2, 24, 0)
-    (why,) = fit(scores, Goal("eod", min_performance=0.99)).why
+    (why,) = fit(scores, paper_goal("eod", min_performance=0.99)).why
     assert (why.numbers["qualified"], why.numbers["min_performance"]) == (0, 0.99)
-    both = fit(scores, Goal("spd", max_gap=0.0, keep={"tpr": 1.0, "fpr": 0.0}))
+    both = fit(scores, paper_goal("spd", max_gap=0.0, keep={"tpr": 1.0, "fpr": 0.0}))
     assert both.trace["spare"].iloc[1] >= 0
 
 
 def test_what_is_kept_is_said_where_it_stands_in_the_way():
     scores = _scores(2, 24, 0)
     for least, keep, qualified in ((0.99, {"tpr": 1.0}, 0), (0.1, {"tpr": 0.5}, None)):
-        (why,) = fit(scores, Goal("eod", min_performance=least, keep=keep)).why
+        (why,) = fit(scores, paper_goal("eod", min_performance=least, keep=keep)).why
         assert (why.kind, why.numbers["qualified"], why.numbers["min_performance"], why.numbers["keep"]) == (
             "selected",
             qualified,

@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, gap_values, linearised, tabulate, worst_gap
-from equipoise.methods import METHODS, Goal, Label
+from equipoise.methods import METHODS, Label
 from equipoise.methods.bias_score.problem import Posteriors, Problem
 from equipoise.methods.bias_score.programs import parity_path
 from equipoise.methods.constrained import expected_weights
@@ -23,6 +23,7 @@ from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train
 from equipoise.repair import audit
 from support.facts import facts, suggests
+from support.goals import paper_goal
 from support.networks import trained
 from support.notes import note_of
 from support.published import as_chosen, debias
@@ -148,7 +149,7 @@ def test_every_method_lowers_every_measure_that_it_takes(method: str, measure: s
         assert (result.chosen > 0, result.met_in_sample) == (True, True)
         assert note_of(result.why, "constant")
         assert 0 < size < original
-        found = as_chosen(model, parts.valid, method, Goal(measure, min_performance=FLOOR), seed=1)
+        found = as_chosen(model, parts.valid, method, paper_goal(measure, min_performance=FLOOR), seed=1)
         assert found.met_in_sample
         assert found.trace["gap"].iloc[found.chosen] == 0
         by_group = [np.unique(found.rule.decide(predict(model, parts.valid))[parts.valid.groups == group]) for group in ("F", "M")]
@@ -211,7 +212,9 @@ def test_group_thresholds_are_the_best_of_all_combinations(groups: int, n: int, 
         code = np.concatenate([np.repeat(np.arange(groups), 2), rng.integers(0, groups, n - 2 * groups)])
         y = np.concatenate([np.tile([0, 1], groups), rng.integers(0, 2, n - 2 * groups)])
         score = np.round(np.clip(0.4 + 0.3 * y + 0.1 * code + rng.normal(0, 0.25, n), 0, 1), 1 if seed == 1 else 6)
-        fitted = fit(Scores.from_arrays(y, score, np.array(["a", "b", "c"])[code], reference="a"), Goal(measure, performance, **limits))
+        fitted = fit(
+            Scores.from_arrays(y, score, np.array(["a", "b", "c"])[code], reference="a"), paper_goal(measure, performance, **limits)
+        )
         points = []
         for cuts in product(*(np.append(np.unique(score[code == k]), 1.1) for k in range(groups))):
             f = score >= np.array(cuts)[code]
@@ -257,7 +260,7 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
     cohort = Cohort.from_arrays(torch.zeros(n, 1), y, np.where(a, "F", "M"), reference="M")
     sure = Posteriors(chance, (np.column_stack([1 - woman, woman]),) * 2)
     nothing = Probe(np.zeros((2, 1)), np.zeros(2), np.empty((0, 0)), 0.0, 0.0)
-    goal = Goal(measure, max_gap=0.1)
+    goal = paper_goal(measure, max_gap=0.1)
     known = Problem(cohort, goal, Heads(nothing, (nothing, nothing), (1, 0), 0.5), sure, sure, 2.0)
     labels = Label.of([cohort], goal)
 
@@ -288,16 +291,16 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     f = (rng.random((2, n)) < 0.3 + 0.3 * y + 0.1 * codes).astype(float)
     levels, units = ("M", "F"), rng.integers(0, 900, n)
     units = np.unique(units, return_inverse=True)[1]
-    evidence = Evidence(f, y, codes, levels, units, Goal(measure))
+    evidence = Evidence(f, y, codes, levels, units, paper_goal(measure))
     for k in range(2):
         drawn = bootstrap_cells(f[k], y, codes, levels, units, draws=2000, seed=0)
         assert evidence.gap_se()[k] == pytest.approx(gap_values(measure, drawn)[:, 0].std(), rel=0.1)
     # A step at which nobody of a group is decided so has no gap, and is never the one to take.
     empty = f.copy()
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
-    none = Evidence(empty, y, codes, levels, units, Goal(measure))
+    none = Evidence(empty, y, codes, levels, units, paper_goal(measure))
     assert np.isnan(none.gap[1])
-    assert choose([none], (0, 7), [Goal(measure, min_performance=0.0)])[0].step == 0
+    assert choose([none], (0, 7), [paper_goal(measure, min_performance=0.0)])[0].step == 0
 
 
 def test_the_teacher_takes_the_place_of_the_label_in_the_weights():

@@ -12,9 +12,10 @@ from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Settings, paired
 from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
+from support.goals import paper_goal
 
 FloatArray = npt.NDArray[np.float64]
-EOD = Goal("eod")
+EOD = paper_goal("eod")
 
 
 def rows_of(y: npt.ArrayLike, codes: npt.ArrayLike, levels: Sequence[str] = ("M", "F"), patients: Sequence[str] | None = None) -> Scores:
@@ -72,13 +73,13 @@ def test_a_gap_is_closed_where_its_interval_lies_within_the_maximum():
 
 
 def test_a_smaller_gap_whose_interval_reaches_beyond_the_maximum_is_reduced():
-    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.7}, 1000, Goal("eod", max_gap=0.05))
+    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.7}, 1000, paper_goal("eod", max_gap=0.05))
     assert found.outcome is Outcome.REDUCED
     assert found.met is False
 
 
 def test_too_few_patients_are_unclear_and_the_number_that_would_tell_does():
-    goal = Goal("eod", max_gap=0.15)
+    goal = paper_goal("eod", max_gap=0.15)
     few = by_hand({"M": 0.8, "F": 0.7}, {"M": 0.8, "F": 0.8}, 30, goal)
     assert few.outcome is Outcome.UNCLEAR
     assert few.met  # by its points: each limit is kept
@@ -114,12 +115,12 @@ def test_performance_below_its_limit_is_harm_whatever_the_gap():
     assert found.clear_loss is found.to_dict()["performance"]["clear_loss"] is True
     few = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.8, "F": 0.7}, 20)
     assert (few.outcome, few.clear_loss) == (Outcome.HARM, False)  # two patients
-    allowed = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000, Goal("eod", max_loss=0.06))
+    allowed = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000, paper_goal("eod", max_loss=0.06))
     assert (allowed.outcome, allowed.clear_loss) == (Outcome.CLOSED, None)
 
 
 def test_a_minimum_that_the_original_never_had_is_no_harm_but_not_closed_or_met_either():
-    goal = Goal("eod", min_performance=0.95, max_gap=0.05)
+    goal = paper_goal("eod", min_performance=0.95, max_gap=0.05)
     found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, goal)
     assert (found.outcome, found.met) == (Outcome.REDUCED, False)
     assert found.performance_limit == 0.95
@@ -128,14 +129,14 @@ def test_a_minimum_that_the_original_never_had_is_no_harm_but_not_closed_or_met_
 
 
 def test_the_limit_is_that_of_the_goal_or_follows_the_original_on_the_same_rows():
-    assert performance_limit(Goal("eod", min_performance=0.7), 0.9) == 0.7
-    assert performance_limit(Goal("eod", max_loss=0.05), 0.9) == pytest.approx(0.85)
+    assert performance_limit(paper_goal("eod", min_performance=0.7), 0.9) == 0.7
+    assert performance_limit(paper_goal("eod", max_loss=0.05), 0.9) == pytest.approx(0.85)
     assert performance_limit(EOD, 0.9) == pytest.approx(0.88)
 
 
 @pytest.mark.parametrize(("keep", "harm"), [({"tpr": "before"}, True), ({"tpr": 0.85}, True), ({"tpr": 0.6}, False), ({}, False)])
 def test_a_rate_that_the_goal_keeps_is_harm_where_it_is_clearly_below(keep: dict[str, float | str], harm: bool):
-    goal = Goal("eod", min_performance=0.8, max_gap=0.05, keep=keep)
+    goal = paper_goal("eod", min_performance=0.8, max_gap=0.05, keep=keep)
     found = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.75, "F": 0.75}, 2000, goal)
     assert found.outcome is (Outcome.HARM if harm else Outcome.CLOSED)
     assert found.met is not harm
@@ -176,7 +177,7 @@ def test_gaps_on_both_sides_of_the_reference_need_more_evidence():
 
 
 def test_an_unchanged_model_is_never_closed_or_reduced():
-    same = by_hand({"M": 0.8, "F": 0.8}, {"M": 0.8, "F": 0.8}, 3000, Goal("eod", max_gap=0.05))
+    same = by_hand({"M": 0.8, "F": 0.8}, {"M": 0.8, "F": 0.8}, 3000, paper_goal("eod", max_gap=0.05))
     assert (same.outcome, same.changed, same.met) == (Outcome.UNCHANGED, 0, True)
     rng = np.random.default_rng(0)
     scores, decided, _ = world(rng, 5000, (0.8, 0.8), (0.8, 0.8))
@@ -233,7 +234,7 @@ def test_labels_judged_together_need_more_evidence():
 def test_rows_of_one_label_have_no_performance_and_do_no_harm():
     scores = rows_of(np.zeros(400), [0, 1] * 200)
     before, after = (np.arange(400) % 5 == 0) * 1.0, (np.arange(400) % 7 == 0) * 1.0
-    found = judge(scores, before, scores, after, Goal("spd", max_gap=0.05), source="held-out")
+    found = judge(scores, before, scores, after, paper_goal("spd", max_gap=0.05), source="held-out")
     assert (found.outcome, found.harms, found.met) == (Outcome.UNCLEAR, (), False)
 
 

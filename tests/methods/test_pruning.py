@@ -9,12 +9,13 @@ from torch import nn
 
 from equipoise.data import Parts
 from equipoise.errors import BadInput
-from equipoise.methods import METHODS, Goal, Label, Note
+from equipoise.methods import METHODS, Label, Note
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
 from equipoise.models.single import SingleReplica
 from support.facts import facts
 from support.finite_differences import SMALLEST_GAP, gap_weights, shrunk
+from support.goals import paper_goal
 from support.networks import trained
 from support.published import as_chosen, debias
 
@@ -23,7 +24,7 @@ from support.published import as_chosen, debias
 def test_influence_equals_finite_differences_of_the_proxy(measure: str):
     """Adding a small number to a unit's pre-activation at every input moves the proxy by N times its influence."""
     model, parts = trained("mlp")
-    labels = Label.of([parts.valid], Goal(measure))
+    labels = Label.of([parts.valid], paper_goal(measure))
     for networks in (replicas([model], [parts.valid]), SingleReplica(model, parts.valid.inputs)):
         assert networks.units("linears.*") == 24
         scores = networks.evaluate()
@@ -138,7 +139,7 @@ def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
 
 def test_the_influence_of_a_channel_is_the_sum_over_its_units():
     model, parts = trained("cnn")
-    labels = Label.of([parts.valid], Goal("spd"))
+    labels = Label.of([parts.valid], paper_goal("spd"))
     influences = []
     for granularity in ("unit", "channel"):
         network = SingleReplica(model, parts.valid.inputs)
@@ -159,7 +160,7 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
         last = [m for m in told.modules() if isinstance(m, torch.nn.Linear)][-1]
         last.weight.zero_()
         last.bias.fill_(0.1234567)
-    labels = Label.of([parts.valid], Goal("eod"))
+    labels = Label.of([parts.valid], paper_goal("eod"))
     networks = SingleReplica(told, parts.valid.inputs) if kind == "cnn" else replicas([told], [parts.valid])
     networks.units("*")
     model_scores = SingleReplica(model, parts.valid.inputs).evaluate()
@@ -277,6 +278,6 @@ def test_the_column_that_holds_the_group_goes_first():
     network = SingleReplica(model, parts.valid.inputs)
     network.units("*", "input")
     w = gap_weights(network, parts, "eod")
-    gap = Label.of([parts.valid], Goal("eod")).evaluate(network.evaluate()).gap
+    gap = Label.of([parts.valid], paper_goal("eod")).evaluate(network.evaluate()).gap
     for criterion in ("taylor", "second-order", "difference"):
         assert int((network.influence(w, criterion)[1][0] * np.sign(gap[0])).argmax()) == 1

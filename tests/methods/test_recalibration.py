@@ -11,10 +11,11 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Calibration, LogitMap, Threshold, logit_map
-from equipoise.methods import Candidate, EqualisedOdds, Goal, GroupThresholds, RejectOption, recalibrated
+from equipoise.methods import Candidate, EqualisedOdds, GroupThresholds, RejectOption, recalibrated
 from equipoise.methods.equalised_odds import Steps
 from equipoise.methods.recalibration import moved
 from equipoise.models import OneOutput, predict
+from support.goals import paper_goal
 from support.multilabel import LABELS, fitted, labels_cohort, network
 from support.networks import biased_cohort, trained
 from support.notes import note_of
@@ -23,7 +24,7 @@ from support.notes import note_of
 def _shifted(model: nn.Module, rule: Threshold, method: str = "bias-gda", chosen: int = 1) -> Candidate:
     """A candidate as a repair would leave it."""
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.2, 0.0], "performance": [0.7, 0.7], "threshold": [0.5, rule.value]})
-    return Candidate(method, model, rule, trace, chosen, (), True, Goal("eod"), 0)
+    return Candidate(method, model, rule, trace, chosen, (), True, paper_goal("eod"), 0)
 
 
 def _linear(bias: float = 0.0, sign: float = 1.0) -> nn.Module:

@@ -7,10 +7,10 @@ import torch
 
 from equipoise.data import FEW, Cohort
 from equipoise.measures import units_of
-from equipoise.methods import Goal
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.remarks import advice, cells_of, gap_error, merging
 from support.facts import says
+from support.goals import paper_goal
 
 
 def _cohort(reference: str = "a", patients: bool = False, **cells: tuple[int, int]) -> Cohort:
@@ -22,7 +22,7 @@ def _cohort(reference: str = "a", patients: bool = False, **cells: tuple[int, in
 
 
 def _advice(cohort: Cohort, measure: str = "eod", **goal: object) -> str:
-    return " ".join(advice([cohort], Goal(measure, **goal)))
+    return " ".join(advice([cohort], paper_goal(measure, **goal)))
 
 
 def test_the_cells_that_a_goal_needs_are_those_of_its_measure_and_of_what_it_keeps():
@@ -87,7 +87,7 @@ def test_the_error_of_a_gap_is_that_of_many_samples():
     rng = np.random.default_rng(0)
     codes, y = np.repeat([0, 1, 2], [60, 8, 30]), np.ones(98, int)
     f = np.where(codes == 1, rng.choice([0.2, 0.9], 98), 0.7)
-    evidence = Evidence(f[None], y, codes, ("a", "b", "c"), units_of(None, 98), Goal("eod"))
+    evidence = Evidence(f[None], y, codes, ("a", "b", "c"), units_of(None, 98), paper_goal("eod"))
     drawn = np.empty(4000)
     for k in range(len(drawn)):
         some = [rng.choice(f[codes == code], (codes == code).sum()) for code in (0, 1)]

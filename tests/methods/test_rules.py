@@ -8,10 +8,11 @@ import pytest
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
-from equipoise.methods import Goal, equalised_odds, reject_option, rule_to_dict
+from equipoise.methods import equalised_odds, reject_option, rule_to_dict
 from equipoise.methods.rules import rule_from_dict
 from support.bundles import rule_in_file
 from support.facts import facts
+from support.goals import paper_goal
 
 
 def _scores(n: int = 300) -> Scores:
@@ -24,8 +25,8 @@ def _scores(n: int = 300) -> Scores:
 
 RULES = {
     "threshold": Threshold(1 / 3, "given"),
-    "reject-option": reject_option.fit(_scores(), Goal("eod")).rule,
-    "equalised-odds": equalised_odds.fit(_scores(), Goal("eod")).rule,
+    "reject-option": reject_option.fit(_scores(), paper_goal("eod")).rule,
+    "equalised-odds": equalised_odds.fit(_scores(), paper_goal("eod")).rule,
 }
 
 

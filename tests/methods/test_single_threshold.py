@@ -7,6 +7,7 @@ from equipoise.data import Scores
 from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal
 from equipoise.methods.single_threshold import fit, frontier
+from support.goals import paper_goal
 
 GOALS = [{"max_gap": 0.1}, {"min_performance": 0.55}, {"min_performance": 0.99}, {"max_gap": 0.2, "keep": {"tpr": "before"}}]
 
@@ -32,7 +33,7 @@ def _at(scores: Scores, goal: Goal, cut: float) -> tuple[float, float, float]:
 @pytest.mark.parametrize("measure", ["eod", "spd"])
 def test_it_is_the_best_of_all_thresholds(measure, limits):
     for seed in range(4):
-        scores, goal = _scores(seed), Goal(measure, **limits, threshold=0.6)
+        scores, goal = _scores(seed), paper_goal(measure, **limits, threshold=0.6)
         found = fit(scores, goal)
         assert isinstance(found.rule, Threshold)
         size, performance, kept = _at(scores, goal, found.rule.value)
@@ -60,7 +61,7 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
 
 
 def test_the_grid_begins_with_the_threshold_in_use_and_every_step_can_be_delivered():
-    scores, goal = _scores(1, 200), Goal("eod", threshold=0.6)
+    scores, goal = _scores(1, 200), paper_goal("eod", threshold=0.6)
     found = frontier(scores, goal)
     assert found.steps[0].rule.value == 0.6
     assert len(found.steps) == len(found.trace) == 22

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.methods import METHODS, Goal, run_many
+from equipoise.methods import METHODS, run_many
 from equipoise.methods.driver import stackable
+from support.goals import paper_goal
 from support.networks import trained
 
 SETTINGS = {
@@ -26,7 +27,7 @@ def replicates():
 def test_stacked_equals_looped_each_ending_on_its_own(method: str, replicates):
     models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
     trains = [p.train for _, p in replicates] if METHODS[method].needs_train else None
-    goal = Goal("spd", min_performance=0.55) if method in ("bias-gda", "pruning", "standard") else Goal("spd", max_gap=0.1)
+    goal = paper_goal("spd", min_performance=0.55) if method in ("bias-gda", "pruning", "standard") else paper_goal("spd", max_gap=0.1)
     assert stackable(models, cohorts)
     settings = SETTINGS.get(method, {})
     together = run_many(method, models, cohorts, goal, seeds=[5, 6, 7], trains=trains, settings=settings)
@@ -61,7 +62,7 @@ def test_a_user_module_gives_what_the_stack_gives(replicates):
     for method in ("bias-gda", "pruning", "random"):
         settings = {**SETTINGS[method], **({"mode": "eval"} if method == "bias-gda" else {})}  # dropout is another there
         stack, single = (
-            run_many(method, [m], [parts.valid], Goal("eod", min_performance=0.55), seeds=[1], settings=settings)[0]
+            run_many(method, [m], [parts.valid], paper_goal("eod", min_performance=0.55), seeds=[1], settings=settings)[0]
             for m in (model, Wrapped())
         )
         np.testing.assert_allclose(stack.trace["gap"], single.trace["gap"], atol=0.02)

@@ -9,10 +9,11 @@ import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, sweep
-from equipoise.methods import METHODS, Goal, run_many
+from equipoise.methods import METHODS, run_many
 from equipoise.methods.evaluation import Data, decided_at
 from equipoise.methods.step_control import AFTER, FEW, MOST, SHARE, UNIT, Control, Trials, smooth_gaps
 from equipoise.models.replicated import replicas
+from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
 from support.networks import trained
 
@@ -96,7 +97,7 @@ def test_a_gap_without_a_value_is_restored():
 
 def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(problems):
     model, cohort = problems["perceptron"]
-    data = Data.of([cohort], [Goal("eod")])
+    data = Data.of([cohort], [paper_goal("eod")])
     now = data.evaluate(replicas([model], [cohort]).evaluate())
     label = data.labels[0]
     swept = sweep(now.scores, label.y, label.codes, label.levels, ("eod", "balanced_accuracy"))
@@ -116,7 +117,7 @@ def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(pr
 @pytest.mark.parametrize(("kind", "rates"), [("mlp", (1e-7, 1e-2)), ("perceptron", (1e-5,)), ("cnn", (1e-5,))])
 def test_the_gap_closes_from_any_learning_rate_and_performance_holds(method: str, kind: str, rates: tuple[float, ...], problems):
     model, cohort = problems[kind]
-    goal = Goal("eod", max_loss=0.08)
+    goal = paper_goal("eod", max_loss=0.08)
     for rate in rates:
         (found,) = run_many(method, [model], [cohort], goal, seeds=[0], settings={"learning_rate": rate})
         trace = found.trace
@@ -144,7 +145,7 @@ def test_evaluations_are_limited(problems):
 
 def test_steps_remove_about_as_much_as_their_number_says(problems):
     model, cohort = problems["mlp"]
-    found = run_many("bias-gda", [model], [cohort], Goal("spd", max_loss=0.05), seeds=[0])[0]
+    found = run_many("bias-gda", [model], [cohort], paper_goal("spd", max_loss=0.05), seeds=[0])[0]
     removed = 1 - found.trace["gap"] / found.trace["gap"].iloc[0]
     assert len(found.trace) > 8
     assert np.corrcoef(found.trace["step"] * SHARE, removed)[0, 1] > 0.9
@@ -156,9 +157,9 @@ def test_a_stack_gives_each_network_what_it_gets_alone():
     models, cohorts = [model for model, _ in cases], [parts.valid for _, parts in cases]
     for method in (*METHODS_HERE, "adversarial-finetune"):
         settings = {"max_steps": 7}
-        together = run_many(method, models, cohorts, Goal("spd"), seeds=[3, 4], settings=settings)
+        together = run_many(method, models, cohorts, paper_goal("spd"), seeds=[3, 4], settings=settings)
         alone = [
-            run_many(method, [m], [c], Goal("spd"), seeds=[s], settings=settings)[0]
+            run_many(method, [m], [c], paper_goal("spd"), seeds=[s], settings=settings)[0]
             for m, c, s in zip(models, cohorts, (3, 4), strict=True)
         ]
         for one, own in zip(together, alone, strict=True):
@@ -170,7 +171,7 @@ def test_a_stack_gives_each_network_what_it_gets_alone():
 @pytest.mark.parametrize("optimiser", ["adam", "blockwise", "sgd"])
 def test_a_restored_network_goes_on_as_if_nothing_had_happened(kind: str, optimiser: str, problems):
     model, cohort = problems[kind]
-    data = Data.of([cohort], [Goal("spd")])
+    data = Data.of([cohort], [paper_goal("spd")])
     everyone = np.ones(1, bool)
 
     def after(detour: bool, marked: int) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ from equipoise.methods import METHODS, Goal, Kind
 from equipoise.methods.evidence import Evidence
 from equipoise.models import MLP, predict
 from support.facts import facts
+from support.goals import paper_goal
 from support.published import debias
 
 RULES = {"standard": {}, "group-thresholds": {}, "equalised-odds": {}, "reject-option": {"quantiles": 0, "thresholds": 20, "margins": 10}}
@@ -42,7 +43,9 @@ def times() -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("goal", [Goal("eod", max_gap=0.05), Goal("spd", "accuracy", min_performance=0.6), Goal("aod", "f1", max_gap=0.1)])
+@pytest.mark.parametrize(
+    "goal", [paper_goal("eod", max_gap=0.05), paper_goal("spd", "accuracy", min_performance=0.6), paper_goal("aod", "f1", max_gap=0.1)]
+)
 def test_integer_weights_are_replicated_rows(name: str, goal: Goal, times: np.ndarray) -> None:
     method, plain = METHODS[name], scores()
     settings = method.settings(**RULES[name])
@@ -76,7 +79,7 @@ def test_sweep_threshold_and_upper_bound(times: np.ndarray) -> None:
 
 def test_standard_errors_of_steps(times: np.ndarray) -> None:
     plain = scores()
-    goal, f = Goal("eod", max_gap=0.05), (plain.score >= 0.5).astype(float)[None]
+    goal, f = paper_goal("eod", max_gap=0.05), (plain.score >= 0.5).astype(float)[None]
     attribute: Attribute = plain.attribute
     units = np.arange(len(plain))
     heavy = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal, times.astype(float))

@@ -136,6 +136,36 @@ class Boom:
         return exec, ("raise SystemExit('code was run')",)
 
 
+@pytest.mark.parametrize("name", ["weight_x.json", "../weights/weight_0", "WEIGHT_0", "version"])
+def test_a_pickle_inside_is_refused_whatever_its_name(given, tmp_path, name):
+    path, *_ = given
+    torch.save(Boom(), tmp_path / "boom")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "net.pt2", "w") as new:
+        for member in old.namelist():
+            content = old.read(member)
+            if member.endswith("weights_config.json"):
+                plain = json.loads(content)
+                next(iter(plain["config"].values())).update(use_pickle=True, path_name=name)
+                content = json.dumps(plain).encode()
+            new.writestr(member, content)
+        new.writestr(next(m for m in old.namelist() if m.endswith("weight_0")).replace("weight_0", name), (tmp_path / "boom").read_bytes())
+    with pytest.raises(BadInput, match="refused"):
+        load_exported(tmp_path / "net.pt2")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_second_member_of_the_same_name_is_refused(given, tmp_path):
+    path, *_ = given
+    torch.save(Boom(), tmp_path / "boom")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "net.pt2", "w") as new:
+        for member in old.namelist():
+            if "sample_inputs" in member:
+                new.writestr(member, (tmp_path / "boom").read_bytes())
+            new.writestr(member, old.read(member))
+    with pytest.raises(BadInput, match="refused"):
+        load_exported(tmp_path / "net.pt2")
+
+
 @pytest.mark.parametrize("where", ["sample inputs", "weight", "constant", "library"])
 def test_a_pickle_or_library_inside_is_refused_and_not_run(given, tmp_path, where):
     path, *_ = given

@@ -12,7 +12,7 @@ from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import classifier, load_model, outputs, preparation_in, vision
 
-vision.declare_operators()
+vision.prepare_torchvision()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 X = torch.rand(40, 3, 32, 32, generator=torch.Generator().manual_seed(0))

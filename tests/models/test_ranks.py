@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.models import ranks
+from equipoise.errors import BadInput
+from equipoise.models import join_processes, ranks
 from support import shared_job
+from support.facts import facts
 
 
 def joined(path: Path, rank: int, processes: int, port: int) -> None:
@@ -51,13 +53,27 @@ def test_two_processes_and_one_agree(tmp_path: Path, forks, monkeypatch: pytest.
         np.testing.assert_allclose(together[name], value, atol=2e-5 * max(scale, 1e-3), rtol=1e-4, err_msg=name)
 
 
-def test_processes_on_the_cpu_take_no_gpu(monkeypatch: pytest.MonkeyPatch):
-    calls = []
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("EQUIPOISE_DEVICE", "cpu")
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [(), ("gloo",)]), ("", [(1,), ("cpu:gloo,cuda:nccl",)])])
+def test_processes_take_their_own_gpu_and_none_on_the_cpu(monkeypatch: pytest.MonkeyPatch, device: str, expected: list[tuple]):
+    devices, backends = [], []
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "EQUIPOISE_DEVICE": device}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "_joined", ranks._Joined())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
-    monkeypatch.setattr(ranks.dist, "init_process_group", calls.append)
-    ranks.begin()
-    assert calls == ["gloo"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setattr(torch.distributed, "rendezvous", lambda *_, **__: iter([(torch.distributed.HashStore(), 1, 2)]))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    assert join_processes() == 1
+    assert [tuple(devices), tuple(backends)] == expected
+
+
+def test_a_process_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "EQUIPOISE_DEVICE": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(BadInput, match=facts("--nproc-per-node", "1")):
+        join_processes()

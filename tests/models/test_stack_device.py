@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
-from equipoise.methods import Goal, run_many
+from equipoise.methods import run_many
 from equipoise.methods.constrained import slope
 from equipoise.models import MLP, Training, computing_on, initial_mlp, replicas, replicated, requested_device, train_stack
 from equipoise.models.devices import DEVICE
@@ -20,6 +20,7 @@ from equipoise.models.replicated import StackedReplicas
 from equipoise.models.stack import Recorder, Snapshot, Stack
 from equipoise.models.training import _StackedRun
 from support.facts import facts
+from support.goals import paper_goal
 
 META = torch.device("meta")  # has shapes but no values: whatever asks for one fails, as it would have to wait for a GPU
 ROWS, COLUMNS, SIZE = 40, 4, 3
@@ -213,7 +214,7 @@ def test_a_method_runs_on_a_gpu_from_the_same_start_as_on_the_cpu(method, settin
 
     def found() -> list[Any]:
         trains = [p.train for p in parts] if method == "adversarial-training" else None
-        return run_many(method, models, [p.valid for p in parts], Goal(measure="eod"), seeds=seeds, trains=trains, settings=settings)
+        return run_many(method, models, [p.valid for p in parts], paper_goal(measure="eod"), seeds=seeds, trains=trains, settings=settings)
 
     on_cpu = found()
     with computing_on("cuda"):

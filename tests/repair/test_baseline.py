@@ -8,11 +8,11 @@ import torch
 
 from equipoise.data import Attribute, Cohort, Images, Scores
 from equipoise.measures import Baseline, FloatArray
-from equipoise.methods import Goal
 from equipoise.repair import fit_baseline
 from equipoise.repair.baseline import HELD_OUT, SMALL, STATISTICS, _features, _sampled
+from support.goals import paper_goal
 
-GOAL = Goal("eod")
+GOAL = paper_goal("eod")
 
 
 def _table(rows: int, seed: int, bias: float = 0.0) -> Cohort:

@@ -7,9 +7,9 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Paired, Settings, Threshold, paired
+from equipoise.measures import Paired, Settings, Threshold, paired, shown_scores
 from equipoise.repair import Comparison, ScoredCandidate
-from equipoise.repair.changed_decisions import Affected, affected, balances
+from equipoise.repair.changed_decisions import Affected, affected, all_attributes, balances
 from equipoise.repair.pairing import same_rows
 from support.cases import small_case
 
@@ -17,7 +17,8 @@ SETTINGS = Settings()
 
 
 def _affected(case: Comparison) -> list[Affected]:
-    return affected(case.original.test, case.original.decisions(), case.result.decisions())
+    test = case.original.test
+    return affected(test, case.original.decisions(), case.result.decisions(), all_attributes(test))
 
 
 def _paired(original: ScoredCandidate, tried: ScoredCandidate) -> Paired:
@@ -159,7 +160,7 @@ def test_changes_of_accuracy_and_balanced_accuracy_are_those_of_the_decisions():
 def test_the_balance_of_each_group_is_counted_by_hand():
     case = _case([0.1, 0.9, 0.9, 0.9] * 10, [0.9, 0.9, 0.1, 0.9] * 10, [1, 1, 0, 0] * 10, "MMFF" * 10)
     men, women, everyone = balances(
-        case.original.test, case.original.test.attribute, case.original.decisions(), case.result.decisions(), SETTINGS
+        case.original.test, shown_scores(case.original.test, 1).groups[0], case.original.decisions(), case.result.decisions(), SETTINGS
     )
     assert (men.group, women.group, everyone.group, men.reference, everyone.rows) == ("M", "F", None, True, 40)
     assert (men.missed_before, men.missed_after, men.alarms_before, men.alarms_after) == (0.5, 0.0, 0.0, 0.0)

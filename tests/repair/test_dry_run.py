@@ -10,6 +10,7 @@ from equipoise.methods.bias_score import method as bias_score
 from equipoise.methods.contract import NoSettings
 from equipoise.repair import dry_run, estimate
 from support.facts import says
+from support.goals import paper_goal
 from support.hospital import network, patients
 
 
@@ -22,7 +23,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
 
 def test_the_counts_are_those_of_the_sets(parts):
     _, repair, test = parts
-    found = estimate(*parts, {"reject-option": {}}, Goal())
+    found = estimate(*parts, {"reject-option": {}}, paper_goal())
     assert found.sets.groupby("set")["rows"].sum().to_dict() == {"repair": len(repair), "test": len(test)}
     row = found.sets.query("set == 'repair' and group == 'F' and label == 1").iloc[0]
     chosen = (repair.groups == "F") & (repair.y == 1)
@@ -43,7 +44,7 @@ def test_the_work_follows_from_the_settings(parts, monkeypatch):
         "random": {"trials": 7},
         "reject-option": {},
     }
-    found = {step.method: step for step in estimate(model, repair, test, methods, Goal()).methods}
+    found = {step.method: step for step in estimate(model, repair, test, methods, paper_goal()).methods}
     assert found["bias-gda"].rows == 10 * n * (4 + 1) + n + m
     assert found["bias-gda"].seconds == pytest.approx(0.001 * found["bias-gda"].rows + 10 * 0.5)
     assert found["pruning"].rows == n * (1 + 4 * 5) + n + m  # 8 units, 2 per step
@@ -80,7 +81,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert once["auto"].rows == n + 2 * n + 10 * n + 3 * n + n + m  # the original, both methods, one pass each to cross-fit, the report
     assert says(once["auto"].what, "standard, bias-score, constrained")
 
-    parity = estimate(model, repair, test, {"bias-score": {"steps": 8}}, Goal("ppv_gap")).methods[-1]  # the group given either label
+    parity = estimate(model, repair, test, {"bias-score": {"steps": 8}}, paper_goal("ppv_gap")).methods[-1]  # the group given either label
     assert parity.seconds == pytest.approx(once["bias-score"].seconds)
     assert parity.what.startswith("3 probes")
 
@@ -104,28 +105,28 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
 
 
 def test_the_estimate_states_the_whole_goal(parts):
-    found = estimate(*parts, {"reject-option": {}}, Goal(keep={"tpr": 0.8}))
+    found = estimate(*parts, {"reject-option": {}}, paper_goal(keep={"tpr": 0.8}))
     assert found.to_dict()["goal"] == "min |eod|, tpr >= 0.8"
 
 
 def test_probes_are_timed(parts):
-    assert estimate(*parts, {"bias-score": {}}, Goal()).methods[-1].seconds > 0
+    assert estimate(*parts, {"bias-score": {}}, paper_goal()).methods[-1].seconds > 0
 
 
 def test_probes_of_the_layers_are_part_of_the_estimate(parts, monkeypatch):
-    assert estimate(*parts, {"reject-option": {}}, Goal()).probes is None
+    assert estimate(*parts, {"reject-option": {}}, paper_goal()).probes is None
     assert dry_run.seconds_to_probe(parts[0], parts[2], 1000) > 0
     monkeypatch.setattr(dry_run, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
-    found = estimate(*parts, {"reject-option": {}}, Goal(), probe_draws=50)
+    found = estimate(*parts, {"reject-option": {}}, paper_goal(), probe_draws=50)
     assert found.probes.seconds == 2 * len(parts[2]) * 50  # before and after
     assert found.seconds == pytest.approx(sum(step.seconds for step in found.methods) + found.probes.seconds)
     assert found.to_dict()["probes"]["seconds"] == found.probes.seconds
-    assert "probes" not in estimate(*parts, {"reject-option": {}}, Goal()).to_dict()
+    assert "probes" not in estimate(*parts, {"reject-option": {}}, paper_goal()).to_dict()
 
 
 def test_the_time_of_a_method_without_a_cost_model_is_unknown(parts, monkeypatch):
     monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, NoSettings, "a method of its own"))
-    found = estimate(*parts, {"own": {}}, Goal())
+    found = estimate(*parts, {"own": {}}, paper_goal())
     assert found.methods[-1].seconds is None
     assert found.seconds is None
     assert found.to_dict()["seconds"] is None
@@ -134,6 +135,6 @@ def test_the_time_of_a_method_without_a_cost_model_is_unknown(parts, monkeypatch
 def test_the_network_is_not_changed(parts):
     model = parts[0]
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    assert estimate(*parts, {"bias-gda": {}}, Goal()).seconds > 0
+    assert estimate(*parts, {"bias-gda": {}}, paper_goal()).seconds > 0
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())

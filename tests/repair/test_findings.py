@@ -10,6 +10,7 @@ from equipoise.measures import Threshold, audit_scores
 from equipoise.methods import Goal
 from equipoise.repair import Comparison
 from support.cases import GOAL, small_case
+from support.goals import paper_goal
 
 
 def _on_test(case: Comparison, before: Scores, after: Scores) -> Comparison:
@@ -76,7 +77,7 @@ def test_too_few_patients_are_insufficient_not_zero():
 
 
 def test_levelling_down_is_reported_in_points():
-    found = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",)).found
+    found = small_case(rows=3000, harm=1.0, cure=0.3, goal=paper_goal("eod", min_performance=0.6), methods=("bias-gda",)).found
     assert [part.group for part in found.levelled] == ["M"]
     fell = next(s for s in found.worse if (s.group, s.rate) == ("M", "tpr"))
     assert fell.clear
@@ -135,7 +136,9 @@ def test_every_method_is_evaluated_on_the_test_set():
     assert found.methods[4].expected
 
 
-@pytest.mark.parametrize("goal", [GOAL, Goal("fpr_gap", max_gap=0.1), Goal("aod", "accuracy", min_performance=0.5, max_gap=0.2)])
+@pytest.mark.parametrize(
+    "goal", [GOAL, paper_goal("fpr_gap", max_gap=0.1), paper_goal("aod", "accuracy", min_performance=0.5, max_gap=0.2)]
+)
 def test_the_rate_of_a_group_belongs_to_the_measure(goal: Goal):
     found = small_case(goal=goal).found
     pair = found.rate_of("F")

@@ -19,6 +19,7 @@ from equipoise.repair import Comparison, Request, ScoredCandidate, check_methods
 from equipoise.repair.candidates import choose, rescored, unit_maps
 from equipoise.repair.repair_network import most_changed
 from support.facts import facts
+from support.goals import paper_goal
 from support.hospital import network, patients, trained
 from support.published import debias
 
@@ -34,7 +35,7 @@ def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: 
 def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> ScoredCandidate:
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
     rule = GROUPED if grouped else Threshold(0.5)
-    candidate = Candidate(name, nn.Identity(), rule, trace, 1, (), True, Goal(), 0)
+    candidate = Candidate(name, nn.Identity(), rule, trace, 1, (), True, paper_goal(), 0)
     return ScoredCandidate(candidate, SCORES, SCORES)
 
 
@@ -53,16 +54,16 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     ("goal", "found", "expected"),
     [
         (
-            Goal(min_performance=0.7),
+            paper_goal(min_performance=0.7),
             [(0.10, 0.8), (-0.02, 0.75), (0.01, 0.6)],
             1,
         ),  # the smallest |gap| among those above the minimum performance
-        (Goal(min_performance=0.7, max_gap=0.05), [(0.10, 0.9), (-0.04, 0.75)], 1),  # both kept
-        (Goal(max_gap=0.05), [(0.04, 0.8), (0.0, 0.7), (0.2, 0.95)], 0),  # the best performance within the maximum gap
-        (Goal(min_performance=0.7), [(0.0, 0.5), (0.1, 0.6)], 1),  # none reaches the minimum performance: the best performance
-        (Goal(max_gap=0.05), [(0.3, 0.9), (-0.1, 0.5)], 1),  # none is within the maximum gap: the smallest |gap|
+        (paper_goal(min_performance=0.7, max_gap=0.05), [(0.10, 0.9), (-0.04, 0.75)], 1),  # both kept
+        (paper_goal(max_gap=0.05), [(0.04, 0.8), (0.0, 0.7), (0.2, 0.95)], 0),  # the best performance within the maximum gap
+        (paper_goal(min_performance=0.7), [(0.0, 0.5), (0.1, 0.6)], 1),  # none reaches the minimum performance: the best performance
+        (paper_goal(max_gap=0.05), [(0.3, 0.9), (-0.1, 0.5)], 1),  # none is within the maximum gap: the smallest |gap|
         (
-            Goal(min_performance=0.7, max_gap=0.05),
+            paper_goal(min_performance=0.7, max_gap=0.05),
             [(0.3, 0.9), (-0.1, 0.8), (0.0, 0.5)],
             1,
         ),  # none keeps both: the minimum performance first
@@ -73,7 +74,7 @@ def test_the_choice_follows_the_goal(goal, found, expected):
 
 
 def test_a_rule_that_needs_no_group_is_preferred_among_equals():
-    goal = Goal(min_performance=0.7)
+    goal = paper_goal(min_performance=0.7)
     assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.014, 0.8)], goal) == 1
     assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.016, 0.8)], goal) == 0
 
@@ -90,14 +91,14 @@ def test_an_exported_program_has_no_layers_for_probes_but_its_images():
     model = ExportedNetwork(program, "net.pt2")
     parts = hold_out(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
     with pytest.raises(BadInput, match=facts("bias-score", "layer")):
-        _tried(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", min_performance=0.0))
-    found = _tried(model, *parts, {"bias-score": {}}, Goal("spd", min_performance=0.0))
+        _tried(model, *parts, {"bias-score": {"depth": "last"}}, paper_goal("spd", min_performance=0.0))
+    found = _tried(model, *parts, {"bias-score": {}}, paper_goal("spd", min_performance=0.0))
     assert ("probes", "the inputs") in [(note.kind, note.subject) for note in found.candidates[0].candidate.notes]
 
 
 def test_auto_may_choose_a_group_rule_if_allowed(parts):
     methods = {"auto": {"allow_group": True, "methods": ("group-thresholds",)}}
-    found = _tried(*parts, methods, Goal(min_performance=0.6))
+    found = _tried(*parts, methods, paper_goal(min_performance=0.6))
     candidate = found.candidates[0].candidate
     assert (candidate.method, candidate.ran) == ("auto", "group-thresholds")
     assert candidate.rule.needs_group
@@ -108,7 +109,7 @@ def test_methods_run_on_the_repair_set_and_are_scored_on_both_sets(parts):
     model, repair, test = parts
     before = {key: value.clone() for key, value in model.state_dict().items()}
     methods = {"bias-gda": QUICK, "reject-option": {}, "equalised-odds": {}}
-    found = _tried(model, repair, test, methods, Goal("eod", min_performance=0.6))
+    found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.6))
     assert [r.name for r in found.candidates] == list(methods)
     assert found.original.name == "standard"
     for r in (found.original, *found.candidates):
@@ -121,8 +122,8 @@ def test_methods_run_on_the_repair_set_and_are_scored_on_both_sets(parts):
 def test_the_test_set_has_no_influence_on_the_choice(parts):
     model, repair, test = parts
     methods = {"bias-gda": QUICK, "random": {"trials": 3}}
-    one = _tried(model, repair, test, methods, Goal("eod", min_performance=0.6))
-    other = _tried(model, repair, replace(test, y=1 - test.y), methods, Goal("eod", min_performance=0.6))
+    one = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.6))
+    other = _tried(model, repair, replace(test, y=1 - test.y), methods, paper_goal("eod", min_performance=0.6))
     assert one.chosen == other.chosen
     assert all(a.candidate.trace.equals(b.candidate.trace) for a, b in zip(one.candidates, other.candidates, strict=True))
 
@@ -133,10 +134,10 @@ def test_a_failing_method_does_not_stop_the_others(parts, monkeypatch):
 
     model, repair, test = parts
     monkeypatch.setitem(METHODS, "failing", replace(METHODS["random"], name="failing", run=fails))
-    found = _tried(model, repair, test, {"failing": {}, "reject-option": {}}, Goal("eod", min_performance=0.6))
+    found = _tried(model, repair, test, {"failing": {}, "reject-option": {}}, paper_goal("eod", min_performance=0.6))
     assert ([r.name for r in found.candidates], found.failures) == (["reject-option"], {"failing": "no room"})
     with pytest.raises(BadInput, match=facts("failing", "no room")):
-        _tried(model, repair, test, {"failing": {}}, Goal("eod"))
+        _tried(model, repair, test, {"failing": {}}, paper_goal("eod"))
 
 
 def test_a_candidate_whose_final_network_misses_the_goal_is_not_met(parts):
@@ -145,7 +146,7 @@ def test_a_candidate_whose_final_network_misses_the_goal_is_not_met(parts):
     scores = predict(model, repair)
     assert rescored(candidate, scores) is candidate
     trace = candidate.trace.assign(performance=1.0, gap=0.0)
-    found = rescored(replace(candidate, trace=trace, goal=Goal("eod", min_performance=0.99), met_in_sample=True), scores)
+    found = rescored(replace(candidate, trace=trace, goal=paper_goal("eod", min_performance=0.99), met_in_sample=True), scores)
     assert not found.met_in_sample
     assert found.trace["performance"].iloc[0] == pytest.approx(candidate.trace["performance"].iloc[0])
     assert (found.notes[-1].kind, found.notes[-1].numbers["performance_before"]) == ("rescored", 1.0)
@@ -211,11 +212,13 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
 def test_probes_are_of_both_networks_on_the_test_set(parts):
     model, repair, test = parts
     methods = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.05}}
-    found = _tried(model, repair, test, methods, Goal("eod", min_performance=0.5), probe=True, draws=10)
+    found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.5), probe=True, draws=10)
 
     probes = found.probes
     pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10))
     pd.testing.assert_frame_equal(probes.after, encoding(found.candidates[0].candidate.model, test, draws=10))
     assert not probes.before.equals(probes.after)
-    same = _tried(model, repair, test, {"reject-option": {}}, Goal("eod"), probe=True, draws=10).probes  # another rule of the same network
+    same = _tried(
+        model, repair, test, {"reject-option": {}}, paper_goal("eod"), probe=True, draws=10
+    ).probes  # another rule of the same network
     pd.testing.assert_frame_equal(same.before, same.after)

@@ -22,6 +22,7 @@ from equipoise.repair import Comparison, Options, Provenance, Request, Saved, Se
 from support import hospital
 from support.bundles import rule_in_file
 from support.facts import facts, says
+from support.goals import paper_goal
 
 QUIET = Options(onnx=False)
 LABEL = "sick"
@@ -46,7 +47,7 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
         repair,
         test,
         {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.02}, "reject-option": {}},
-        Goal("eod", min_performance=0.6),
+        paper_goal("eod", min_performance=0.6),
     )
     return folder, found, test
 
@@ -127,7 +128,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         frame, _, pixels = hospital.patients()
         x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
         repair, test = hold_out(_cohort(x, frame), 0.3)
-        goal = Goal("spd", min_performance=0.6)  # the last step switches everything off, and decides the same for all
+        goal = paper_goal("spd", min_performance=0.6)  # the last step switches everything off, and decides the same for all
         found = _tried(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
         case = found
         model, inputs = case.result.candidate.model, test.inputs
@@ -147,7 +148,7 @@ def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tri
     model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
     frame, x, _ = hospital.patients()
     repair, _ = hold_out(_cohort(x, frame), 0.3)
-    found = _tried(model, repair, test, {"bias-score": {}}, Goal("eod", min_performance=0.6))
+    found = _tried(model, repair, test, {"bias-score": {}}, paper_goal("eod", min_performance=0.6))
     out, headed = tmp_path / "out", found
     written = _saved(headed, out, serving, QUIET)
     assert HEADS in written.files

@@ -5,9 +5,9 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures import audit_scores, upper_bound
-from equipoise.methods import Goal
 from equipoise.repair import below_upper_bound, upper_bound_at, with_sufficient_data
 from support.cases import small_case
+from support.goals import paper_goal
 
 
 def test_the_bound_is_that_of_the_original_test_scores():
@@ -24,15 +24,15 @@ def test_the_bound_is_that_of_the_original_test_scores():
 
 def test_a_repair_with_better_scores_may_be_above_the_bound():
     scores = small_case(rows=1500).original.test
-    assert below_upper_bound(scores, Goal("eod", min_performance=0.6), 0.0, 0.99) < 0
+    assert below_upper_bound(scores, paper_goal("eod", min_performance=0.6), 0.0, 0.99) < 0
 
 
 def test_without_a_bound_or_a_gap_there_is_no_distance():
     scores = small_case().original.test
-    assert below_upper_bound(scores, Goal("eod", "f1", min_performance=0.2), 0.1, 0.7) is None
-    assert below_upper_bound(scores, Goal("ppv_gap", min_performance=0.2), 0.1, 0.7) is None
-    assert below_upper_bound(scores, Goal("eod", min_performance=0.2), float("nan"), 0.7) is None
-    found = upper_bound_at(scores, Goal("eod", min_performance=0.2), [np.nan, -0.1, 0.1])
+    assert below_upper_bound(scores, paper_goal("eod", "f1", min_performance=0.2), 0.1, 0.7) is None
+    assert below_upper_bound(scores, paper_goal("ppv_gap", min_performance=0.2), 0.1, 0.7) is None
+    assert below_upper_bound(scores, paper_goal("eod", min_performance=0.2), float("nan"), 0.7) is None
+    found = upper_bound_at(scores, paper_goal("eod", min_performance=0.2), [np.nan, -0.1, 0.1])
     assert np.isnan(found[0])
     assert found[1] == found[2]
 

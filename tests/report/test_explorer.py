@@ -12,6 +12,7 @@ from equipoise.measures import upper_bound
 from equipoise.methods import Goal, select
 from equipoise.report.explorer import explorer_data, selectable, thin
 from support.cases import small_case
+from support.goals import paper_goal
 
 
 @st.composite
@@ -28,9 +29,9 @@ def _goals(trace: pd.DataFrame) -> list[Goal]:
     floors = np.clip([v + d for v in trace["performance"] for d in (-1e-6, 0, 1e-6)], 0, 1)
     bounds = np.clip([abs(v) + d for v in trace["gap"] for d in (-1e-6, 0, 1e-6)], 0, 1)
     return (
-        [Goal(min_performance=float(f)) for f in floors]
-        + [Goal(max_gap=float(b)) for b in bounds]
-        + [Goal(min_performance=0.7, max_gap=0.1)]
+        [paper_goal(min_performance=float(f)) for f in floors]
+        + [paper_goal(max_gap=float(b)) for b in bounds]
+        + [paper_goal(min_performance=0.7, max_gap=0.1)]
     )
 
 
@@ -103,6 +104,6 @@ def test_the_line_is_that_of_the_validation_scores_as_they_came_and_reaches_the_
 
 
 def test_f1_has_no_line():
-    data = explorer_data(small_case(goal=Goal("eod", "f1", min_performance=0.4)), "F1")
+    data = explorer_data(small_case(goal=paper_goal("eod", "f1", min_performance=0.4)), "F1")
     assert data["limit"] is None
     assert {method["limit"] for method in data["methods"]} == {None}

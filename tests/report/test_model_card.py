@@ -13,7 +13,7 @@ from torch import nn
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures import Settings, audit_scores
-from equipoise.methods import Goal, Note
+from equipoise.methods import Note
 from equipoise.repair import Comparison
 from equipoise.report import why_words
 from equipoise.report.model_card import cards, pipeline_tag
@@ -21,6 +21,7 @@ from equipoise.report.text import amount, clean, fenced, name, prose
 from support.cards import DOCS, TOML, metadata_of, results_of, text_at, written_cards
 from support.cases import HOSTILE, small_case
 from support.facts import says
+from support.goals import paper_goal
 
 LEVELLING = "Levelling"  # the word for a difference that closed because a group got worse
 UNKNOWN = amount(float("nan"))
@@ -79,7 +80,7 @@ CASES = {
     "no patient ids": {"patients": False, **ONE},
     "missing groups": {"missing": 0.2, **ONE},
     "a tiny group": {"groups": ("M", "F", "X"), "shares": (0.6, 0.397, 0.003), **ONE},
-    "a maximum gap": {"goal": Goal("aod", "accuracy", max_gap=0.05), **ONE},
+    "a maximum gap": {"goal": paper_goal("aod", "accuracy", max_gap=0.05), **ONE},
 }
 
 
@@ -164,7 +165,7 @@ def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
 
 
 def test_changed_decisions_and_who_got_worse(tmp_path):
-    case = small_case(cure=0.0, harm=1.0, goal=Goal("eod", "balanced_accuracy", min_performance=0.55))
+    case = small_case(cure=0.0, harm=1.0, goal=paper_goal("eod", "balanced_accuracy", min_performance=0.55))
     markdown, root = written_cards(case, tmp_path)
     y, codes = case.result.test.y, case.result.test.attribute.codes
     before, after = (r.test.score >= r.candidate.rule.value for r in (case.original, case.result))
@@ -207,12 +208,12 @@ def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
 
 
 def test_a_missed_goal_is_said(tmp_path):
-    case = small_case(goal=Goal("eod", "balanced_accuracy", min_performance=0.99), **ONE)
+    case = small_case(goal=paper_goal("eod", "balanced_accuracy", min_performance=0.99), **ONE)
     markdown, _ = written_cards(case, tmp_path)
     assert not case.result.candidate.met_in_sample
     assert says(markdown, why_words(case.result.candidate.why), "balanced accuracy is BELOW", 0.99)
     (tmp_path / "max_gap").mkdir()
-    markdown, _ = written_cards(small_case(goal=Goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2, **ONE), tmp_path / "max_gap")
+    markdown, _ = written_cards(small_case(goal=paper_goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2, **ONE), tmp_path / "max_gap")
     assert says(markdown, "eod is ABOVE", 0)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.measures import Audits
 from equipoise.report import outcome_words
-from equipoise.report.wording.audits import conclusion
+from equipoise.report.wording.audits import lead
 from support.audits import HOSTILE, audit_of, frame_of
 from support.cases import small_case
 from support.read_html import Read
@@ -25,7 +25,7 @@ def read(value: object) -> Read:
 def test_an_audit_has_its_conclusion_groups_and_gaps():
     audit = audit_of(frame_of(["M", "F"]), reference="M")[1]
     found = read(audit)
-    assert conclusion(audit) in found.text[""]
+    assert lead(audit)[1][0] in found.text[""]
     row = audit.groups.loc["F"]
     assert f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]" in found.text[""]
     assert f"{100 * audit['eod'].value:+.1f}" in found.text[""]

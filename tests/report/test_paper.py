@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.report import check_printer, paper
-from equipoise.report.paper import print_page, short_page
+from equipoise.report.paper import print_page
 from support.facts import says
 from support.printer import FAILS, browser_at
 
@@ -27,7 +27,7 @@ def nothing(monkeypatch, tmp_path):
 def test_the_browser_that_is_named_prints(monkeypatch, tmp_path):
     monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
     made = print_page("<p>all of it</p>", tmp_path / "deep" / "a.pdf")
-    assert made.read_bytes() == b"%PDF-1.4 <p>all of it</p>"
+    assert made.read_bytes() == b"%PDF-1.4 <p>all of it</p>\n"
     assert [path.name for path in made.parent.iterdir()] == ["a.pdf"]
 
 
@@ -49,17 +49,32 @@ def test_without_a_printer_the_error_names_what_to_install(nothing, tmp_path):
     assert not (tmp_path / "a.pdf").exists()
 
 
-def test_weasyprint_prints_where_there_is_no_browser(nothing, monkeypatch, tmp_path):
+@pytest.fixture
+def weasyprint(nothing, monkeypatch):
+    """A machine with WeasyPrint only: what stands for it prints the page and the protocols that may be fetched."""
+
     class Page:
-        def __init__(self, filename: str) -> None:
-            self.text = Path(filename).read_text(encoding="utf-8")
+        def __init__(self, *, string: str, url_fetcher: set[str]) -> None:
+            self.text = f"{string} {url_fetcher}"
 
         def write_pdf(self, place: str) -> None:
             Path(place).write_text(f"%PDF- {self.text}", encoding="utf-8")
 
-    monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=Page))
+    found = SimpleNamespace(HTML=Page, URLFetcher=lambda *, allowed_protocols: allowed_protocols, __version__="67.0")
+    monkeypatch.setitem(sys.modules, "weasyprint", found)
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: object())
-    assert print_page("page", tmp_path / "a.pdf").read_text() == "%PDF- page"
+    return found
+
+
+def test_weasyprint_prints_where_there_is_no_browser_and_may_fetch_data_only(weasyprint, tmp_path):
+    assert print_page("page", tmp_path / "a.pdf").read_text() == "%PDF- page {'data'}"
+
+
+def test_a_weasyprint_whose_fetching_cannot_be_limited_is_refused_before_any_work(weasyprint):
+    del weasyprint.URLFetcher
+    with pytest.raises(BadInput) as error:
+        check_printer()
+    assert says(str(error.value), "67.0", "68", "pip install -U weasyprint")
 
 
 @pytest.mark.parametrize("script", [FAILS, "#!/bin/sh\nexit 0\n"])
@@ -76,14 +91,3 @@ def test_a_browser_that_is_not_there_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv(paper.VARIABLE, str(tmp_path / "none"))
     with pytest.raises(BadInput, match=paper.VARIABLE):
         check_printer()
-
-
-def test_the_short_page_of_a_report_has_no_script_and_may_load_nothing():
-    head = '<!doctype html>\n<html lang="en">\n<head>\n<meta name="generator" content="Equipoise">'
-    short = short_page(f"{head}</head><script>alert(1)</script><p>kept</p><script type='x'>2</script>", "a.html")
-    assert "script" not in short.replace("Content-Security-Policy", "")
-    assert "data-paper" in short
-    assert "default-src 'none'" in short
-    assert "<p>kept</p>" in short
-    with pytest.raises(BadInput, match=r"b\.html"):
-        short_page("<html><p>of another program</p>", "b.html")

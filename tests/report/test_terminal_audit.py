@@ -55,19 +55,22 @@ def test_a_mirror_is_shown_once():
     assert [name for name in GAPS if f"({name})" in alone] == ["aod", "fnr_gap"]
 
 
-def test_the_conclusion_names_the_largest_clear_gap_with_its_direction():
+def test_who_is_worse_off_comes_first_and_then_the_largest_clear_gap_with_its_direction():
     frame = frame_of(["F", "M"])
     frame.loc[frame["sex"] == "F", "p"] = 0.1
     _, audit = audit_of(frame, reference="M")
-    text = " ".join(_shown(audit_summary(audit)).split())
+    text, whole = (" ".join(_shown(view(audit)).split()) for view in (audit_summary, audit_view))
+    missed = f"{1000 * abs(audit['eod'].value):.0f} more"
+    assert text.index("F)") < text.index(missed) < text.index("M)")
+    assert missed in whole
     largest = max((audit[name] for name in ("spd", "eod", "fpr_gap")), key=lambda e: abs(e.value))
     assert largest.value < 0
-    assert says(text, f"{100 * abs(largest.value):.1f} percentage points", "lower in F", "M")
+    assert says(whole, f"{100 * abs(largest.value):.1f} percentage points", "lower in F", "M")
 
 
 def test_no_clear_gap_is_reported_as_such():
     frame = frame_of(["F", "M"])
-    frame["p"] = 0.7
+    frame["p"] = np.where(frame.groupby(["sex", "y"]).cumcount() % 2, 0.7, 0.3)
     _, audit = audit_of(frame, reference="M")
     text = _shown(audit_summary(audit), 200)
     assert says(text, f"{audit.comparisons} comparisons", "does not show that there is none")

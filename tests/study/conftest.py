@@ -20,9 +20,9 @@ TINY: dict[str, Any] = {
         {"source": "loh", "name": "drawn", "options": {"n": 300}, "redraw": True},
     ],
     "methods": [
-        "standard",
-        {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 2}, "min_performance": {"drawn": 0.5}},
-        "equalised-odds",
+        {"method": "standard", "selection": "paper"},
+        {"method": "bias-gda", "selection": "paper", "settings": {"schedule": "paper", "epochs": 2}, "min_performance": {"drawn": 0.5}},
+        {"method": "equalised-odds", "selection": "paper"},
     ],
     "measures": ["spd", "eod"],
     "splits": 3,

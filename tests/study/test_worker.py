@@ -46,7 +46,7 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
     parts = [eq.split(cohort, seed=seed) for seed in (0, 1)]
     with one_thread():
         models = train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)], settings=Training(epochs=2))
-        goal = eq.Goal("eod")
+        goal = eq.Goal("eod", selection="paper")
         settings = {"schedule": "paper", "epochs": 2} if method == "bias-gda" else {}
         candidates = run_many(method, models, [p.valid for p in parts], goal, seeds=[0, 1], settings=settings)
     for row, candidate, part in zip(found.to_dict("records"), candidates, parts, strict=True):
@@ -105,8 +105,8 @@ def test_f1_as_the_performance(tiny) -> None:
     plan = tiny(performance="f1")
     trained, found = done(plan, Task("loh", (0, 1), "standard", "spd"), cohort)
     states, about = networks.from_bytes(trained, "networks")
-    part = eq.split(cohort, seed=1).test
-    network = eq.train(part, part, settings=Training(epochs=0))
+    parts = eq.split(cohort, seed=1)
+    part, network = parts.test, eq.train(parts.train, parts.valid, settings=Training(epochs=0))
     network.load_state_dict(states[1])
     assert about["task"] == "loh@0000-0001"
     assert found["limit"].isna().all()  # F1 has none

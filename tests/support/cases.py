@@ -16,6 +16,7 @@ from equipoise.models import AUROC_LABELS
 from equipoise.models.layer_encoding import COLUMNS
 from equipoise.repair import Comparison, Probes, Provenance, ScoredCandidate
 from equipoise.repair.candidates import UnitMap
+from support.goals import paper_goal
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
 HOSTILE = (
@@ -26,7 +27,7 @@ HOSTILE = (
     "\u202eright to left\u202c مجموعة",
 )
 HOSTILE_NOTE = "<b onmouseover=alert(3)>note</b> </script> \u202eover"
-GOAL = Goal("eod", "balanced_accuracy", min_performance=0.74)
+GOAL = paper_goal("eod", "balanced_accuracy", min_performance=0.74)
 FITTED = {"reject-option": reject_option.fit, "equalised-odds": equalised_odds.fit}
 
 

@@ -6,15 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data import Parts
-from equipoise.methods import Goal, Label
+from equipoise.methods import Label
 from equipoise.models import Replicas, proxy
 from equipoise.models.protocol import FloatArray
+from support.goals import paper_goal
 
-SMALLEST_GAP = Goal("spd", min_performance=0.0)  # the smallest gap, be it of constant decisions
+SMALLEST_GAP = paper_goal("spd", min_performance=0.0)  # the smallest gap, be it of constant decisions
 
 
 def gap_weights(network: Replicas, parts: Parts, measure: str) -> FloatArray:
-    labels = Label.of([parts.valid], Goal(measure))
+    labels = Label.of([parts.valid], paper_goal(measure))
     scores = network.evaluate()
     return labels.functional(scores, labels.evaluate(scores).threshold)[1]
 

@@ -6,6 +6,7 @@ Not part of `__init__`, which handles Ctrl-C while the imports of this file are 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 from collections.abc import Callable
 from functools import cache
@@ -16,6 +17,7 @@ from rich.text import Text
 from typer.main import get_command
 
 from equipoise import __version__, report
+from equipoise.cli.commands import App
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
 from equipoise.errors import EquipoiseError
 
@@ -36,7 +38,7 @@ ABOUT = """Audit a trained classifier for group bias and repair it after trainin
 
 def command_line(*names: str) -> typer.Typer:
     """The app with these commands, or with all of them. Only their files are imported."""
-    app = typer.Typer(
+    app = App(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
@@ -61,6 +63,19 @@ def _parser(*names: str) -> Callable[..., None]:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        return _run(arguments)
+    from equipoise.cli.processes import run_shared  # which imports torch
+
+    try:
+        return run_shared(arguments, _run)
+    except EquipoiseError as error:
+        if os.environ["RANK"] == "0":
+            _print_error(str(error))
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
     forget_stopped()
     try:
         names = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs other commands

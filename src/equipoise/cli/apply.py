@@ -47,7 +47,7 @@ def apply(
             "--trust", help="Run the code recorded in the folder, if it is unchanged; without this option the command only shows it."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Random seed, for a randomised rule.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed, for a randomised rule, which draws by the ids of the rows.")] = 0,
     save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
     spreadsheet_safe: Annotated[
         bool,

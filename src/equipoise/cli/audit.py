@@ -48,7 +48,8 @@ def audit(
 
     [bold]Classes of a network that decides by argmax:[/bold] --label finding --class none --class pneumonia --class effusion --model ...
 
-    [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
+    [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --threshold Effusion=0.2
+    --threshold Mass=0.08 --group sex ...
 
     [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex --patient patient_id, with a folder of CSV or Parquet
     files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
@@ -76,7 +77,7 @@ def audit(
         measures.history(history.append).append(result.audits, history.date or "", replace=history.replace_period, new_groups=new_groups)
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
-        print(to_json(document))
+        print(to_json(measures.with_checksum(document)))
     else:
         _print(result, analysis, lines, verbose)
         places = {"result": files.save, "report": files.page, "PDF": files.pdf, "figures": files.figures}
@@ -96,7 +97,7 @@ def _run_audit(source: SourceOptions, analysis: AnalysisOptions, files: FileOpti
         group_names=group_names_of(files.group_name),
         bars=bar,
         running=say_code,
-        **analysis.keywords,
+        **analysis.keywords(source.inputs.labels),
     )
 
 
@@ -117,7 +118,7 @@ def _write(result: FileAudit, files: FileOptions, document: dict[str, Any], orig
         elif place:
             report.write_audits_page(result.audits, place, group_names=result.group_names, origin=origin)
     if files.save:
-        data.write_text(files.save, to_json(document) + "\n")
+        data.write_text(files.save, to_json(measures.with_checksum(document)) + "\n")
 
 
 def _write_figures(result: FileAudit, folder: Path) -> None:
@@ -136,7 +137,8 @@ def _print(result: FileAudit, analysis: AnalysisOptions, lines: list[str], verbo
         for name, audit in result.audits.items():
             if several:
                 say(f"\n{name}", "bold underline")
-            out.print(report.audit_view(audit) if verbose else report.audit_summary(audit))
+            view = report.audit_view if verbose else report.audit_summary
+            out.print(view(audit, result.group_names))
     for name, audit in result.audits.items() if analysis.shrink else ():
         out.print("", report.shrunken_view(audit, name if several else ""))
     if result.audits.no_finding is not None:

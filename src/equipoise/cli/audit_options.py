@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from equipoise import data, measures, repair
-from equipoise.cli.inputs import check_places, collected, json_problems, number_problems, page_problems
+from equipoise.cli.inputs import check_places, collected, json_problems, number_problems, page_problems, parse_thresholds
 from equipoise.cli.options import GroupNameOption, PdfOption, pipeline_option
 from equipoise.cli.source_options import SourceOptions, check_score_problems, estimator_problems, role_problems
 from equipoise.errors import did_you_mean, raise_all
@@ -21,7 +21,14 @@ RETURNING = ("first", "all")
 class AnalysisOptions:
     """Options of the estimates."""
 
-    threshold: Annotated[float | None, typer.Option(help="Scores at or above this value are decided positive.", show_default="0.5")] = None
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scores at or above this value are decided positive; with several labels, one for all, or LABEL=VALUE, as in Mass=0.08, "
+            "repeated for each.",
+            show_default="0.5",
+        ),
+    ] = None
     valid: Annotated[
         Path | None, typer.Option(help="File with the same columns on which the threshold with the best balanced accuracy is chosen.")
     ] = None
@@ -68,11 +75,11 @@ class AnalysisOptions:
         ),
     ] = None
 
-    @property
-    def keywords(self) -> measures.AuditOptions:
+    def keywords(self, labels: list[str]) -> measures.AuditOptions:
         """The options as the library takes them."""
-        names = ("threshold", "level", "seed", "min_patients", "specificity", "sensitivity", "thresholds", "shrink", "no_finding")
-        return cast("measures.AuditOptions", {name: getattr(self, name) for name in names} | {"measures": self.measure or None})
+        names = ("level", "seed", "min_patients", "specificity", "sensitivity", "thresholds", "shrink", "no_finding")
+        options = {name: getattr(self, name) for name in names} | {"measures": self.measure or None}
+        return cast("measures.AuditOptions", options | {"threshold": parse_thresholds(self.threshold, labels)})
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,10 @@ def option_problems(source: SourceOptions, analysis: AnalysisOptions, files: Fil
     problems += source.inputs.problems() + check_score_problems(source) + estimator_problems(source, network_only)
     if analysis.draws is not None and not analysis.probe:
         problems.append("--draws requires --probe; no other interval is resampled. Omit it.")
-    if options["classes"] and (analysis.threshold is not None or analysis.valid is not None):
+    if options["classes"] and (analysis.threshold or analysis.valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
-    problems += number_problems(threshold=analysis.threshold, draws=analysis.draws, level=analysis.level, seed=analysis.seed)
+    collected(problems, lambda: parse_thresholds(analysis.threshold, labels))
+    problems += number_problems(draws=analysis.draws, level=analysis.level, seed=analysis.seed)
     problems += page_problems({"--report": files.page, "--pdf": files.pdf}) + json_problems(files.save)
     problems += _no_finding_problems(analysis.no_finding, labels)
     limits = {"specificity": analysis.specificity, "sensitivity": analysis.sensitivity}

@@ -12,7 +12,7 @@ import typer
 from equipoise import data, measures, repair, report
 from equipoise.cli.console import JsonOption, bar, notes, out, say_places, to_json
 from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
-from equipoise.cli.inputs import Inputs, check_places, group_names_of, number_problems, page_problems
+from equipoise.cli.inputs import Inputs, check_places, group_names_of, number_problems, page_problems, parse_thresholds
 from equipoise.cli.options import GroupNameOption, PdfOption, takes_options
 from equipoise.errors import BadInput, raise_all
 
@@ -36,8 +36,11 @@ class CompareOptions:
         typer.Option(help="Name for each compared model, site or period, in order.", show_default="the columns, or the files"),
     ] = None
     threshold: Annotated[
-        list[float] | None,
-        typer.Option(help="Scores at or above this value are decided positive; one for all, or one for each.", show_default="0.5"),
+        list[str] | None,
+        typer.Option(
+            help="Scores at or above this value are decided positive; one for all, or one for each, in order or as NAME=VALUE.",
+            show_default="0.5",
+        ),
     ] = None
     paired: Annotated[
         bool | None,
@@ -88,8 +91,6 @@ def compare(
     [bold]An audit repeated over time:[/bold] equipoise compare history.parquet --fail-if changed
     """
     problems = number_problems(level=how.level, min_patients=how.min_patients)
-    for value in how.threshold or []:
-        problems += number_problems(threshold=value)
     conditions = parse_conditions(fail_if, problems)
     raise_all(problems + page_problems({"--report": page, "--pdf": pdf}))
     for path in files:
@@ -132,13 +133,11 @@ def _compare(files: list[Path], inputs: Inputs, how: CompareOptions) -> ScoreCom
     if kinds[0] == AUDIT:
         audits: dict[str, Any] = dict(zip(_file_names(how.name, files), map(measures.read_audit, files), strict=True))
         return repair.compare(audits, common_groups=how.common_groups)
-    scores, thresholds = _read_scores(files, inputs.options, how.score or [], how.name), how.threshold or [0.5]
-    if len(thresholds) not in (1, len(scores)):
-        raise BadInput(f"{len(thresholds)} values of --threshold for {len(scores)} sets of scores. Give one for all, or one for each.")
-    by_name = dict(zip(scores, thresholds * (len(scores) if len(thresholds) == 1 else 1), strict=True))
+    threshold = parse_thresholds(how.threshold, _compared_names(files, how.score or [], how.name), "name", in_order=True)
+    scores = _read_scores(files, inputs.options, how.score or [], how.name)
     with bar("compare"):
         limits: dict[str, Any] = {"level": how.level, "min_patients": how.min_patients}
-        return repair.compare(scores, paired=how.paired, threshold=by_name, measures=how.measure or None, **limits)
+        return repair.compare(scores, paired=how.paired, threshold=threshold, measures=how.measure or None, **limits)
 
 
 def _kind(path: Path) -> str:
@@ -163,7 +162,7 @@ def _kind_problems(files: list[Path], kinds: list[str], roles: Mapping[str, Any]
         problems += [f"{option} is for a history (.parquet, from audit --append). Omit it." for option in used]
     if kind != TABLE:
         options = {"--label": roles["labels"]} | {f"--{name}": roles[name] for name in ("group", "reference", "patient", "weight", "bins")}
-        used = [option for option, value in {"--score": score, **options}.items() if value]
+        used = [option for option, value in {"--score": score, "--threshold": how.threshold, **options}.items() if value]
         article = "an" if kind == AUDIT else "a"
         return problems + [f"{option} is for tables of scores; {files[0].name} is {article} {kind}. Omit it." for option in used]
     for option, field, example in (("--label", "labels", "y"), ("--group", "group", "sex")):
@@ -189,15 +188,17 @@ def _checked_names(names: list[str], count: int) -> list[str]:
     return names
 
 
+def _compared_names(files: list[Path], score: list[str], names: list[str] | None) -> list[str]:
+    """The names of the compared scores: those of --name, or the columns of one table, or the tables."""
+    return _checked_names(names or score, len(score)) if len(files) == 1 else _file_names(names, files)
+
+
 def _read_scores(files: list[Path], roles: Mapping[str, Any], score: list[str], names: list[str] | None) -> dict[str, data.Scores]:
     """The scores by name: several columns of one table, or the same column of several tables, with the groups of the first."""
     reading = data.ReadOptions(**{**roles, "bins": dict(map(data.read_bins, roles["bins"] or []))})
-    if len(files) == 1:
-        pairs, names = [(files[0], column) for column in score], _checked_names(names or score, len(score))
-    else:
-        pairs, names = [(path, score[0]) for path in files], _file_names(names, files)
+    pairs = [(files[0], column) for column in score] if len(files) == 1 else [(path, score[0]) for path in files]
     by_name: dict[str, data.Scores] = {}
-    for name, (path, column) in zip(names, pairs, strict=True):
+    for name, (path, column) in zip(_compared_names(files, score, names), pairs, strict=True):
         (scores,) = data.read_scores(path, reading, [column]).values()
         by_name[name] = replace(scores, name=name)
         reading = reading.like(scores)

@@ -57,13 +57,20 @@ def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def notes(*quiet: str) -> Iterator[None]:
-    """Prints the library's warnings on stderr, one line each, except those of the loggers in `quiet`, which the command reports itself.
+    """Prints the library's warnings on stderr, each once, except those of the loggers in `quiet`, which the command reports itself.
 
     Whatever a user's network prints is redirected to stderr too: only the result belongs on standard output.
     """
     handler = logging.Handler(logging.WARNING)
+    printed: set[str] = set()  # a table of several labels is read for each of them
+
+    def emit(record: logging.LogRecord) -> None:
+        if (text := record.getMessage()) not in printed:
+            printed.add(text)
+            say(f"note: {text}", "yellow", err)
+
     handler.addFilter(lambda record: record.name not in quiet)
-    handler.emit = lambda record: say(f"note: {record.getMessage()}", "yellow", err)  # type: ignore[method-assign]
+    handler.emit = emit  # type: ignore[method-assign]
     logger = logging.getLogger("equipoise")
     logger.addHandler(handler)
     try:

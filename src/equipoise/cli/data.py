@@ -11,10 +11,11 @@ import typer
 from rich.text import Text
 
 from equipoise import data
+from equipoise.cli.commands import App
 from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
-from equipoise.errors import BadInput, pick
+from equipoise.errors import BadInput, pick, raise_all
 
-data_app = typer.Typer(
+data_app = App(
     no_args_is_help=True,
     help="""Data sets of the paper: list them, check their files, download them from the publisher; manage cached images.
 
@@ -45,6 +46,7 @@ def data_list(as_json: JsonOption = False) -> None:
 def data_check(
     name: Annotated[list[str] | None, typer.Argument(help="Data sets.", show_default="all with files")] = None,
     root: RootOption = None,
+    mimic_iv: Annotated[Path | None, typer.Option(help="Folder of MIMIC-IV, for mimic-cxr.", show_default="that of mimic-cxr")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that the files exist and have the right checksums; exit code 2 otherwise.
@@ -52,7 +54,11 @@ def data_check(
     [bold]Example:[/bold] equipoise data check adult --root data
     """
     names = name or [r.name for r in data.CATALOGUE.values() if r.files and not r.by_hand]
-    states = [(n, state) for n in names for state in data.check_files(n, root)]
+    users = [n for n in names if any(file.option == "mimic_iv" for file in data.CATALOGUE[pick("data set", n, data.CATALOGUE)].files)]
+    if mimic_iv is not None and not users:
+        raise BadInput("--mimic-iv names the folder of the tables that mimic-cxr takes from MIMIC-IV. Check mimic-cxr, or omit it.")
+    folders = {} if mimic_iv is None else {"mimic_iv": mimic_iv}
+    states = [(n, state) for n in names for state in data.check_files(n, root, **(folders if n in users else {}))]
     if as_json:
         print(to_json([{"data": n, "file": s.file, "path": str(s.path) if s.path else None, "status": s.status} for n, s in states]))
     else:
@@ -62,9 +68,11 @@ def data_check(
             if not data.CATALOGUE[n].files:
                 say(f"{n}: simulated, needs no files")
     wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
-    if wrong:
-        command = ["equipoise", "data", "fetch", *wrong, *(["--root", str(root)] if root else [])]
-        raise BadInput(f"files of {', '.join(wrong)} are missing or have the wrong checksum. To download them: {shlex.join(command)}")
+    problems = [f"files of {n} are missing or have the wrong checksum. {by_hand}" for n in wrong if (by_hand := data.CATALOGUE[n].by_hand)]
+    if fetched := [n for n in wrong if not data.CATALOGUE[n].by_hand]:
+        command = shlex.join(["equipoise", "data", "fetch", *fetched, *(["--root", str(root)] if root else [])])
+        problems.append(f"files of {', '.join(fetched)} are missing or have the wrong checksum. To download them: {command}")
+    raise_all(problems)
 
 
 @data_app.command("fetch")

@@ -60,9 +60,11 @@ def debias(
         return
     with notes():
         cases, saved = prepared.run(folder, bars=bar)
+    if not saved:  # in a process other than the first, which writes and prints
+        return
     if as_json:
         print(result_json(folder, saved, prepared.left_out))
     else:
-        print_labels(folder, cases, saved, prepared.notes, verbose)
+        print_labels(folder, cases, saved, prepared.notes, verbose, request.options.group_names)
     exit_if_lacking(saved)
     write_pdf(folder, run.pdf, as_json)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from equipoise import data
-from equipoise.cli.inputs import check_places, collected, group_names_of, number_problems, page_problems, repeated
+from equipoise.cli.inputs import check_places, collected, group_names_of, number_problems, page_problems, parse_thresholds, repeated
 from equipoise.cli.options import GroupNameOption, PdfOption
 from equipoise.cli.source_options import SourceOptions, check_score_problems, estimator_problems, parse_output, parse_outputs, role_problems
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.methods import DEFAULT_MAX_LOSS, DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 
 if TYPE_CHECKING:
     from equipoise.methods import Goal
@@ -33,9 +34,9 @@ class GoalOptions:
     ] = None
     measure: Annotated[
         str, typer.Option(help="Gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
-    ] = "eod"
+    ] = DEFAULT_MEASURE
     performance: Annotated[str, typer.Option(help="Performance measure to preserve: balanced_accuracy, accuracy or f1.")] = (
-        "balanced_accuracy"
+        DEFAULT_PERFORMANCE
     )
     min_performance: Annotated[float | None, typer.Option(help="Minimum performance.", show_default="the original's minus --max-loss")] = (
         None
@@ -43,7 +44,9 @@ class GoalOptions:
     max_gap: Annotated[float | None, typer.Option(help="Maximum |gap|.", show_default="none: as small as possible")] = None
     max_loss: Annotated[
         float | None,
-        typer.Option(help="Maximum loss of performance compared with the original, without --min-performance.", show_default="0.02"),
+        typer.Option(
+            help="Maximum loss of performance compared with the original, without --min-performance.", show_default=str(DEFAULT_MAX_LOSS)
+        ),
     ] = None
     no_group_worse: Annotated[bool, typer.Option("--no-group-worse", help="No group's sensitivity may fall below its original value.")] = (
         False
@@ -54,11 +57,13 @@ class GoalOptions:
     selection: Annotated[
         str,
         typer.Option(help="How a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to."),
-    ] = "honest"
+    ] = DEFAULT_SELECTION
     threshold: Annotated[
-        float | None,
+        list[str] | None,
         typer.Option(
-            help="Threshold in use today, at which the original is evaluated.", show_default="the one of best performance on the repair set"
+            help="Threshold in use today, at which the original is evaluated; with several labels, one for all, or LABEL=VALUE, as in "
+            "Mass=0.08, repeated for each.",
+            show_default="the one of best performance on the repair set",
         ),
     ] = None
     no_group_rules: Annotated[
@@ -133,7 +138,8 @@ def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOpti
     problems = _option_problems(source, goal_options, run)
     if goal_options.no_group_rules:
         problems += _leave_out_group_rules(methods)
-    goal = collected(problems, lambda: _parse_goal(goal_options))
+    threshold = collected(problems, lambda: parse_thresholds(goal_options.threshold, labels))
+    goal = collected(problems, lambda: _parse_goal(goal_options, None if isinstance(threshold, dict) else threshold))
     collected(problems, lambda: check_methods(None, methods, run.train is not None))
     collected(problems, lambda: pick("--output-type", network.output_type or "auto", OUTPUTS))
     if run.card is not None:
@@ -145,7 +151,7 @@ def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOpti
     elif not source.columns:
         collected(problems, lambda: check_labels(list(methods), labels, source.kind))
         collected(problems, lambda: parse_outputs(network.output_name, labels))
-    goals = None if goal is None else collected(problems, lambda: parse_label_goals(goal_options.label_goal or [], labels, goal))
+    goals = None if goal is None else collected(problems, lambda: _parse_goals(goal_options, labels, goal, threshold))
     if not run.dry_run:
         weight_bytes = network.weights.stat().st_size if network.weights and network.weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, run.overwrite, 4 * len(labels) * weight_bytes))
@@ -183,7 +189,7 @@ def _option_problems(source: SourceOptions, goal: GoalOptions, run: RunOptions) 
         problems.append("--test-fraction holds out patients of the data file, --test is a separate test set; use one of them")
     if not 0 <= goal.budget < float("inf"):
         problems.append(f"--budget must be a number of minutes, or 0 for no limit; got {goal.budget:g}")
-    if goal.threshold is not None and source.kind == "classes":
+    if goal.threshold and source.kind == "classes":
         problems.append("--threshold has no meaning for classes, which are decided by argmax. Omit it.")
     if run.thumbnails and inputs.options["images"] is None:
         problems.append("--thumbnails requires --images. Omit it.")
@@ -232,13 +238,17 @@ def _parse_setting(method: str, key: str, texts: list[str]) -> Any:
         return declared.validate_python(texts if len(texts) > 1 else texts[0])
     with suppress(ValidationError):  # a list with one value
         return declared.validate_python(texts)
-    last = texts[-1]  # counts if the setting is not a list, as for repeated options
-    with suppress(ValidationError):
-        return declared.validate_json(last)
+    if len(texts) == 1:
+        with suppress(ValidationError):
+            return declared.validate_json(texts[0])
     try:
-        return declared.validate_python(last)
+        return declared.validate_python(texts if len(texts) > 1 else texts[0])
     except ValidationError as error:
-        raise BadInput(f"invalid value {last!r} for --set {method}.{key}: {error.errors()[0]['msg']}") from None
+        problem = error.errors()[0]
+        at = next((part for part in problem["loc"] if isinstance(part, int)), None)  # of the value in a list
+        if len(texts) > 1 and at is None:
+            raise BadInput(f"--set {method}.{key} was given {len(texts)} times, and takes one value. Give it once.") from None
+        raise BadInput(f"invalid value {texts[at or 0]!r} for --set {method}.{key}: {problem['msg']}") from None
 
 
 def _leave_out_group_rules(methods: dict[str, dict[str, Any]]) -> list[str]:
@@ -254,12 +264,22 @@ def _leave_out_group_rules(methods: dict[str, dict[str, Any]]) -> list[str]:
     return problems
 
 
-def _parse_goal(options: GoalOptions) -> Goal:
+def _parse_goal(options: GoalOptions, threshold: float | None) -> Goal:
     from equipoise.methods import Goal
 
-    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "threshold")
+    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss")
     keep = parse_kept_rates(options.no_group_worse, options.min_rate or [])
-    return Goal(**{name: getattr(options, name) for name in names}, keep=keep)
+    return Goal(**{name: getattr(options, name) for name in names}, keep=keep, threshold=threshold)
+
+
+def _parse_goals(options: GoalOptions, labels: list[str], goal: Goal, threshold: float | dict[str, float] | None) -> dict[str, Goal] | None:
+    """The goal of each label, with its threshold; None if all have the same."""
+    goals = parse_label_goals(options.label_goal or [], labels, goal)
+    if not isinstance(threshold, dict):
+        return goals
+    twice = [label for label in labels if goals is not None and goals[label].threshold is not None]
+    raise_all([f"{label} has a threshold in --threshold and in --goal. Omit one of them." for label in twice])
+    return {label: replace((goals or {}).get(label, goal), threshold=threshold[label]) for label in labels}
 
 
 def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
@@ -275,6 +295,8 @@ def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[s
             )
         elif label not in labels:
             problems += UnknownName("label in --goal", label, labels).problems
+        elif key in changes[label]:
+            problems.append(f"--goal {place} was given twice. Give it once.")
         elif key in GOAL_NAMES:
             changes[label][key] = value
         elif key in GOAL_NUMBERS:

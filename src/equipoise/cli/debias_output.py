@@ -53,12 +53,14 @@ def print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
-def print_labels(folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: Sequence[str], verbose: bool) -> None:
-    """Prints the result of each label."""
+def print_labels(
+    folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: Sequence[str], verbose: bool, names: Mapping[str, str]
+) -> None:
+    """Prints the result of each label; `names` are words for groups in the first sentence, as on the page."""
     for name, case in cases.items():
         if len(cases) > 1:
             say(f"\n{name}", "bold underline")
-        _print_result(case, saved[name], lines if len(cases) == 1 else [], verbose)
+        _print_result(case, saved[name], lines if len(cases) == 1 else [], verbose, names)
     if len(cases) > 1:
         for line in lines:
             say(line)
@@ -100,8 +102,8 @@ def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str,
     return to_json({**document, "out": str(folder), "files": files, "failures": failures, "rows_left_out": left_out})
 
 
-def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool) -> None:
-    say(report.repair_answer(case), STYLES[str(case.outcome)])
+def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
+    say(report.repair_answer(case, report.groups_called(case, names)), STYLES[str(case.outcome)])
     method = f"Method: {report.method_words(case.result)}."
     for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):
         if line:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from equipoise import data, report
+from equipoise import data, measures, report
 from equipoise.cli.options import OPTIONS, flag_of
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
 
@@ -136,6 +136,41 @@ class Inputs:
         return problems
 
 
+def parse_thresholds(
+    texts: Sequence[str] | None, names: Sequence[str], kind: str = "label", *, in_order: bool = False
+) -> float | dict[str, float] | None:
+    """The threshold of all labels (or of another `kind` of thing), or that of each by name, from --threshold.
+
+    With `in_order`, the thresholds of all may also be given without names, in the order of `names`.
+
+    >>> parse_thresholds(["0.2"], ["Effusion", "Mass"]), parse_thresholds(["Mass=0.08", "Effusion=0.2"], ["Effusion", "Mass"])
+    (0.2, {'Effusion': 0.2, 'Mass': 0.08})
+    """
+    problems: list[str] = []
+    named: list[tuple[str, float]] = []  # with an empty name, if the text has none
+    for text in texts or []:
+        name, equals, number = (piece.strip() for piece in text.rpartition("="))
+        try:
+            named.append((name if equals else "", float(number)))
+        except ValueError:
+            problems.append(f"invalid value {text!r} for --threshold: expected a number, or {kind.upper()}=NUMBER")
+    values = [value for _, value in named]
+    problems += [problem for value in values for problem in number_problems(threshold=value)]
+    by_name = f"give each {kind} its own: {' '.join(f'--threshold {name}=NUMBER' for name in names[:2])}{' ...' if len(names) > 2 else '.'}"
+    given = [name for name, _ in named if name]
+    if given and len(given) < len(named):
+        problems.append(f"--threshold was given with and without a {kind}: {', '.join(texts or [])}. Give one number for all, or {by_name}")
+    elif not given and len(values) > 1 and not (in_order and len(values) == len(names)):
+        instead = f", or {by_name}" if len(names) > 1 else "."
+        problems.append(f"--threshold was given {len(values)} times: {', '.join(texts or [])}. Give it once{instead}")
+    problems += [f"--threshold {name} was given twice. Give each {kind} once." for name in repeated(given)]
+    raise_all(problems)
+    if not given:
+        return None if not values else values[0] if len(values) == 1 else dict(zip(names, values, strict=True))
+    by_label = measures.thresholds_by_name(dict(named), names, kind)
+    return by_label[names[0]] if len(names) == 1 else {name: value for name, value in by_label.items() if value is not None}
+
+
 def group_names_of(texts: list[str] | None) -> dict[str, str]:
     """The words for groups, from --group-name.
 
@@ -147,6 +182,8 @@ def group_names_of(texts: list[str] | None) -> dict[str, str]:
         group, equals, words = (piece.strip() for piece in text.rpartition("="))
         if not equals or not group or not words:
             problems.append(f"--group-name must be VALUE=WORDS, as in F=women; got {text!r}")
+        elif group in names:
+            problems.append(f"--group-name {group} was given twice. Give each group once.")
         names[group] = words
     raise_all(problems)
     return names

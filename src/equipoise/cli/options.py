@@ -119,7 +119,7 @@ class Option:
 
 
 _image = partial(Option, panel="Images")
-OPTIONS = {  # by field of data.Reading
+OPTIONS = {  # by field of data.ReadOptions
     "labels": Option(
         list[str] | None,
         None,

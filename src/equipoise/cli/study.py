@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise import report
+from equipoise.cli.commands import App
 from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say, say_places, say_stopped, to_json
 from equipoise.cli.options import takes_options
 from equipoise.data import MAX_PIXELS
@@ -21,7 +22,7 @@ from equipoise.errors import BadInput
 if TYPE_CHECKING:
     from equipoise.study import Event, Plan, StudyFolder
 
-study_app = typer.Typer(
+study_app = App(
     no_args_is_help=True,
     help="""Studies: data x splits x methods x measures, resumable, on one core or on a cluster.
 
@@ -101,7 +102,14 @@ def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
     *,
-    splits: Annotated[int | None, typer.Option(help="Number of splits.", show_default="the study's")] = None,
+    splits: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of splits. The rows of each split depend on it, because small networks of several splits are trained together; "
+            "splits cannot be added later.",
+            show_default="the study's",
+        ),
+    ] = None,
     runner: Annotated[str, typer.Option(help="serial, processes or ray; on a CPU the results are bit-identical.")] = "processes",
     workers: Annotated[
         int | None,

@@ -10,8 +10,10 @@ from .attribute import ObjectArray as ObjectArray
 from .attribute import conflicts_in as conflicts_in
 from .attribute import group_names as group_names
 from .attribute import intersection_name as intersection_name
+from .attribute import is_numbered as is_numbered
 from .attribute import patient_codes as patient_codes
 from .attribute import patients_varying as patients_varying
+from .attribute import row_numbers as row_numbers
 from .bins import Bins as Bins
 from .bins import bins_from_dict as bins_from_dict
 from .bins import read_bins as read_bins
@@ -27,6 +29,7 @@ from .cohort import cohort_from_table as cohort_from_table
 from .columns import Roles as Roles
 from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns
+from .columns import read_identifiers as read_identifiers
 from .columns import read_score_column as read_score_column
 from .dicom import add_dicom_columns as add_dicom_columns
 from .earlier_periods import ReturningPatients as ReturningPatients
@@ -56,6 +59,8 @@ from .image_files import find_files as find_files
 from .image_files import is_view as is_view
 from .image_rows import cache_folder as cache_folder
 from .images import Images as Images
+from .overlap import Identities as Identities
+from .overlap import check_apart as check_apart
 from .preprocessing import INTERPOLATIONS as INTERPOLATIONS
 from .preprocessing import NAMED_NORMS as NAMED_NORMS
 from .preprocessing import NORMS as NORMS
@@ -81,6 +86,7 @@ from .scans import scan as scan
 from .scores import Rows as Rows
 from .scores import Scores as Scores
 from .scores import hold_out_scores as hold_out_scores
+from .scores import score_and_logit as score_and_logit
 from .sets import File as File
 from .sets import Recipe as Recipe
 from .sets.phantom import MEAN as MEAN

@@ -7,12 +7,13 @@ splitting and resampling even if their rows differ.
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.alike_names import DIFFERENCE, alike_names, listed
 from equipoise.data.bins import Bins, Span, make_bins, read_numeric_column
 from equipoise.errors import BadInput, UnknownName, raise_all
 
@@ -56,6 +57,7 @@ class Attribute:
     bins: Bins | None = None  # the bins of a column of numbers
     varied: int = 0  # patients of the whole table with more than one recorded group
     conflicts: str = "row"  # the rule of CONFLICTS that was applied to them
+    intersection: bool = False  # of several attributes
 
     def __repr__(self) -> str:
         counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))
@@ -106,7 +108,8 @@ class Attribute:
             for cell in zip(*np.unravel_index(present, shape), strict=True)
         )
         crossed_codes = np.where(missing, MISSING, np.searchsorted(present, flat))
-        return cls(intersection_name([a.name for a in attributes]), levels, crossed_codes, all(a.named for a in attributes))
+        name, named = intersection_name([a.name for a in attributes]), all(a.named for a in attributes)
+        return cls(name, levels, crossed_codes, named, intersection=True)
 
     @property
     def reference(self) -> str:
@@ -147,12 +150,8 @@ def ordered_levels(counts: "pd.Series[int]", rows: int, name: str, reference: st
         )
     if problem := _grouping_problem(counts, rows, name, dates):
         raise BadInput(problem)
-    by_stripped: dict[str, list[str]] = {}
-    for level in counts.index:
-        by_stripped.setdefault(level.strip(), []).append(level)
-    if len(by_stripped) < len(counts):
-        alike = next(names for _, names in sorted(by_stripped.items()) if len(names) > 1)
-        log.warning("column %r holds groups that differ only in blanks and are kept apart: %s", name, ", ".join(map(repr, sorted(alike))))
+    if alike := alike_names(counts.index):
+        log.warning("column %r holds groups %s: %s. If they are one group, correct the table", name, DIFFERENCE, listed(alike))
     return _reference_first(sorted(counts.index), str(counts.index[0]), name, reference)
 
 
@@ -355,6 +354,16 @@ def varying_units(codes: IntArray, units: IntArray) -> BoolArray:
     pairs = np.sort(units[present] * width + codes[present])  # sorting 10 million takes 0.2 s, and `np.unique` 8 s (NumPy 2.4)
     distinct = pairs[np.append(True, pairs[1:] != pairs[:-1])] if len(pairs) else pairs
     return np.bincount(distinct // width, minlength=int(units.max(initial=-1)) + 1) > 1
+
+
+def row_numbers(rows: int) -> ObjectArray:
+    """The ids of rows that have none: their positions, as integers, whereas ids are objects."""
+    return cast(ObjectArray, np.arange(rows))
+
+
+def is_numbered(ids: ObjectArray) -> bool:
+    """Whether rows have no ids of their own and are only numbered."""
+    return ids.dtype != object
 
 
 def patient_codes(patients: npt.NDArray[Any]) -> IntArray:

@@ -4,6 +4,8 @@ A table is a CSV or Parquet file, a folder of them, or a data set partitioned by
 """
 
 import gzip
+import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +15,17 @@ from urllib.parse import unquote
 import pandas as pd
 
 from equipoise.data.columns import missing_columns
-from equipoise.data.files import no_such_file
-from equipoise.data.table_files import arrow_values, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable
+from equipoise.data.files import MAX_TABLE_BYTES, no_such_file
+from equipoise.data.parquet_files import arrow_values, flat_columns, parquet_batches
+from equipoise.data.table_files import HEADER_BYTES, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 2**19  # per batch
+FIRST_ROWS = 2**14  # in the first batch of a CSV file, which shows how long its rows are
+BATCH_BYTES = 2**26  # of a CSV file per batch; the parser takes several times that in memory
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # a missing value in the folder names of partitioned data sets
 SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of the files in a folder that are read
 
@@ -67,6 +72,11 @@ def read_batches(path: str | Path, *, text: Sequence[str], values: Sequence[str]
             raise unreadable(where, error) from error
 
 
+def stored_bytes(path: Path) -> int:
+    """The size on disk of the files of a table."""
+    return sum(file.stat().st_size for file, _ in _table_files(path))
+
+
 def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
     """The files of a table in order, each with the column values in the names of its folders."""
     if path.is_file():
@@ -90,12 +100,13 @@ def _parquet_parts(file: Path, where: str, requested: Sequence[str], required: S
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
-        names = opened.schema_arrow.names
-        raise_all(missing_columns([name for name in required if name not in names], names), where)
-        stored = [name for name in requested if name in names]
-        for part in opened.iter_batches(batch_size=ROWS, columns=stored, use_threads=False):
-            if len(part):
-                yield len(part), {name: part.column(name) for name in stored}
+        schema = opened.schema_arrow
+    raise_all(missing_columns([name for name in required if name not in schema.names], schema.names), where)
+    stored = [name for name in requested if name in schema.names]
+    flat_columns(schema, stored, where)
+    for part in parquet_batches(file, stored, ROWS, MAX_TABLE_BYTES):
+        if len(part):
+            yield len(part), {name: part.column(name) for name in stored}
 
 
 def _csv_parts(
@@ -104,19 +115,54 @@ def _csv_parts(
     """The number of rows and the columns, as pandas columns, of each batch of a CSV file."""
     with _open_unzipped(file) as stream:
         check_no_workbook(stream.read(8), file)
-    with _open_unzipped(file) as stream:
-        encoding = encoding_of(stream)
+    with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
+        encoding = encoding_of(metered)
     if encoding is None:  # Windows-1252 is supported only for a file that is read as a whole
         raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
     dialect = csv_format(_open_unzipped(file), encoding, file)
     names = [name for name in dialect.names if name]
     raise_all(missing_columns([name for name in required if name not in names], names), where)
     stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
-    with _open_unzipped(file) as stream:
-        parts = pd.read_csv(stream, low_memory=False, usecols=stored, chunksize=ROWS, **dialect.options(text, words))
-        for part in cast("Iterator[pd.DataFrame]", parts):
+    with _open_unzipped(file) as stream, _Metered(stream, where, MAX_TABLE_BYTES) as metered:
+        reader = pd.read_csv(metered, low_memory=False, usecols=stored, iterator=True, **dialect.options(text, words))
+        rows = min(ROWS, FIRST_ROWS)
+        while True:
+            metered.used = 0
+            try:
+                part = reader.get_chunk(rows)
+            except StopIteration:
+                return
+            rows = min(ROWS, 4 * rows, max(1, BATCH_BYTES * len(part) // max(1, metered.used)))
             frame = dialect.rename(part.reset_index(drop=True), {*text, *words})
             yield len(frame), {name: frame[name] for name in requested if name in frame.columns}
+
+
+class _Metered(io.RawIOBase):
+    """A stream of text that counts the bytes read, and raises `BadInput` if a line, or the rows of one batch, have too many of them."""
+
+    def __init__(self, stream: BinaryIO, where: str, limit: float = math.inf) -> None:
+        self.stream, self.where, self.limit = stream, where, limit
+        self.used = 0  # bytes since the batch began
+        self.line = 0  # bytes since the last line break
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        piece = self.stream.read(len(buffer))
+        buffer[: len(piece)] = piece
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+        self.line = self.line + len(piece) if end < 0 else len(piece) - end - 1
+        self.used += len(piece)
+        if self.line > HEADER_BYTES:
+            raise BadInput(f"{self.where} has a line of more than {HEADER_BYTES:,} bytes. Export it again, with one line per row.")
+        if self.used > self.limit:
+            raise BadInput(f"{self.where} has rows of more than {self.limit:,} bytes. Export it again, with shorter rows.")
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self.used = self.line = 0
+        return self.stream.seek(offset, whence)
 
 
 def _open_unzipped(file: Path) -> BinaryIO:

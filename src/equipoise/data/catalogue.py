@@ -72,12 +72,17 @@ def data_folder(name: str, root: str | Path | None = None) -> Path:
     return folder
 
 
-def check_files(name: str, root: str | Path | None = None) -> list[FileStatus]:
+def check_files(name: str, root: str | Path | None = None, **folders: str | Path) -> list[FileStatus]:
     """The state of each file of a data set in the folder that `load` would read; empty for a simulation.
 
-    A file without a known checksum is 'ok' if it exists.
+    `folders` are options of `load` that name another folder for some of the files. A file without a known checksum is 'ok' if it exists.
     """
-    return _best_folder(_recipe(name), root)[1]
+    recipe = _recipe(name)
+    states = _best_folder(recipe, root)[1]
+    return [
+        _state(Path(folders[file.option]).expanduser(), file) if file.option in folders else state
+        for file, state in zip(recipe.files, states, strict=True)
+    ]
 
 
 def file_states(name: str, folder: str | Path) -> list[FileStatus]:

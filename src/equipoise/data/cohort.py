@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
+from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, row_numbers
 from equipoise.data.bins import Bins
 from equipoise.data.columns import (
     Roles,
@@ -58,7 +58,7 @@ class Cohort:
     def __post_init__(self) -> None:
         n = len(self.y)
         if not len(self.ids):
-            object.__setattr__(self, "ids", np.arange(n).astype(object))
+            object.__setattr__(self, "ids", row_numbers(n))
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
         optional = {"patients": self.patients, "targets": self.targets, "weight": self.weight}
         lengths |= {name: len(values) for name, values in optional.items() if values is not None}

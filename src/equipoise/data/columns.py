@@ -18,6 +18,7 @@ from equipoise.data.attribute import (
     level_name,
     precision_problem,
     resolve_conflicts,
+    row_numbers,
 )
 from equipoise.data.bins import Bins, parse_edges, to_numbers
 from equipoise.data.targets import Targets, read_class_column, read_label, read_label_columns, shorten
@@ -130,7 +131,7 @@ class Columns:
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None = field(repr=False)
     ids: ObjectArray = field(repr=False)
-    score: FloatArray | None = field(repr=False)
+    score: FloatArray | None = field(repr=False)  # as in the column: logits if the roles say so
     weight: FloatArray | None = field(repr=False)
     targets: Targets | None = field(repr=False)  # several labels, or classes; y then summarises them
 
@@ -149,7 +150,6 @@ def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: Object
 
 def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns:
     """The columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
-    references = roles.references
     problems = roles.problems(frame)
     raise_all(problems, source)
     n = len(frame)
@@ -164,7 +164,7 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
         weights, weight_problems = read_weights(frame[roles.weight], roles.weight)
         problems += weight_problems
     attributes = []
-    for name, reference in zip(roles.groups, references, strict=True):
+    for name, reference in zip(roles.groups, roles.references, strict=True):
         edges = (roles.bins or {}).get(name)
         with collecting(problems):
             if edges is None:
@@ -181,8 +181,8 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
     if roles.id:
         problems += identifier_problems(frame[roles.id], roles.id, "id") + _repeated_id_problems(frame[roles.id], roles.id)
     raise_all(problems, source)
-    patients = identifiers(frame[roles.patient]) if roles.patient else None
-    ids = identifiers(frame[roles.id]) if roles.id else np.arange(n).astype(object)
+    patients = read_identifiers(frame[roles.patient]) if roles.patient else None
+    ids = read_identifiers(frame[roles.id]) if roles.id else row_numbers(n)
     return Columns(y, tuple(attributes), patients, ids, scores, weights, targets)
 
 
@@ -238,7 +238,7 @@ def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
 
 
 def read_score_column(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
-    """The scores in a column, and their problems. Logits are mapped to scores by the logistic function."""
+    """The scores or logits in a column, and their problems."""
     numbers = to_numbers(column)
     empty = column.isna().to_numpy()
     text = ~empty & np.isnan(numbers)
@@ -268,11 +268,7 @@ def read_score_column(column: "pd.Series[object]", name: str, logits: bool = Fal
             advice = "A score is a probability: correct them or leave those rows out."
         where = "are infinite" if logits else "lie outside [0, 1]"
         problems.append(f"score column {name!r}: {_affected_rows(outside)} {where}; the scores go from {low:g} to {high:g}. {advice}")
-    if not logits:
-        return numbers, problems
-    from scipy.special import expit  # imported late because few files hold logits
-
-    return expit(numbers), problems
+    return numbers, problems
 
 
 def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
@@ -289,7 +285,7 @@ def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, li
     ]
 
 
-def identifiers(column: "pd.Series[object]") -> ObjectArray:
+def read_identifiers(column: "pd.Series[object]") -> ObjectArray:
     """The ids in a column, unchanged, except that integers which pandas stores as floating-point numbers become integers again."""
     values: ObjectArray = column.to_numpy(dtype=object)
     if pd.api.types.is_float_dtype(column):

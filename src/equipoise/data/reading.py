@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import conflicts_in
+from equipoise.data.attribute import conflicts_in, row_numbers
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort, cohort_from_table
 from equipoise.data.columns import Roles, read_columns
@@ -189,7 +189,7 @@ def scan_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], 
     if reading.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit --id {reading.id} (id=).")
     return {
-        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column, logits=logits))
+        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column, logits=logits), limit=reading.max_table_bytes)
         for label, column in zip(reading.labels, columns, strict=True)
     }
 
@@ -218,7 +218,7 @@ def read_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], 
     warn_of_repeated_patients(frame, Roles(**reading.roles, id=reading.id))
     for label in scores:
         positions = np.flatnonzero(known(frame[label]))
-        ids = scores[label].ids if reading.id is not None else positions.astype(object)  # in the whole table, to match labels
+        ids = scores[label].ids if reading.id is not None else row_numbers(len(frame))[positions]  # in the whole table, to match labels
         scores[label] = replace(scores[label], attributes=tuple(a.take(positions) for a in attributes), ids=ids)
     return scores
 

@@ -1,6 +1,7 @@
-"""A warning about tables without a named patient column whose rows seem to be of the same patients.
+"""Warnings about tables whose rows seem to be of the same patients, although they count as rows of different ones.
 
-Without patients, every row counts as independent, and intervals and p-values are too small if several rows belong to one patient.
+Without a patient column, every row counts as independent; with one, ids that differ only in what cannot be seen count as two patients.
+Intervals and p-values are too small then.
 """
 
 import logging
@@ -9,6 +10,7 @@ import re
 import numpy as np
 import pandas as pd
 
+from equipoise.data.alike_names import alike_names, warn_of_alike_patients
 from equipoise.data.columns import Roles
 
 NAMES = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
@@ -18,8 +20,11 @@ log = logging.getLogger(__name__)
 
 
 def warn_of_repeated_patients(frame: pd.DataFrame, roles: Roles) -> None:
-    """Warns if no patient column is named and rows seem to be of the same patients: by a column of ids, or as exact duplicates."""
+    """Warns if rows seem to be of the same patients: by ids that are alike; without named patients, by a column of ids or as duplicates."""
     if roles.patient is not None:
+        column = frame[roles.patient]
+        if not pd.api.types.is_numeric_dtype(column):
+            warn_of_alike_patients(alike_names(name for name in column.unique() if isinstance(name, str)), roles.patient)
         return
     used = {*roles.labels, *roles.groups, roles.score, roles.id, roles.weight}
     for position, name in enumerate(frame.columns):

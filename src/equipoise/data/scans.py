@@ -4,7 +4,6 @@ Each row is validated and stored in a few bytes: labels, scores, a code per attr
 patients the probability that any two have the same hash is below 1 in 10,000).
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.alike_names import AlikeIds, warn_of_alike_patients
 from equipoise.data.attribute import (
     CONFLICT_ADVICE,
     MISSING,
@@ -26,11 +26,12 @@ from equipoise.data.attribute import (
     resolve_codes,
     varying_units,
 )
-from equipoise.data.batches import Batch, read_batches
+from equipoise.data.batches import Batch, read_batches, stored_bytes
 from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_numeric_column
 from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
-from equipoise.data.stored import CodedRows, HashArray, Part, Storage, Stored, splitmix64
-from equipoise.data.table_files import arrow_texts
+from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
+from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
+from equipoise.data.stored import EXPANSION, CodedRows, HashArray, Part, Storage, Stored, splitmix64
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
 
@@ -72,6 +73,7 @@ class Scan:
     path: Path
     roles: Roles
     name: str = ""
+    limit: int | None = None  # in bytes, as in `read_table`
 
     def __post_init__(self) -> None:
         problems = [*self.roles.name_problems(), *self.roles.conflict_problems()]
@@ -84,9 +86,14 @@ class Scan:
 
     @contextmanager
     def read(self) -> Iterator[Stored]:
-        """The coded rows, in memory or in a temporary folder that is removed when the context ends."""
+        """The coded rows, in memory or in temporary files that are deleted when the context ends."""
         with read_labels({self.roles.labels[0]: self}) as stored:
             yield next(iter(stored.values()))
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes that the coded rows may take in temporary files, whatever the size of the table on disk."""
+        return max(MAX_TABLE_BYTES, max_table_bytes() if self.limit is None else self.limit)
 
     @property
     def called(self) -> str:
@@ -104,27 +111,27 @@ def read_labels(scans: Mapping[str, Scan]) -> Iterator[dict[str, Stored]]:
             f"the labels {', '.join(scans)} are read together, from one table with the same groups, patients and weights. Scan the same "
             "path with the same columns for each, or audit them one by one."
         )
-    with tempfile.TemporaryDirectory(prefix="equipoise-") as folder:
-        coder = _TableCoder(scans, Path(folder))
-        try:
-            for batch in coder.batches():
-                coder.add(batch)
-        finally:
-            coder.storage.close()
+    coder = _TableCoder(scans)
+    try:
+        for batch in coder.batches():
+            coder.add(batch)
         yield coder.stored()
+    finally:
+        coder.storage.close()
 
 
 class _TableCoder:
     """Codes and stores the rows of a table, batch by batch."""
 
-    def __init__(self, scans: Mapping[str, Scan], folder: Path) -> None:
+    def __init__(self, scans: Mapping[str, Scan]) -> None:
         first = next(iter(scans.values()))
         self.roles, self.path, self.name = first.roles, first.path, first.called
         self.labels = {name: (scan.roles.labels[0], str(scan.roles.score)) for name, scan in scans.items()}  # label and score column
         self.groups = [_GroupCoder(name, (first.roles.bins or {}).get(name)) for name in first.roles.groups]
-        self.storage = Storage(folder, len(scans))
+        self.storage = Storage(len(scans), max(first.max_bytes, EXPANSION * stored_bytes(first.path)), self.name)
         self.known, self.positives = (np.zeros(len(scans), np.int64) for _ in range(2))  # rows of each label
         self.patient_type = ""  # integers or text
+        self.alike = AlikeIds()
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the table in batches."""
@@ -164,9 +171,10 @@ class _TableCoder:
     def _hash_patients(self, values: "pa.Array[Any]", name: str, where: str) -> HashArray:
         """A 64-bit hash of each patient id. Integers and text are not mixed, so that 7 and '7' cannot be two patients."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        patient_type = "integers" if pa.types.is_integer(values.type) else "text"
+        if not pa.types.is_dictionary(values.type) and not pa.types.is_integer(values.type):
+            values = values.dictionary_encode()
+        patient_type = "text" if pa.types.is_dictionary(values.type) else "integers"
         if self.patient_type not in ("", patient_type):
             raise BadInput(
                 f"patient column {name!r} holds {patient_type} in {where} and {self.patient_type} before. Store it as text in all files."
@@ -174,11 +182,13 @@ class _TableCoder:
         self.patient_type = patient_type
         if patient_type == "integers" and not values.null_count:
             return splitmix64(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
-        ids = _as_names(values, name, where)
-        plain = pa.types.is_string(values.type) and not values.null_count  # the usual case, in which only blank ids are a problem
-        if not plain or pc.any(pc.or_(pc.equal(pc.binary_length(values), 0), pc.utf8_is_space(values))).as_py():
-            raise_all(identifier_problems(pd.Series(ids, dtype=object), name, "patient"))
-        return np.asarray(pd.util.hash_array(ids, categorize=False), dtype=np.uint64)
+        if patient_type == "integers":
+            values = values.cast(pa.string()).dictionary_encode()
+        ids, codes = np.array([*_as_names(values.dictionary, name, where), None], dtype=object), dictionary_codes(values)
+        if values.null_count or any(text is None or not text.strip() for text in ids[:-1]):
+            raise_all(identifier_problems(pd.Series(ids[codes], dtype=object), name, "patient"))
+        self.alike.add([text for text in ids[:-1] if text is not None])
+        return _hash_names(ids[:-1])[codes]
 
     def stored(self) -> dict[str, Stored]:
         """The rows of each label; raises `BadInput` with everything wrong with the table as a whole."""
@@ -195,12 +205,23 @@ class _TableCoder:
                 level_codes.append(codes)
         raise_all(problems, self.name)
         parts = self.storage.parts(tuple(level_codes), roles.conflicts)
+        self._warn_of_alike_patients(parts)
         if roles.conflicts != "row":
             attributes, parts = self._resolve_conflicts(parts, attributes)
         return {
-            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels))
+            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.roles.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
+
+    def _warn_of_alike_patients(self, parts: list[Part]) -> None:
+        """Warns of patient ids that differ only in what cannot be seen."""
+        forms = np.array(list(self.alike.changed), dtype=object)
+        if not len(forms):
+            return
+        hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
+        for part in parts:
+            present |= np.isin(hashes, replace(part, rule="row").read()["patient"])
+        warn_of_alike_patients(self.alike.sets(forms[present]), str(self.roles.patient))
 
     def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[Part]]:
         """The attributes and parts after the rule for patients in several groups was applied."""
@@ -269,7 +290,7 @@ class _GroupCoder:
                 "Use another column."
             )
         new_codes = np.array([*(MISSING if name is None else self.code_of[name] for name in names), MISSING], np.int32)
-        codes: npt.NDArray[np.int32] = new_codes[encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+        codes: npt.NDArray[np.int32] = new_codes[dictionary_codes(encoded)]
         return codes
 
     def attribute(self, rows: int, reference: str | None) -> tuple[Attribute, npt.NDArray[np.int32]]:
@@ -289,6 +310,11 @@ class _GroupCoder:
         return Attribute(self.name, levels, np.empty(0, np.int64), reference is not None, bins), level_codes
 
 
+def _hash_names(names: npt.NDArray[np.object_]) -> HashArray:
+    """A 64-bit hash of each name."""
+    return np.asarray(pd.util.hash_array(names, categorize=False), dtype=np.uint64)
+
+
 def _as_names(values: "pa.Array[Any]", name: str, where: str) -> npt.NDArray[np.object_]:
     """The names in an Arrow column as `read_table` reads them, None in empty cells."""
     import pyarrow as pa
@@ -296,6 +322,7 @@ def _as_names(values: "pa.Array[Any]", name: str, where: str) -> npt.NDArray[np.
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        check_lengths(values, name, where)
         names: npt.NDArray[np.object_] = np.array(values.to_numpy(zero_copy_only=False), dtype=object)
         names[names == ""] = None
         return names

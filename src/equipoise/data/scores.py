@@ -46,6 +46,7 @@ class Scores:
     name: str = "scores"
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
     features: Table | None = None  # further columns that a rule may use at prediction time
+    logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
     targets: ClassVar[None] = None  # like a cohort with a single label
     labels: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[str] = "labels"
@@ -85,7 +86,8 @@ class Scores:
         three. Only their ratios matter.
 
         `features` names further columns, for repairs that use more than the score (`eq.debias(scores, method="bias-score")`). With
-        `logits`, the score column holds logits, which the logistic function maps to scores.
+        `logits`, the score column holds logits, which the logistic function maps to scores. AUROC and other measures of ranks use the
+        logits themselves: the scores of logits above 37 are all 1.
         """
         check_frame("Scores.from_frame", frame)
         roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts, logits=logits)
@@ -162,10 +164,10 @@ class Scores:
     def take(self, index: object, name: str | None = None) -> "Scores":
         """The selected rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
-        patients, weight = (None if values is None else values[rows] for values in (self.patients, self.weight))
+        patients, weight, logit = (None if values is None else values[rows] for values in (self.patients, self.weight, self.logit))
         features = None if self.features is None else self.features.take(rows)
         attributes = tuple(a.take(rows) for a in self.attributes)
-        return Scores(self.y[rows], self.score[rows], attributes, patients, self.ids[rows], name or self.name, weight, features)
+        return Scores(self.y[rows], self.score[rows], attributes, patients, self.ids[rows], name or self.name, weight, features, logit)
 
     def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> "tuple[Scores, Scores]":
         """The repair set, and the test set with this fraction of the patients; split by row if there are no patient ids.
@@ -188,6 +190,11 @@ class Scores:
         return len(self.y)
 
     @property
+    def rank(self) -> FloatArray:
+        """The values by which rows are ranked: the logits if there are any, because different logits may have the same score."""
+        return self.score if self.logit is None else self.logit
+
+    @property
     def attribute(self) -> Attribute:
         """The protected attribute; with several columns, their intersection."""
         return Attribute.crossed(self.attributes)
@@ -206,7 +213,17 @@ def read_scores_of(frame: pd.DataFrame, roles: Roles, features: Sequence[str] = 
     read = read_columns(frame, roles, source)
     assert read.score is not None  # a score column was named
     table = Table(frame[list(features)].reset_index(drop=True)) if features else None
-    return Scores(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight, table)
+    score, logit = score_and_logit(read.score, roles.logits)
+    return Scores(read.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
+
+
+def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
+    """The scores, and the logits if the values are logits, which the logistic function maps to scores."""
+    if not logits:
+        return values, None
+    from scipy.special import expit  # imported late because few files hold logits
+
+    return np.asarray(expit(values)), values
 
 
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on

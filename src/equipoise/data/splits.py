@@ -140,15 +140,8 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
 
 
 def same_groups(repair: RowsT, test: RowsT) -> RowsT:
-    """The test set with the group codes of the repair set; raises `BadInput` if it has new groups or patients of the repair set."""
-    problems = []
-    repair_patients, test_patients = (set(() if rows.patients is None else rows.patients) for rows in (repair, test))
-    if both := len(repair_patients & test_patients):
-        problems.append(
-            f"{both:,} of {len(test_patients):,} patients of {test.name!r} are also in {repair.name!r}; a test set is of other patients. "
-            "Remove their rows from one of the files, or omit --test, which holds out patients of the first file"
-        )
-    attributes = []
+    """The test set with the group codes of the repair set; raises `BadInput` if it has new groups."""
+    problems, attributes = [], []
     for expected, attribute in zip(repair.attributes, test.attributes, strict=True):
         if new := [level for level in attribute.levels if level not in expected.levels]:
             problems.append(

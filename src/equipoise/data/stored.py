@@ -1,24 +1,29 @@
 """Coded rows of a table that is read in batches: kept in memory up to `HELD` rows, otherwise in temporary files by patient.
 
 Each file holds all rows of its patients, so that every sum over patients is a sum over the files, and memory does not grow with the table.
+The files have no name (on Windows, they are deleted when they are closed), so that nothing of them is left if the process is killed.
 """
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes
-from equipoise.data.scores import Scores
+from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes, row_numbers
+from equipoise.data.files import LIMIT_VARIABLE
+from equipoise.data.scores import Scores, score_and_logit
 from equipoise.data.targets import UNKNOWN
+from equipoise.errors import BadInput
 
 # Rows of one label in memory, at about 40 bytes each. 10 million rows took 39 s and 2.1 GB as one table, and 19 s and 0.8 GB in files.
 HELD = 2**22
 FILES = 128  # each must fit in memory; with a billion rows, a file has 8 million
+# Bytes of coded rows per byte of the table on disk. A row is coded in 13 to 40 bytes; even with rounded scores it takes one byte on disk.
+EXPANSION = 50
 
 HashArray = npt.NDArray[np.uint64]
 # The columns of coded rows: y (n, labels) as 0, 1 or -1, score (n, labels), code0, code1, ... (one per attribute, numbered in the order in
@@ -36,6 +41,7 @@ class Stored:
     _parts: "Sequence[Part]" = field(repr=False)
     _label: int = 0  # the position among the labels that are stored together
     _labels: int = 1
+    logits: bool = False  # whether the stored scores are logits
 
     @property
     def whole(self) -> bool:
@@ -69,10 +75,12 @@ class Stored:
             rows = _select(rows, np.argsort(rows["patient"]))
             patients = np.cumsum(np.diff(rows["patient"], prepend=rows["patient"][:1]) != 0)
         attributes = tuple(replace(a, codes=rows[f"code{k}"].astype(np.int64)) for k, a in enumerate(self.attributes))
-        # Patients and row numbers stay integers: as objects they would take 40 bytes each.
-        ids = cast(ObjectArray, np.arange(len(rows["y"])))
-        y, score = rows["y"].astype(np.int64), np.ascontiguousarray(rows["score"])
-        return Scores(y, score, attributes, cast("ObjectArray | None", patients), ids, self.name, rows.get("weight"))
+        # Patients stay integers: as objects they would take 40 bytes each.
+        y = rows["y"].astype(np.int64)
+        score, logit = score_and_logit(np.ascontiguousarray(rows["score"]), self.logits)
+        return Scores(
+            y, score, attributes, cast("ObjectArray | None", patients), row_numbers(len(y)), self.name, rows.get("weight"), logit=logit
+        )
 
 
 def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:
@@ -87,7 +95,7 @@ class Part:
     """All rows of some patients: in memory, or in a file."""
 
     held: CodedRows | None
-    file: Path | None
+    file: IO[bytes] | None
     dtype: np.dtype[np.void] | None  # of the records in the file
     level_codes: tuple[npt.NDArray[np.int32], ...]  # of each attribute, from the codes in order of occurrence to those of its levels
     rule: str  # of CONFLICTS
@@ -97,7 +105,9 @@ class Part:
         """The rows, with the codes of the levels, after the rule was applied."""
         rows = self.held
         if rows is None:
-            records = np.fromfile(cast(Path, self.file), cast("np.dtype[np.void]", self.dtype))
+            file = cast("IO[bytes]", self.file)
+            file.seek(0)
+            records = np.fromfile(file, cast("np.dtype[np.void]", self.dtype))
             rows = {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], records.dtype.names)}
         codes = [level_codes[rows[f"code{k}"]] for k, level_codes in enumerate(self.level_codes)]
         if self.rule not in ("row", "error"):
@@ -108,13 +118,14 @@ class Part:
 
 
 class Storage:
-    """Buffers coded rows in memory up to `HELD` rows, then writes them to files by patient."""
+    """Buffers coded rows in memory up to `HELD` rows, then writes them to files by patient, up to a number of bytes."""
 
-    def __init__(self, folder: Path, labels: int) -> None:
-        self.folder = folder
+    def __init__(self, labels: int, max_bytes: int, name: str) -> None:
+        self.max_bytes, self.name = max_bytes, name
         self.max_held = HELD // max(1, (3 + labels) // 4)  # 40 bytes per row for one label, 9 more for each further label
         self.held: list[CodedRows] = []
-        self.files: list[BinaryIO] = []
+        self.files: list[IO[bytes]] = []
+        self.written = 0  # bytes
         self.dtype: np.dtype[np.void] | None = None  # of the records in the files
         self.rows = 0
 
@@ -127,9 +138,16 @@ class Storage:
     def _write(self) -> None:
         """Appends the rows in memory to the files, those of one patient to the same file."""
         if not self.files:
-            self.files = [(self.folder / f"{k}.rows").open("wb") for k in range(FILES)]
+            self.files = [tempfile.TemporaryFile() for _ in range(FILES)]  # noqa: SIM115 (closed by `close`)
         for rows in self.held:
             records = _as_records(rows)
+            self.written += records.nbytes
+            if self.written > self.max_bytes:
+                raise BadInput(
+                    f"{self.name} needs more than {self.max_bytes:,} bytes in the temporary folder {tempfile.gettempdir()}, far more than "
+                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: --max-table-bytes, or "
+                    f"the environment variable {LIMIT_VARIABLE}."
+                )
             start = self.rows - sum(len(held["y"]) for held in self.held)
             keys = rows.get("patient", np.arange(start, start + len(records), dtype=np.uint64))
             place = (splitmix64(keys) % np.uint64(FILES)).astype(np.uint8)
@@ -141,14 +159,14 @@ class Storage:
         self.held = []
 
     def close(self) -> None:
+        """Closes the files, which deletes them."""
         for file in self.files:
             file.close()
 
     def parts(self, level_codes: tuple[npt.NDArray[np.int32], ...], rule: str) -> list[Part]:
         """All rows, in one part in memory or in one part per file. The storage releases the rows in memory."""
         if self.files:
-            paths = [self.folder / f"{k}.rows" for k in range(FILES)]
-            return [Part(None, path, self.dtype, level_codes, rule) for path in paths if path.stat().st_size]
+            return [Part(None, file, self.dtype, level_codes, rule) for file in self.files if file.tell()]
         rows = {name: np.concatenate([held[name] for held in self.held]) for name in self.held[0]}
         self.held = []
         return [Part(rows, None, None, level_codes, rule)]

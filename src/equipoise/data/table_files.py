@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import json
 import logging
 import os
 import re
@@ -16,8 +15,9 @@ from typing import Any, BinaryIO
 
 import pandas as pd
 
-from equipoise.data.attribute import level_name, precision_problem
-from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file, read_bytes, too_large
+from equipoise.data.bins import to_numbers
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, check_unique, max_table_bytes, no_such_file, read_bytes
+from equipoise.data.parquet_files import parquet_bytes, read_parquet
 from equipoise.errors import BadInput, first_line
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,11 @@ MISSING_WORDS = frozenset(  # the words that pandas reads as missing; in a text 
     {"", " ", "NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"}
     | {"#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 )
+# Numbers are read to the last digit, so that a score is the same in CSV and Parquet. From pandas 3.1 on that is the default, and the option
+# is deprecated; without it, older versions misread the last digit of every third score.
+EXACT: dict[str, Any] = {"float_precision": "round_trip"} if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1) else {}
 CHUNK = 2**20
+HEADER_BYTES = 2**22  # of the header and the first row; with 100,000 columns they have about half of that
 
 
 def read_table(path: str | Path, *, text: Collection[str] = (), words: Collection[str] = (), limit: int | None = None) -> pd.DataFrame:
@@ -42,7 +46,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.")
     max_bytes = max_table_bytes() if limit is None else limit
     try:
-        frame = _read_parquet(path, {*text, *words}, max_bytes) if is_parquet(path) else _read_csv(path, set(text), set(words), max_bytes)
+        frame = read_parquet(path, {*text, *words}, max_bytes) if is_parquet(path) else _read_csv(path, set(text), set(words), max_bytes)
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
     except BadInput:
@@ -86,7 +90,7 @@ def as_parsed(column: "pd.Series[Any]") -> "pd.Series[Any]":
     if pd.api.types.is_numeric_dtype(column):
         return column
     quoted = io.StringIO("x\n" + "\n".join('""' if pd.isna(v) else '"' + str(v).replace('"', '""') + '"' for v in column))
-    return pd.read_csv(quoted, skip_blank_lines=False)["x"].set_axis(column.index).rename(column.name)
+    return pd.read_csv(quoted, skip_blank_lines=False, **EXACT)["x"].set_axis(column.index).rename(column.name)
 
 
 def is_parquet(path: Path) -> bool:
@@ -112,87 +116,8 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
     import pyarrow.parquet as pq
 
     with suppress(Exception), pq.ParquetFile(path) as file:
-        return _parquet_bytes(file.metadata) > MAX_TABLE_BYTES
+        return parquet_bytes(file.metadata, file.schema_arrow) > MAX_TABLE_BYTES
     return False
-
-
-# Parquet
-
-
-def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
-    """The rows of a Parquet file by the types of its columns, ignoring the metadata of pandas, which may be damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        metadata, schema = file.metadata, file.schema_arrow
-    if (size := _parquet_bytes(metadata)) > limit:
-        raise too_large(path, size, limit)
-    _check_unique(schema.names, path)
-    strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    with pq.ParquetFile(path, read_dictionary=strings) as file:  # stores a repeated text once
-        table = file.read()
-    if table.num_rows != metadata.num_rows:
-        raise BadInput(f"{path} holds {table.num_rows:,} rows, but its metadata state {metadata.num_rows:,}. Export it again.")
-    columns: dict[str, Any] = {
-        name: [str(value) for value in values] if name in text else values
-        for name, values in _range_index(schema.metadata, table.num_rows).items()
-    }
-    for name, values in zip(table.column_names, table.columns, strict=True):
-        if not re.fullmatch(r"__index_level_\d+__", name):
-            columns[name] = arrow_texts(values, name, path) if name in text else arrow_values(values)
-    return pd.DataFrame(columns, index=range(table.num_rows))
-
-
-def _parquet_bytes(metadata: Any) -> int:
-    """The size of a Parquet file in memory: at least 8 bytes per value, however well the file compresses a constant column.
-
-    The metadata of columns are not used: in a damaged file, accessing them ends the process in pyarrow instead of raising an error.
-    """
-    stored = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
-    return int(max(stored, 8 * metadata.num_rows * max(1, metadata.num_columns)))
-
-
-def arrow_values(values: Any) -> "pd.Series[Any]":
-    """An Arrow column as a pandas column, with text as objects that are shared between equal cells."""
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(values.type):
-        return values.to_pandas()
-    if pa.types.is_string(values.type.value_type) or pa.types.is_large_string(values.type.value_type):
-        return values.to_pandas().astype(object)
-    return values.cast(values.type.value_type).to_pandas()
-
-
-def arrow_texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
-    """An Arrow column as names: text unchanged, integers exactly (never converted to floating-point numbers, even with gaps)."""
-    import pyarrow as pa
-
-    dtype = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_nested(dtype):
-        raise BadInput(f"{path}: column {name!r} holds lists or records ({dtype}); one value per row is needed. Use another column.")
-    if pa.types.is_dictionary(values.type) and (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
-        texts = values.to_pandas().astype(object)
-        return texts.where(texts.notna() & (texts != ""), None)
-    cells = values.to_pylist()
-    if pa.types.is_floating(dtype) and (problem := precision_problem(cells, dtype.to_pandas_dtype())):
-        raise BadInput(f"{path}: column {name!r} {problem}")
-    try:
-        cells = [cell.decode("utf-8") if isinstance(cell, bytes) else cell for cell in cells]
-    except UnicodeDecodeError:
-        raise BadInput(f"{path}: column {name!r} holds bytes that are not text. Store it as text.") from None
-    is_missing = [cell is None or cell != cell or cell == "" for cell in cells]
-    return pd.Series([None if missing else level_name(cell) for cell, missing in zip(cells, is_missing, strict=True)], dtype=object)
-
-
-def _range_index(metadata: Any, rows: int) -> dict[str, list[int]]:
-    """The named range index in the metadata of pandas, which is not stored as a column; empty if there is none or it is damaged."""
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
-        for entry in json.loads(metadata[b"pandas"])["index_columns"]:
-            if isinstance(entry, dict) and entry["kind"] == "range" and isinstance(entry["name"], str):
-                values = range(entry["start"], entry["stop"], entry["step"])
-                return {entry["name"]: list(values)} if len(values) == rows else {}
-    return {}
 
 
 # CSV
@@ -233,6 +158,7 @@ class CsvFormat:
             "skipinitialspace": self.skip_space,
             "dtype": {raw: str for raw, name in pairs if name in text or name in words},
             "keep_default_na": False,
+            **EXACT,
             "na_values": {raw: [""] if name in text else MISSING_WORDS for raw, name in pairs},
         }
 
@@ -248,22 +174,23 @@ class CsvFormat:
 
 def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     """The dialect of the CSV file in a stream, from its first lines. Closes the stream."""
-    lines = stream.read(65536).decode(encoding, errors="ignore").splitlines()
+    with stream:
+        text = _first_rows(stream, path).decode(encoding, errors="ignore")
+    lines = text[:65536].splitlines()
     # Excel may write the separator on a line of its own before the header: "sep=;".
     preamble = lines[0].strip(' "').lower() if lines else ""
     skip = int(preamble.startswith("sep=") and len(preamble) == 5)
     header_line = next(filter(str.strip, lines[skip:]), "")
     separator = preamble[-1] if skip else max(",;\t|", key=header_line.count)
     skip_space = _space_follows_separator(lines[skip:], separator)
-    stream.seek(0)
-    with io.TextIOWrapper(stream, encoding=encoding, newline="") as whole:
-        for _ in range(skip):
-            whole.readline()
-        reader = csv.reader(whole, delimiter=separator, skipinitialspace=skip_space)
-        header = next((row for row in reader if any(map(str.strip, row))), [])
-        first_row = next(filter(None, reader), [])  # pandas also takes a line of separators for a row
+    whole = io.StringIO(text, newline="")
+    for _ in range(skip):
+        whole.readline()
+    reader = csv.reader(whole, delimiter=separator, skipinitialspace=skip_space)
+    header = next((row for row in reader if any(map(str.strip, row))), [])
+    first_row = next(filter(None, reader), [])  # pandas also takes a line of separators for a row
     names = [name.strip() for name in header]
-    _check_unique([name for name in names if name], path)
+    check_unique([name for name in names if name], path)
     if len(first_row) > len(names):  # pandas would take the first column for row names and shift the rest
         raise BadInput(
             f"{path} has {len(names)} names in the header and {len(first_row)} fields in the first row. "
@@ -273,10 +200,18 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names))
 
 
-def _check_unique(names: list[str], path: Path) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise BadInput(f"{path} has the columns {', '.join(map(repr, repeated))} more than once. Rename all but one of each.")
+def _first_rows(stream: BinaryIO, path: Path) -> bytes:
+    """The complete lines at the beginning of a stream; raises `BadInput` if the first of them is longer than a header can be."""
+    content = stream.read(HEADER_BYTES + 1)
+    if len(content) <= HEADER_BYTES:
+        return content
+    end = content.rfind(b"\n") + 1 or content.rfind(b"\r") + 1
+    if not end:
+        raise BadInput(
+            f"{path} has more than {HEADER_BYTES:,} bytes in its first line, which should hold the names of the columns. Export it again, "
+            "with one line per row."
+        )
+    return content[:end]
 
 
 def _space_follows_separator(lines: list[str], separator: str) -> bool:
@@ -314,7 +249,7 @@ def _encoding(raw: bytes, path: Path) -> str:
     return "cp1252"
 
 
-def encoding_of(stream: BinaryIO) -> str | None:
+def encoding_of(stream: BinaryIO | io.RawIOBase) -> str | None:
     """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end."""
     if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
@@ -334,5 +269,5 @@ def _with_decimal_commas(frame: pd.DataFrame, text: set[str]) -> pd.DataFrame:
     for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
         values = frame[column].dropna().astype(str)
         if column not in text and len(values) and values.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
-            frame[column] = pd.to_numeric(frame[column].str.replace(",", "."))
+            frame[column] = to_numbers(frame[column].str.replace(",", "."))
     return frame

@@ -6,13 +6,13 @@ from .audit import records as records
 from .audit import sums_of as sums_of
 from .audit_history import History as History
 from .audit_history import history as history
-from .audit_history import is_history as is_history
 from .auditing import AuditOptions as AuditOptions
 from .auditing import AuditRequest as AuditRequest
 from .auditing import Progress as Progress
 from .auditing import audit_labels as audit_labels
 from .auditing import audit_scores as audit_scores
 from .auditing import audit_with as audit_with
+from .by_threshold import shared_thresholds as shared_thresholds
 from .by_threshold import steps_by_group as steps_by_group
 from .cells import Cells as Cells
 from .cells import FloatArray as FloatArray
@@ -23,6 +23,7 @@ from .cells import ratio as ratio
 from .cells import sums_at as sums_at
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes
+from .checksum import with_checksum as with_checksum
 from .clusters import BLOCK as BLOCK
 from .clusters import bootstrap_cells as bootstrap_cells
 from .clusters import interval as interval
@@ -50,6 +51,7 @@ from .estimates import Settings as Settings
 from .estimates import coefficients as coefficients
 from .estimates import estimate_performance as estimate_performance
 from .estimates import group_estimate as group_estimate
+from .estimates import lacking_note as lacking_note
 from .estimates import simultaneous_gaps as simultaneous_gaps
 from .functional import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .functional import MIN_DECIDED as MIN_DECIDED
@@ -75,11 +77,13 @@ from .gaps import canonical_name as canonical_name
 from .gaps import is_quotient as is_quotient
 from .gaps import labels_needed as labels_needed
 from .gaps import meaning as meaning
+from .gaps import rates_words as rates_words
 from .gaps import read_range as read_range
 from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
+from .history_file import is_history as is_history
 from .intervals import combined as combined
 from .margins import gap_margin as gap_margin
 from .margins import performance_margin as performance_margin
@@ -117,6 +121,8 @@ from .rules import Threshold as Threshold
 from .rules import best_threshold as best_threshold
 from .rules import choose_rule as choose_rule
 from .rules import group_positions as group_positions
+from .rules import row_draws as row_draws
+from .rules import thresholds_by_name as thresholds_by_name
 from .saved_audits import audit_from as audit_from
 from .saved_audits import read_audit as read_audit
 from .score_measures import ALL_ROWS as ALL_ROWS
@@ -133,3 +139,7 @@ from .thresholds import at_threshold as at_threshold
 from .thresholds import cells_at as cells_at
 from .thresholds import sweep as sweep
 from .thresholds import sweep_scores as sweep_scores
+from .withheld import Shown as Shown
+from .withheld import ShownScores as ShownScores
+from .withheld import shown_rows as shown_rows
+from .withheld import shown_scores as shown_scores

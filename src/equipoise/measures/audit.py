@@ -14,6 +14,7 @@ import pandas as pd
 from equipoise.data import CONFLICTS, GroupConflicts, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
+from equipoise.measures.checksum import with_checksum
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.gaps import Gap, canonical_name
 from equipoise.measures.moments import Moments
@@ -25,7 +26,7 @@ from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 from equipoise.presenting import presenter
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,7 @@ class Audit:
     patients: int | None
     name: str
     settings: Settings
+    intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
@@ -57,6 +59,7 @@ class Audit:
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
     digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches
+    left_out: int = 0  # rows of groups with too few patients that are in no number, because subtraction would give back theirs
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _name_of(measure)
@@ -104,21 +107,28 @@ class Audit:
         return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if `shrink`."""
-        return {
+        """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if `shrink`.
+
+        The checksum is that of all other values; a file in which they have changed is not read.
+        """
+        document = {
             "schema": "equipoise.audit",
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "label": self.label,
             "rows": self.rows,
             "patients": self.patients,
+            "rows_in_no_number": self.left_out,
             "digest": self.digest,
             "resampled": "rows" if self.patients is None else "patients",
             "decision": self.rule.describe(),
             "threshold": self.rule.value if isinstance(self.rule, Threshold) else None,
+            "threshold_origin": self.rule.origin if isinstance(self.rule, Threshold) else None,
+            "argmax": isinstance(self.rule, Threshold) and self.rule.argmax,
             "needs_group": self.rule.needs_group,
             "references": self.references,
             "references_assumed": list(self.assumed),
+            "intersections": list(self.intersections),
             "missing_attribute_share": self.missing,
             "patients_in_several_groups": {each.attribute: each.patients for each in self.varying},
             "conflicts": next((each.rule for each in self.varying), "row"),
@@ -136,6 +146,7 @@ class Audit:
             "by_threshold": table_to_dict(self.by_threshold),
             "sums": {name: moments.to_dict() for name, moments in self.sums.items()},
         }
+        return with_checksum(document)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +193,8 @@ class Audits(Mapping[str, Audit]):
         return sum(audit.findings for audit in self.audits.values())
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: the audit of each label under its name."""
-        return {
+        """Plain values for JSON: the audit of each label under its name, and the checksum of all other values."""
+        document = {
             "schema": "equipoise.audits",
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
@@ -193,6 +204,7 @@ class Audits(Mapping[str, Audit]):
             "labels": {label: audit.to_dict() for label, audit in self.audits.items()},
             **no_finding_dict(self.no_finding, next((label for label, audit in self.audits.items() if audit is self.no_finding), None)),
         }
+        return with_checksum(document)
 
 
 def no_finding_dict(audit: Audit | None, label: str | None = None) -> dict[str, object]:
@@ -241,6 +253,7 @@ class AuditSums:
     digest: str | None
     measures: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]]  # by attribute, the reference first
+    intersections: tuple[str, ...]  # attributes that are the intersection of others
     sums: Mapping[str, Moments]
     performance: Mapping[str, Estimate]
 
@@ -259,6 +272,7 @@ class AuditSums:
             digest=audit.digest,
             measures=tuple(dict.fromkeys(map(str, audit.gaps["measure"]))),
             groups={str(a): tuple(map(str, rows.index)) for a, rows in audit.groups.groupby("attribute", sort=False)},
+            intersections=audit.intersections,
             sums={name: sums.normalised() for name, sums in audit.sums.items()} if audit.weighted else audit.sums,
             performance={name: audit.estimates[name] for name in PERFORMANCE if name in audit.estimates},
         )

@@ -4,39 +4,19 @@ The file has one row per period, label, attribute and group, with the sums from 
 written atomically.
 """
 
-import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from equipoise.data import atomic_path, take_lock
-from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
+from equipoise.data import take_lock
+from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 from equipoise.measures.audit import Audit, Audits, AuditSums, sums_of
 from equipoise.measures.confidence_sequences import EXPECTED_CHANGE
 from equipoise.measures.gaps import Gap
-from equipoise.measures.moments import DECISIONS, Moments
+from equipoise.measures.history_file import PERIOD, read_history, unit_of_time, write_history
 from equipoise.measures.monitoring import Monitoring, monitor
-
-SCHEMA, SCHEMA_VERSION = "equipoise.history", 1
-PERIOD = re.compile(r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?")
-SUMS = ("n0", "n1", "s0", "s1")
-PAIRS = [(a, b) for a in range(4) for b in range(a + 1)]
-ABOUT = ("name", "decision", "level", "min_patients", "weighted", "rows", "patients", "digest")
-COLUMNS = [
-    *("period", "label", "attribute", "group", "position"),
-    *SUMS,
-    *(f"{SUMS[b]}_{SUMS[a]}" for a, b in PAIRS),
-    *(f"rows_{name}" for name in DECISIONS),
-    *(f"patients_{name}" for name in DECISIONS),
-    *(f"audit_{name}" for name in ABOUT),
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,15 +84,7 @@ class History:
 
     def write(self, path: str | Path) -> Path:
         """Writes the file atomically and returns its path."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows = [row for period, by_label in self.periods.items() for sums in by_label.values() for row in _rows(period, sums)]
-        table = pa.Table.from_pandas(pd.DataFrame(rows)[COLUMNS], preserve_index=False)
-        about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION})
-        with atomic_path(path) as temporary:
-            pq.write_table(table.replace_schema_metadata({SCHEMA: about}), temporary)
-        return Path(path)
+        return write_history(self.periods, path)
 
     def _problems(self, period: str, by_label: Mapping[str, AuditSums], new_groups: set[str]) -> list[str]:
         """The reasons why an audit cannot be added to this history."""
@@ -143,7 +115,7 @@ class History:
                     f"{where}group {group!r} of {attribute} is new to the history.{did_you_mean(group, seen)} If it is right, add it with "
                     f"--new-group {group!r} (new_groups=[...])."
                     for group in new.groups[attribute]
-                    if group not in seen | new_groups and not _is_intersection(group, new)
+                    if group not in seen | new_groups and attribute not in new.intersections
                 ]
             same = [name for name, past in others.items() if new.digest is not None and past[label].digest == new.digest]
             if same:
@@ -154,6 +126,7 @@ class History:
 def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> History:
     """The history in a Parquet file from `equipoise audit --append` (empty if the file does not exist), or that of audits by period.
 
+    >>> import numpy as np
     >>> import equipoise as eq
     >>> rng = np.random.default_rng(0)
     >>> def scores(n): return eq.Scores.from_arrays(rng.integers(0, 2, n), rng.random(n), rng.choice(["F", "M"], n), reference="M")
@@ -170,7 +143,7 @@ def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> 
     if not isinstance(source, (str, Path)):
         raise Misuse("eq.history", "the path of a history, or audits by period: {'2026-10': audit, ...}", source)
     path = Path(source)
-    return History(_read(path) if path.exists() else {}, path)
+    return History(read_history(path) if path.exists() else {}, path)
 
 
 @contextmanager
@@ -186,92 +159,6 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def is_history(path: Path) -> bool:
-    """Whether a file was written by `History.write`."""
-    import pyarrow.parquet as pq
-
-    with path.open("rb") as file:
-        if file.read(4) != b"PAR1":
-            return False
-    try:
-        with pq.ParquetFile(path) as opened:
-            return SCHEMA.encode() in (opened.schema_arrow.metadata or {})
-    except Exception:  # a damaged file is no history; reading it as a table reports why
-        return False
-
-
-def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
-    import pyarrow.parquet as pq
-
-    advice = "Name a file that `equipoise audit ... --append` wrote, or a new one."
-    if not path.is_file():
-        raise BadInput(f"{path} is not a file. {advice}")
-    try:
-        with pq.ParquetFile(path) as opened:
-            about = json.loads((opened.schema_arrow.metadata or {}).get(SCHEMA.encode(), b"{}"))
-            frame = opened.read().to_pandas()
-    except Exception as error:  # pyarrow raises many kinds of errors for a damaged file
-        raise BadInput(f"{path} is not a readable history: {first_line(error)}. {advice}") from error
-    if about.get("schema") != SCHEMA:
-        raise BadInput(f"{path} is a Parquet file, but no history. {advice}")
-    if about.get("schema_version") != SCHEMA_VERSION or list(frame.columns) != COLUMNS:
-        raise BadInput(
-            f"{path} has version {about.get('schema_version')!r} of a history; this version of Equipoise reads {SCHEMA_VERSION}."
-        )
-    periods: dict[str, dict[str, AuditSums]] = {}
-    for (period, label), rows in frame.groupby(["period", "label"], sort=True):
-        periods.setdefault(str(period), {})[str(label)] = _sums_from_rows(str(label), rows)
-    return periods
-
-
-def _rows(period: str, audit: AuditSums) -> list[dict[str, Any]]:
-    """The rows of the file for one label of one period, one per attribute and group."""
-    about = {f"audit_{name}": getattr(audit, name) for name in ABOUT}
-    about |= {"audit_patients": -1 if audit.patients is None else audit.patients, "audit_digest": audit.digest or ""}
-    rows = []
-    for attribute, groups in audit.groups.items():
-        sums = audit.sums[attribute]
-        for k, group in enumerate(groups):
-            row: dict[str, Any] = {"period": period, "label": audit.label, "attribute": attribute, "group": group, "position": k}
-            row |= dict(zip(SUMS, map(float, sums.total[k]), strict=True))
-            row |= {f"{SUMS[b]}_{SUMS[a]}": float(sums.second[k, a, b]) for a, b in PAIRS}
-            row |= {f"rows_{name}": float(sums.rows[k, at]) for at, name in enumerate(DECISIONS)}
-            row |= {f"patients_{name}": float(sums.units[k, at]) for at, name in enumerate(DECISIONS)}
-            rows.append(row | about)
-    return rows
-
-
-def _sums_from_rows(label: str, rows: pd.DataFrame) -> AuditSums:
-    """The sums of one label of one period, from its rows in the file."""
-    groups: dict[str, tuple[str, ...]] = {}
-    sums: dict[str, Moments] = {}
-    for attribute, unsorted in rows.groupby("attribute", sort=False):
-        frame = unsorted.sort_values("position")
-        second = np.zeros((len(frame), 4, 4))
-        for a, b in PAIRS:
-            second[:, a, b] = second[:, b, a] = frame[f"{SUMS[b]}_{SUMS[a]}"]
-        counts, units = (frame[[f"{prefix}_{name}" for name in DECISIONS]].to_numpy(np.float64) for prefix in ("rows", "patients"))
-        groups[str(attribute)] = tuple(map(str, frame["group"]))
-        sums[str(attribute)] = Moments(DECISIONS, frame[list(SUMS)].to_numpy(np.float64), second, counts, units)
-    first = rows.iloc[0]
-    patients = int(first["audit_patients"])
-    return AuditSums(
-        name=str(first["audit_name"]),
-        label=label,
-        decision=str(first["audit_decision"]),
-        level=float(first["audit_level"]),
-        min_patients=int(first["audit_min_patients"]),
-        weighted=bool(first["audit_weighted"]),
-        rows=int(first["audit_rows"]),
-        patients=None if patients < 0 else patients,
-        digest=str(first["audit_digest"]) or None,
-        measures=(),
-        groups=groups,
-        sums=sums,
-        performance={},
-    )
-
-
 def _period_problems(period: str, known: Collection[str], replace: bool) -> list[str]:
     """The reasons why a period of this name cannot be added."""
     match = PERIOD.fullmatch(period)
@@ -280,7 +167,7 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
     others = [name for name in known if name != period]
     if period in known:
         return [] if replace else [f"the period {period} is in the history already. Replace it with --replace (replace=True)."]
-    of_other_length = [name for name in others if _unit(name) != _unit(period)]
+    of_other_length = [name for name in others if unit_of_time(name) != unit_of_time(period)]
     if of_other_length:
         return [f"the history has periods such as {of_other_length[-1]}, and {period} is of another length. Use the same unit of time."]
     later = [name for name in others if name > period]
@@ -289,18 +176,6 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
             f"{period} is before {max(later)}, which is in the history already. Add periods in the order of time, to a new file if needed."
         ]
     return []
-
-
-def _unit(period: str) -> tuple[bool, ...]:
-    """The unit of time of a period, as the parts of its name that are present."""
-    match = PERIOD.fullmatch(period)
-    return tuple(bool(part) for part in match.groupdict().values()) if match else ()
-
-
-def _is_intersection(group: str, audit: AuditSums) -> bool:
-    """Whether a group is an intersection of other groups."""
-    single = {level for levels in audit.groups.values() for level in levels if " & " not in level}
-    return " & " in group and all(part in single for part in group.split(" & "))
 
 
 def _listed(names: Collection[str]) -> str:

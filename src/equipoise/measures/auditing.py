@@ -4,7 +4,7 @@ Each label is first estimated by itself (`UntestedAudit`); then the gaps of all 
 the keywords of every function that audits; `AuditRequest` holds them after validation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypedDict, Unpack
@@ -28,8 +28,9 @@ from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_l
 from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
 from equipoise.measures.performance import PERFORMANCE, aurocs
 from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import NEVER, Rule, choose_rule
+from equipoise.measures.rules import NEVER, Rule, choose_rule, thresholds_by_name
 from equipoise.measures.score_measures import CURVES, OVERALL_SCORE_MEASURES, ScoreMeasures, everyone, overall_measures, with_score_measures
+from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
 
@@ -38,7 +39,7 @@ class AuditOptions(TypedDict, total=False):
     """The keywords of an audit. See `AuditRequest` and `Settings` for their defaults."""
 
     rule: Rule | None
-    threshold: float | None
+    threshold: float | Mapping[str, float] | None
     optimise: str
     measures: Sequence[Gap] | None
     also: Sequence[Gap]
@@ -57,7 +58,7 @@ class AuditRequest:
     """The validated options of an audit."""
 
     rule: Rule | None = None  # the decision rule; else score >= threshold; else the best threshold on validation scores; else 0.5
-    threshold: float | None = None
+    threshold: float | Mapping[str, float] | None = None  # of all labels, or of each by name
     optimise: str = "balanced_accuracy"  # the performance measure that selects the best threshold
     measures: Sequence[Gap] | None = None  # only these measures; an empty cell that they need is then an error
     also: Sequence[Gap] = ()  # measures in addition to the default ones
@@ -68,8 +69,9 @@ class AuditRequest:
     def __post_init__(self) -> None:
         if self.rule is not None and self.threshold is not None:
             raise BadInput("give a decision rule or a threshold, not both")
-        if isinstance(self.threshold, (int, float, np.integer, np.floating)) and not 0 <= self.threshold <= NEVER:
-            raise BadInput(f"threshold must be between 0 and 1, like the scores; got {self.threshold}")
+        for value in self.threshold.values() if isinstance(self.threshold, Mapping) else [self.threshold]:
+            if isinstance(value, (int, float, np.integer, np.floating)) and not 0 <= value <= NEVER:
+                raise BadInput(f"threshold must be between 0 and 1, like the scores; got {value}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "AuditRequest":
@@ -84,6 +86,10 @@ class AuditRequest:
         asked = cls(**{name: value for name, value in options.items() if name in own_names}, settings=Settings(**settings))
         _ = asked.wanted  # an invalid measure is an error before anything is computed
         return asked
+
+    def by_label(self, labels: Iterable[str]) -> dict[str, "AuditRequest"]:
+        """The options for each of these labels, with its own threshold."""
+        return {label: replace(self, threshold=own) for label, own in thresholds_by_name(self.threshold, labels).items()}
 
     def decided(self, valid: Scores | None = None) -> "AuditRequest":
         """The same options with a decision rule, chosen on the validation scores `valid` if neither rule nor threshold is given."""
@@ -212,8 +218,7 @@ def audits_of(
 class AttributeEstimates:
     """The estimates of the groups of one attribute, from rows in memory or from sums over batches."""
 
-    attribute: Attribute
-    missing: float  # share of rows without a group
+    shown: Shown
     moments: Moments
     aurocs: Limits
     scores: ScoreMeasures | None  # None if there are no scores, only decisions
@@ -241,6 +246,7 @@ def assemble(
     patients: int | None,
     varying: tuple[GroupConflicts, ...],
     weighted: bool,
+    left_out: int,
     decisions_by_threshold: pd.DataFrame | None = None,
     digest: str | None = None,
 ) -> UntestedAudit:
@@ -248,18 +254,21 @@ def assemble(
     settings, unit = asked.settings, "rows" if patients is None else "patients"
     group_frames, gap_frames = [], []
     for each in estimates:
-        groups, gaps = frames_of(each.attribute, each.moments, each.aurocs, asked.gaps, settings, unit)
-        group_frames.append(groups if each.scores is None else with_score_measures(groups, each.scores, settings.min_patients, unit))
+        shown = each.shown
+        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, asked.gaps, settings, unit, shown.complement)
+        groups = groups if each.scores is None else with_score_measures(groups, each.scores, settings.min_patients, unit)
+        group_frames.append(with_row_counts(groups, shown))
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (overall, *(each.scores for each in estimates)) if measures is not None]
     audit = Audit(
-        estimates=performance | ({} if overall is None else overall_measures(overall, rows, asked.wanted)),
+        estimates=performance | ({} if overall is None else overall_measures(overall, rows - left_out, asked.wanted)),
         groups=pd.concat(group_frames),
         gaps=pd.concat(gap_frames, ignore_index=True),
         rule=asked.decision,
-        missing={each.attribute.name: each.missing for each in estimates},
-        references={each.attribute.name: each.attribute.reference for each in estimates},
+        missing={each.shown.attribute.name: each.shown.missing for each in estimates},
+        references={each.shown.attribute.name: each.shown.attribute.reference for each in estimates},
         assumed=assumed,
+        intersections=tuple(each.shown.attribute.name for each in estimates if each.shown.attribute.intersection),
         rows=rows,
         patients=patients,
         name=name,
@@ -269,8 +278,9 @@ def assemble(
         by_threshold=pd.DataFrame(columns=COLUMNS) if decisions_by_threshold is None else decisions_by_threshold,
         weighted=weighted,
         shrink=asked.shrink,
-        sums={each.attribute.name: each.moments for each in estimates},
+        sums={each.shown.attribute.name: each.moments for each in estimates},
         digest=digest,
+        left_out=left_out,
     )
     return UntestedAudit(audit, estimates, asked.gaps)
 
@@ -279,20 +289,19 @@ def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | Non
     """All estimates of the audit of scores in memory; without those of the scores if `has_scores` is False (they are decisions)."""
     settings, rule = asked.settings, asked.decision
     f = rule.decide(scores)
-    attributes = list(scores.attributes)
-    if len(attributes) > 1:
-        attributes.append(Attribute.crossed(attributes))
     if asked.strict and has_scores:
         asked.require([tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
-    steps = len(attributes) + 1
+    table, shown = scores, shown_scores(scores, settings.min_patients)
+    f, scores = f[shown.kept], shown.scores
+    steps = len(shown.groups) + 1
     units = units_of(scores.patients, len(scores))
     overall = estimate_sampled_scores(scores, everyone(len(scores)), units, settings) if has_scores else None
     estimates = []
-    for k, attribute in enumerate(attributes):
+    for k, each in enumerate(shown.groups):
+        attribute = each.attribute
         estimates.append(
             AttributeEstimates(
-                attribute,
-                attribute.missing,
+                each,
                 moments_of_scores(scores, f, attribute),
                 aurocs(scores, attribute, units, settings.level),
                 estimate_sampled_scores(scores, attribute, units, settings) if has_scores else None,
@@ -309,14 +318,15 @@ def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | Non
         estimates,
         performance,
         overall,
-        name=scores.name,
-        assumed=tuple(a.name for a in scores.attributes if not a.named),
-        rows=len(scores),
-        patients=None if scores.patients is None else int(units.max(initial=-1)) + 1,
-        varying=conflicts_in(scores.attributes, scores.patients),
-        weighted=scores.weight is not None,
+        name=table.name,
+        assumed=tuple(a.name for a in table.attributes if not a.named),
+        rows=len(table),
+        patients=None if table.patients is None else int(units_of(table.patients, len(table)).max(initial=-1)) + 1,
+        varying=conflicts_in(table.attributes, table.patients),
+        weighted=table.weight is not None,
+        left_out=len(table) - len(scores),
         decisions_by_threshold=by_threshold(scores, rule, units, settings.min_patients) if has_scores else None,
-        digest=digest_of(scores),
+        digest=digest_of(table),
     )
 
 

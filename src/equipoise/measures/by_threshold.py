@@ -112,6 +112,14 @@ def steps_by_group(scores: Scores, attribute: Attribute, rule: Rule, least: int)
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=STEPS)
 
 
+def shared_thresholds(scores: Scores, attribute: Attribute, rule: Rule, least: int) -> FloatArray:
+    """Thresholds from 0 on between which every group and label has no rows, or those of at least `least` patients."""
+    cuts = [cut for level in attribute.levels for cut in _reported_cuts(rule, level)]
+    grid = grid_of(scores.score, cuts)
+    cells = _cells(scores, attribute, units_of(scores.patients, len(scores)), grid)
+    return np.append(0.0, grid[kept_in(cells, _places(grid, cuts), max(least, LEAST))])
+
+
 def grid_of(score: FloatArray, cuts: Sequence[float]) -> FloatArray:
     """The candidate thresholds: hundredths, rounded quantiles of the scores, and the cuts of the rule, above 0 and up to 1."""
     count = min(QUANTILES, len(score) // ROWS_EACH)

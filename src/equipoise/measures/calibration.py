@@ -26,9 +26,10 @@ HALVINGS = 40  # of the distance to a limit, far more precise than what is print
 CONVERGED = 1e-10
 GRID = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
 LEVERAGE = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
-ENOUGH, FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
+ENOUGH, TOO_FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
+WITHHELD = "withheld"  # because the measures of a smaller group would follow
 REASONS = {  # in words, after the name of a measure
-    FEW: "too few patients with or without the finding",
+    TOO_FEW: "too few patients with or without the finding",
     CONSTANT: "all scores are equal",
     SEPARATED: "the scores separate the labels completely",
     CERTAIN: "scores of exactly 0 or 1 that are wrong",
@@ -43,15 +44,24 @@ class Scored:
     score: FloatArray  # (k,) of the rows that have a group
     y: FloatArray
     weight: FloatArray
+    rank: FloatArray  # (k,) values by which rows are ranked: the scores, or their logits
 
     @classmethod
     def of(
-        cls, score: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: FloatArray | None = None
+        cls,
+        score: npt.ArrayLike,
+        y: npt.ArrayLike,
+        codes: IntArray,
+        groups: int,
+        units: IntArray,
+        weight: FloatArray | None = None,
+        logit: FloatArray | None = None,
     ) -> "Scored":
         """The rows that have a group (a code >= 0), by group and patient."""
         clusters = Clusters.of(codes, groups, units)
         p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
-        return cls(clusters, p, label, np.ones(len(p)) if weight is None else weight[clusters.rows])
+        w, rank = np.ones(len(p)) if weight is None else weight[clusters.rows], p if logit is None else logit[clusters.rows]
+        return cls(clusters, p, label, w, rank)
 
     @property
     def rarer(self) -> FloatArray:
@@ -84,7 +94,7 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
         high = np.where(underestimated, np.minimum(high, wilson(value, size, level)[1]), high)
     exact = (value <= 0) | (value >= 1)
     low, high = np.where(exact, value, low), np.where(exact, value, high)
-    return _limits(value, low, high, patients, [FEW if n < least else ENOUGH for n in patients])
+    return _limits(value, low, high, patients, [TOO_FEW if n < least else ENOUGH for n in patients])
 
 
 def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
@@ -103,11 +113,11 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     offset = _intercept(clusters, x, label, usable)
     below, above = _score_limits(clusters, x, label, usable, offset, level)
     one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
-    why = [FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few | one_label, wrong, strict=True)]
+    why = [TOO_FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few | one_label, wrong, strict=True)]
     intercept = _limits(offset, below, above, rarer, why)
 
     why = [
-        FEW if a else CERTAIN if b else CONSTANT if c else SEPARATED if d else ENOUGH
+        TOO_FEW if a else CERTAIN if b else CONSTANT if c else SEPARATED if d else ENOUGH
         for a, b, c, d in zip(few, wrong, constant, separated, strict=True)
     ]
     estimable = np.array([not reason for reason in why])
@@ -129,7 +139,7 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     variance = ratio(clusters.squares(w * (rows.score - label - difference[clusters.code])), total**2) * _few(patients)
     half = _t(patients, level) * np.sqrt(variance)
     low, high = (np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True))
-    why = [FEW if n < least else ENOUGH for n in patients]
+    why = [TOO_FEW if n < least else ENOUGH for n in patients]
     return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
 
 

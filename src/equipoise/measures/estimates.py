@@ -10,6 +10,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, Scores
 from equipoise.errors import raise_all
+from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import FloatArray, ratio
 from equipoise.measures.clusters import units_of
 from equipoise.measures.gaps import DEFAULT_THRESHOLDS, MEASURES, is_quotient, labels_needed, read_range, terms
@@ -101,18 +102,25 @@ GAP_COLUMNS = [
 
 
 def frames_of(
-    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: Settings, unit: str
+    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: Settings, unit: str, protecting: BoolArray
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per group with every rate and its interval, and one row per gap and group.
 
-    `unit` is "patients" or "rows", whichever is the unit of sampling.
+    `unit` is "patients" or "rows", whichever is the unit of sampling. `protecting` marks groups (groups,) whose rows are left out because
+    the numbers of a smaller group would follow from theirs.
     """
     rates = {name: aurocs if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
     detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
     rows = [
-        row for name, smallest in zip(gaps, detectable, strict=True) for row in _gap_rows(name, attribute, sums, smallest, settings, unit)
+        row
+        for name, smallest in zip(gaps, detectable, strict=True)
+        for row in _gap_rows(name, attribute, sums, smallest, settings, unit, protecting)
     ]
-    return _group_frame(attribute, sums, rates, settings, unit), pd.DataFrame(rows, columns=GAP_COLUMNS)
+    return _group_frame(attribute, sums, rates, settings, unit, protecting), pd.DataFrame(rows, columns=GAP_COLUMNS)
+
+
+def _protects(least: int, unit: str) -> str:
+    return f"withheld, because those of a group with fewer than {least} {unit} would follow"
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
@@ -121,7 +129,7 @@ def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], se
         return {}
     units = units_of(scores.patients, len(scores))
     sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
-    ranked = RankedRows(Ranking(scores.score, scores.y), units, scores.weight)
+    ranked = RankedRows(Ranking(scores.rank, scores.y), units, scores.weight)
     lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
     estimates = {}
     for name in names:
@@ -155,7 +163,9 @@ def _rate(sums: Moments, name: str, level: float) -> Limits:
     return Limits(value, low, high, sums.patients(source))
 
 
-def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: Settings, unit: str) -> pd.DataFrame:
+def _group_frame(
+    attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: Settings, unit: str, protecting: BoolArray
+) -> pd.DataFrame:
     negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
@@ -164,7 +174,7 @@ def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits
         "positives": positives,
         "negatives": negatives,
     }
-    insufficient: list[list[str]] = [[] for _ in attribute.levels]
+    lacking: list[dict[str, str]] = [{} for _ in attribute.levels]
     few: list[list[str]] = [[] for _ in attribute.levels]
     for name, rate in rates.items():
         usable = (rate.patients >= settings.min_patients) & ~np.isnan(rate.value)
@@ -173,14 +183,22 @@ def _group_frame(attribute: Attribute, sums: Moments, rates: Mapping[str, Limits
             columns[f"{name}{end}"] = np.where(usable, values, np.nan)
         for k in range(len(attribute.levels)):
             if not usable[k]:
-                insufficient[k].append(name)
+                lacking[k][name] = WITHHELD if protecting[k] else TOO_FEW
             elif effective[k] < FEW:
                 few[k].append(name)
+    columns["lacking"] = lacking
     columns["few"] = [", ".join(names) for names in few]
-    columns["note"] = [
-        f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in insufficient
-    ]
+    columns["note"] = [lacking_note(reasons, settings.min_patients, unit) for reasons in lacking]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
+
+
+def lacking_note(lacking: Mapping[str, str], least: int, unit: str) -> str:
+    """The measures of a group that are missing, in words, from the reason of each."""
+    common = {TOO_FEW: f"fewer than {least} {unit}", WITHHELD: _protects(least, unit)}
+    listed = {why: ", ".join(name for name, reason in lacking.items() if reason == why) for why in common}
+    parts = [f"{INSUFFICIENT} ({common[why]}): {names}" for why, names in listed.items() if names]
+    others = ", ".join(f"{name} ({REASONS[reason]})" for name, reason in lacking.items() if reason not in common)
+    return "; ".join([*parts, *([f"{INSUFFICIENT}: {others}"] if others else [])])
 
 
 def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
@@ -202,7 +220,7 @@ def coefficients(gap: str) -> Mapping[str, float]:
 
 
 def _gap_rows(
-    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: Settings, unit: str
+    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: Settings, unit: str, protecting: BoolArray
 ) -> list[tuple[object, ...]]:
     signed = coefficients(gap)
     point, low, high = sums.gaps(signed, settings.level)
@@ -218,6 +236,8 @@ def _gap_rows(
     for k, level in enumerate(attribute.others):
         small = [group for group, n in ((level, counts[k + 1]), (attribute.reference, counts[0])) if n < settings.min_patients]
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {counted} in {', '.join(map(repr, small))}" if small else ""
+        if protecting[[0, k + 1]].any():
+            note = f"{INSUFFICIENT}: {_protects(settings.min_patients, unit)}"
         numbers = [float(x[k]) if usable[k] else np.nan for x in (point, low, high)]
         tests = (np.nan, np.nan, np.nan, np.nan, False)  # computed later, over all attributes and labels together
         few = bool(usable[k] and min(effective[k + 1], effective[0]) < FEW)

@@ -184,13 +184,20 @@ def meaning(measure: str) -> str:
     >>> meaning("tpr-0.5fpr")
     'difference in sensitivity - 0.5 times false positive rate'
     """
-    if measure in MEASURES:
-        return MEASURES[measure].meaning
+    return MEASURES[measure].meaning if measure in MEASURES else f"difference in {rates_words(measure)}"
+
+
+def rates_words(measure: str) -> str:
+    """The signed sum of rates of a measure in words.
+
+    >>> rates_words("tpr-0.5fpr")
+    'sensitivity - 0.5 times false positive rate'
+    """
     words = ""
     for rate, w in terms(measure).items():
         sign = "- " if w < 0 else "+ " if words else ""
         words += f" {sign}{'' if abs(w) == 1 else f'{abs(w):g} times '}{_WORDS[rate]}"
-    return f"difference in{words}"
+    return words.removeprefix(" ")
 
 
 def labels_needed(gap: Gap) -> tuple[int, ...]:

@@ -96,6 +96,28 @@ def score_bins(score: FloatArray) -> npt.NDArray[np.int32]:
     return bins
 
 
+FAR, OCTAVES = 16.0, 8  # logits beyond +-16 have further bins, by their size up to 2 ** 8 times that
+TAIL = OCTAVES * 2**MANTISSA
+
+
+def bins_of(scores: Scores) -> IntArray:
+    """The bin of each row by its score (one of `BINS`), or by its logit (one of `BINS + 2 * TAIL`) if there is one."""
+    return score_bins(scores.score).astype(np.int64) if scores.logit is None else logit_bins(scores.logit)
+
+
+def logit_bins(logit: FloatArray) -> IntArray:
+    """The bin of each logit (n,), ascending: that of its score up to +-16, where different logits begin to have the same score.
+
+    >>> logit_bins(np.array([-90.0, -40.0, 0.0, 2.0, 40.0, 90.0])).argsort().tolist()
+    [0, 1, 2, 3, 4, 5]
+    """
+    size = np.minimum(np.abs(logit), FAR * 2.0**OCTAVES)
+    beyond = (size.astype(np.float32).view(np.int32) >> (23 - MANTISSA)) - (np.float32(FAR).view(np.int32) >> (23 - MANTISSA))
+    place = np.where(size > FAR, TAIL - 1 - np.minimum(beyond, TAIL - 1), TAIL + score_bins(expit(-size)))  # from the nearer end
+    bins: IntArray = np.where(logit > 0, BINS + 2 * TAIL - 1 - place, place).astype(np.int64)
+    return bins
+
+
 @dataclass(eq=False)
 class Binned:
     """AUROC and average precision of each group from binned scores, with their variances between patients (groups,)."""

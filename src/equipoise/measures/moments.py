@@ -9,6 +9,9 @@ a patient's rows. K is the number of patients U if they have equally many rows. 
 an estimated rate: with weights w = n / sum of n and strongly correlated rows of a patient, their squares are too small by the factor
 1 + sum w^2 - 2 sum w^3 / sum w^2. That is 1 - 1 / K for equal n; in general, the last sum is taken from a gamma distribution of n with the
 observed variance. With one row per patient and unequal weights, the effective sample size is K at most.
+
+If the rate is the same in all patients, as a rate of 0 or 1 is, that quadratic form is 0 up to rounding errors, which depend on the order
+of the rows. Such a variance counts as 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +41,7 @@ class Ratio(NamedTuple):
 
 
 Columns = Mapping[str, Ratio]
+ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
 DECISIONS: Columns = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (sums of their decisions)
     "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
     "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
@@ -136,12 +140,17 @@ class Moments:
 
     @cached_property
     def _covariances(self) -> FloatArray:
-        """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN if a denominator has one patient."""
+        """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN if a denominator has one patient.
+
+        They are 0 for a ratio that is the same in all patients.
+        """
         top, bottom = self._sides
         slope = ratio(top - self._values[..., None] * bottom, (self.total @ bottom.T)[..., None])  # (groups, ratios, columns)
-        few = np.sqrt(self._finite)
-        covariances: FloatArray = (slope @ self.second @ slope.swapaxes(-1, -2)) * few[..., None] * few[..., None, :]
-        return covariances
+        terms = ((np.abs(slope) @ self.second) * np.abs(slope)).sum(-1)
+        covariances = slope @ self.second @ slope.swapaxes(-1, -2)
+        varies = ~(np.diagonal(covariances, axis1=-2, axis2=-1) <= ROUNDING * terms)
+        factor = np.where(varies, np.sqrt(self._finite), self._finite * 0.0)
+        return covariances * factor[..., None] * factor[..., None, :]
 
     @cached_property
     def _kish(self) -> FloatArray:
@@ -277,11 +286,14 @@ class Moments:
         """
         names = tuple(dict.fromkeys(name for coefficients in gaps.values() for name in coefficients))
         signs = np.array([[coefficients.get(name, 0.0) for name in names] for coefficients in gaps.values()])
-        covariance = np.nan_to_num(np.einsum("ak,gkl,bl->gab", signs, np.nan_to_num(self.covariance(names)), signs))  # (groups, a, b)
+        of_ratios = np.nan_to_num(self.covariance(names))
+        covariance = np.einsum("ak,gkl,bl->gab", signs, of_ratios, signs)  # (groups, a, b)
         others = len(covariance) - 1
         whole = np.einsum("gab,gh->agbh", covariance[1:], np.eye(others)) + covariance[0][:, None, :, None]
         flat = whole.reshape(len(gaps) * others, len(gaps) * others)
-        sd = np.sqrt(np.maximum(np.diag(flat), 0.0))  # rounding may make a variance of 0 negative
+        terms = np.einsum("ak,gkl,al->ag", np.abs(signs), np.abs(of_ratios), np.abs(signs))  # (a, groups)
+        variance = np.diag(flat)
+        sd = np.sqrt(np.where(variance > ROUNDING * (terms[:, 1:] + terms[:, :1]).ravel(), variance, 0.0))
         correlation = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
         np.fill_diagonal(correlation, 1.0)
         return correlation

@@ -21,7 +21,7 @@ from equipoise.measures.moments import DECISIONS, Moments
 from equipoise.measures.signed_sums import SignedSum
 from equipoise.presenting import presenter
 
-SCHEMA, SCHEMA_VERSION = "equipoise.monitoring", 1
+SCHEMA, SCHEMA_VERSION = "equipoise.monitoring", 2
 WHERE = ("label", "measure", "attribute", "group", "reference")
 
 
@@ -40,6 +40,7 @@ class Monitoring:
     comparisons: int
     level: float
     expected_change: float
+    intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
 
     @property
     def alarms(self) -> int:
@@ -74,6 +75,7 @@ class Monitoring:
             "expected_change": self.expected_change,
             "comparisons": self.comparisons,
             "alarms": self.alarms,
+            "intersections": list(self.intersections),
             "gaps": records(self.gaps),
             "history": records(self.frame),
         }
@@ -101,7 +103,7 @@ def monitor(
         (label, attribute): _series(periods, label, attribute)
         for label, sums in first_period.items()
         for attribute in sums.groups
-        if intersections or not _is_intersection(attribute, sums)
+        if intersections or attribute not in sums.intersections
     }
     count = sum((len(groups) - 1) * len({signature(name) for name in names}) for groups, _ in series.values())
     alpha = (1 - level) / 2 / max(count, 1)
@@ -114,7 +116,8 @@ def monitor(
                 where = dict(zip(WHERE, (label, measure, attribute, group, groups[0]), strict=True))
                 gaps.append(where | followed.summary(k, list(periods)))
                 rows += [where | row for row in followed.rows(k, list(periods))]
-    return Monitoring(tuple(periods), pd.DataFrame(gaps), pd.DataFrame(rows), count, level, expected_change)
+    crossed = tuple(dict.fromkeys(name for sums in first_period.values() for name in sums.intersections))
+    return Monitoring(tuple(periods), pd.DataFrame(gaps), pd.DataFrame(rows), count, level, expected_change, crossed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +192,3 @@ def _series(periods: Mapping[str, Mapping[str, AuditSums]], label: str, attribut
         )
         series.append(Moments(DECISIONS, *arrays))
     return groups, series
-
-
-def _is_intersection(attribute: str, sums: AuditSums) -> bool:
-    """Whether an attribute is the intersection of the others, which is the last one."""
-    return len(sums.groups) > 1 and attribute == list(sums.groups)[-1]

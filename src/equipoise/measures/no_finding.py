@@ -76,7 +76,7 @@ def none_of_rows(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Sco
     first = next(iter(scores.values()))
     y = np.prod([1 - each.y for each in scores.values()], axis=0)
     decided = np.prod([1 - rules[label].decide(each) for label, each in scores.items()], axis=0)
-    return replace(first, y=y, score=decided, name=NO_FINDING)
+    return replace(first, y=y, score=decided, logit=None, name=NO_FINDING)
 
 
 def underdiagnosis(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:

@@ -230,7 +230,7 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
     for rows in rows_by_group:  # one group at a time, to save memory
         patients = grouped(units[rows], int(units.max(initial=0)) + 1)[1]
         weight = None if scores.weight is None else scores.weight[rows]
-        ranked = RankedRows(Ranking(scores.score[rows], scores.y[rows]), patients, weight)
+        ranked = RankedRows(Ranking(scores.rank[rows], scores.y[rows]), patients, weight)
         found.append((*ranked.area(level), float(min(ranked.patients()))))
     area, positives, negatives, patients_of_rarer_label = np.array(found).reshape(-1, 4).T
     low, high = auroc_interval(area, positives, negatives, level)

@@ -1,21 +1,26 @@
-"""Decision rules: how a score becomes a decision f in [0, 1]."""
+"""Decision rules: how a score becomes a decision f in [0, 1].
 
+A randomised rule gives the probability p of a positive decision. The decision on a row is positive if u < p, where u in [0, 1) is a hash
+of the seed and of the id of the row (`row_draws`). It does not depend on the position of the row, nor on the other rows of a file.
+"""
+
+import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+import pandas as pd
 from annotated_types import Ge, Le
 
-from equipoise.data import MISSING, Scores
-from equipoise.errors import BadInput, UnknownName
+from equipoise.data import MISSING, Scores, is_numbered
+from equipoise.errors import BadInput, UnknownName, raise_all
 from equipoise.measures.cells import FloatArray, IntArray
 from equipoise.measures.thresholds import at_threshold, sweep_scores
 
 NEVER = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
 THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
-ARGMAX = "argmax: the margin of this class over the next"  # the `origin` of the threshold of a class
 
 
 @runtime_checkable
@@ -29,7 +34,7 @@ class Rule(Protocol):
 
     @property
     def randomised(self) -> bool:
-        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions."""
+        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions by the ids of the rows."""
         ...
 
     def decide(self, scores: Scores) -> FloatArray:
@@ -54,7 +59,8 @@ class Threshold:
     """Positive if score >= value, in every group."""
 
     value: Annotated[float, Ge(0.0), Le(NEVER)]
-    origin: str = "given"
+    origin: str = "given"  # for readers
+    argmax: bool = False  # whether scores are margins of a class over the next, so that it decides by argmax
     KIND: ClassVar[str] = THRESHOLD
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
@@ -71,6 +77,9 @@ class Threshold:
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {"kind": THRESHOLD, **asdict(self)}
+
+
+ARGMAX = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +134,29 @@ class LabelRules(Mapping[str, Rule]):
         return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
 
 
+def row_draws(scores: Scores, seed: int) -> FloatArray:
+    """A number in [0, 1) per row, made from the seed and the id of the row; raises an error if rows have no ids.
+
+    It is the number in the first 53 bits of the SHA-256 hash of the text SEED/ID in UTF-8, divided by 2^53. Rows without ids of their own
+    take the id of their patient, if there is one, so that all rows of a patient have the same number.
+
+    >>> frame = pd.DataFrame({"y": [1, 0], "p": [0.9, 0.2], "sex": ["F", "M"], "image": ["a.png", "b.png"]})
+    >>> row_draws(Scores.from_frame(frame, label="y", score="p", group="sex", id="image"), seed=0).round(4).tolist()
+    [0.7743, 0.6131]
+    """
+    ids = scores.ids if scores.patients is None or not is_numbered(scores.ids) else scores.patients
+    without = len(ids) if ids is scores.ids and is_numbered(ids) else int(pd.isna(ids).sum())
+    if without:
+        raise BadInput(
+            f"the rule is randomised and draws each decision from the id of the row; {without:,} of {len(ids):,} rows of {scores.name!r} "
+            "have none. Repair with a column of row ids, --id (id=), or of patient ids, --patient (patient=), and give new rows that "
+            "column too; or repair with a method whose rule is not randomised, such as group-thresholds."
+        )
+    digests = b"".join([hashlib.sha256(f"{seed}/{key}".encode("utf-8", "surrogatepass")).digest()[:8] for key in ids])
+    draws: FloatArray = (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return draws
+
+
 def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:
     """The threshold with the best performance on these scores, which should be validation scores."""
     if len(np.unique(scores.y)) < 2:
@@ -135,13 +167,32 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
 
 
-def choose_rule(threshold: float | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy") -> Threshold:
+def thresholds_by_name(threshold: float | Mapping[str, float] | None, names: Iterable[str], kind: str = "label") -> dict[str, float | None]:
+    """The threshold of each label (or of another `kind` of thing): one for all, or those of a mapping, which must name each of them.
+
+    >>> thresholds_by_name({"Effusion": 0.2, "Mass": 0.08}, ["Effusion", "Mass"]), thresholds_by_name(0.5, ["Effusion", "Mass"])
+    ({'Effusion': 0.2, 'Mass': 0.08}, {'Effusion': 0.5, 'Mass': 0.5})
+    """
+    names = list(names)
+    if not isinstance(threshold, Mapping):
+        return dict.fromkeys(names, threshold)
+    problems = [UnknownName(f"{kind} in threshold", name, names).problems[0] for name in threshold if name not in names]
+    if missing := [name for name in names if name not in threshold]:
+        problems.append(f"threshold has none for {', '.join(missing)}. Give one for every {kind}, or one number for all")
+    raise_all(problems)
+    return {name: threshold[name] for name in names}
+
+
+def choose_rule(
+    threshold: float | Mapping[str, float] | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
+) -> Threshold:
     """The given threshold; else the best one by `optimise` on the validation scores; else 0.5. Its `origin` says which."""
     if threshold is not None and valid is not None:
         raise BadInput("give a threshold or validation data to choose one, not both")
     if threshold is not None:
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
-            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}")
+            by_label = ". A threshold for each label needs several labels" if isinstance(threshold, Mapping) else ""
+            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}{by_label}")
         return Threshold(float(threshold), "given")
     if valid is not None:
         if not isinstance(valid, Scores):

@@ -1,6 +1,5 @@
 """Audits read from the JSON file that `audit --out` wrote, for a report or a comparison without the data."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from equipoise.errors import BadInput
 from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
 from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
+from equipoise.measures.checksum import has_checksum, read_json
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.moments import Moments
 from equipoise.measures.paired_changes import Baseline, BaselineComparison
@@ -22,7 +22,9 @@ from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
-TEXT = ("group", "attribute", "measure", "note")  # columns that are text even if they look like numbers
+TEXT = ("group", "attribute", "measure", "lacking", "note")  # columns that hold no numbers, even if they look like them
+COUNTS = ("positives", "negatives")  # of groups; missing if they are withheld
+MOST_PROBLEMS = 5  # of a file that are listed
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
 
 
@@ -54,7 +56,7 @@ def read_audit(path: str | Path) -> Audit | Audits:
     """The audit, or the audits of several labels, in a JSON file that `audit --out` wrote; raises an error for any other file."""
     file = Path(path)
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = read_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{file} does not exist. {MADE_BY}") from None
     except (ValueError, OSError, RecursionError) as error:
@@ -63,7 +65,7 @@ def read_audit(path: str | Path) -> Audit | Audits:
 
 
 def audit_from(plain: object, where: str = "the audit") -> Audit | Audits:
-    """The audit from the plain values of `Audit.to_dict` or `Audits.to_dict`."""
+    """The audit from the plain values of `Audit.to_dict` or `Audits.to_dict`; raises an error if they are not as these wrote them."""
     document: Mapping[str, Any] = plain if isinstance(plain, Mapping) else {}
     schema, version = document.get("schema"), document.get("schema_version")
     if schema not in (ONE, SEVERAL):
@@ -72,10 +74,19 @@ def audit_from(plain: object, where: str = "the audit") -> Audit | Audits:
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. Run the audit again.")
     try:
-        return _audits(document) if schema == SEVERAL else _audit(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{where} is not a complete audit ({problem}). Run the audit again, and do not edit its file.") from None
+        unchanged = has_checksum(document)
+    except (TypeError, ValueError, RecursionError):  # values that JSON has not
+        unchanged = False
+    if not unchanged:
+        raise BadInput(
+            f"{where} was changed or damaged after it was written: its values do not match its checksum. "
+            "Restore a copy of it, or run the audit again; do not edit its file."
+        )
+    from equipoise.measures.audit_schema import audit_problems  # late: only saved audits need pydantic
+
+    if problems := audit_problems(document):
+        raise BadInput(*problems[:MOST_PROBLEMS], source=where, advice="It is not a complete audit. Run the audit again.")
+    return _audits(document) if schema == SEVERAL else _audit(document)
 
 
 def _audits(plain: Mapping[str, Any]) -> Audits:
@@ -102,6 +113,7 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         missing=dict(plain["missing_attribute_share"]),
         references=dict(plain["references"]),
         assumed=tuple(plain["references_assumed"]),
+        intersections=tuple(plain["intersections"]),
         rows=int(plain["rows"]),
         patients=None if plain["patients"] is None else int(plain["patients"]),
         name=str(plain["name"]),
@@ -116,6 +128,7 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         label=str(plain["label"]),
         sums={name: Moments.from_dict(each, groups_by_attribute[name]) for name, each in plain["sums"].items()},
         digest=plain["digest"],
+        left_out=int(plain["rows_in_no_number"]),
     )
 
 
@@ -132,15 +145,15 @@ def _frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] | None =
         is_text = name in TEXT or frame[name].map(lambda value: isinstance(value, str)).any()
         is_whole = frame[name].map(lambda value: isinstance(value, (bool, int))).all()
         if not is_text and not is_whole:
-            frame[name] = frame[name].astype(float)
+            frame[name] = frame[name].astype("Int64" if name in COUNTS else float)
     return frame
 
 
 def _rule(plain: Mapping[str, Any]) -> Rule:
-    words, cut = str(plain["decision"]), plain["threshold"]
+    cut = plain["threshold"]
     if cut is None:
-        return Described(words, bool(plain["needs_group"]))
-    return Threshold(float(cut), words.partition("(")[2].removesuffix(")"))
+        return Described(str(plain["decision"]), bool(plain["needs_group"]))
+    return Threshold(float(cut), str(plain["threshold_origin"]), bool(plain["argmax"]))
 
 
 def _baseline(plain: Mapping[str, Any] | None) -> Baseline | None:

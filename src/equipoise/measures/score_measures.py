@@ -27,10 +27,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator
-from equipoise.measures.calibration import ENOUGH, REASONS, Scored, brier, recalibrated
-from equipoise.measures.calibration import FEW as TOO_FEW
+from equipoise.measures.calibration import ENOUGH, REASONS, TOO_FEW, WITHHELD, Scored, brier, recalibrated
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
-from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings
+from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings, lacking_note
 from equipoise.measures.intervals import Limits, combined, fewer_clusters, wilson
 from equipoise.measures.moments import moments_of
 
@@ -39,7 +38,7 @@ CLOSE = 1e-12  # positions on a curve are sums of shares: the last bits are roun
 
 @dataclass(frozen=True, eq=False)
 class _Curve:
-    """The ROC curve of a group, from no patient decided positive to all; the score of a point is the lowest decided positive."""
+    """The ROC curve of a group, from no patient decided positive to all; the score (or logit) of a point is the lowest decided positive."""
 
     fpr: FloatArray
     tpr: FloatArray
@@ -65,7 +64,7 @@ def _read_curves(
         x, height, score = curves[k]
         value[k] = _height(at, x, height, lowest=rates[1] == "fpr")
         cut[k] = score[min(int(np.searchsorted(x, at - CLOSE, side="left")), len(score) - 1)]
-    decided = (rows.score >= cut[clusters.code]).astype(np.float64)
+    decided = (rows.rank >= cut[clusters.code]).astype(np.float64)
     units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
     sums = moments_of(decided, rows.y, clusters.code, clusters.groups, units, rows.weight)
     size_at, size = (fewer_clusters(sums.size(rate), sums.degrees(rate), level) for rate in rates)
@@ -104,14 +103,14 @@ def _smoothed(x: FloatArray, height: FloatArray, size: float) -> tuple[FloatArra
 def _curves(rows: Scored) -> list[_Curve]:
     """The ROC curve of each group."""
     clusters = rows.clusters
-    order = np.argsort(-rows.score)
+    order = np.argsort(-rows.rank)
     narrow = clusters.code.astype(np.int16) if clusters.groups < 2**15 else clusters.code  # NumPy sorts 16-bit integers by radix
     order = order[np.argsort(narrow[order], kind="stable")]
     starts = np.searchsorted(clusters.code[order], np.arange(clusters.groups + 1))
     curves = []
     for first, last in itertools.pairwise(starts):
         group_rows = order[first:last]
-        score, y, w = rows.score[group_rows], rows.y[group_rows], rows.weight[group_rows]
+        score, y, w = rows.rank[group_rows], rows.y[group_rows], rows.weight[group_rows]
         ends = np.flatnonzero(np.append(np.diff(score) != 0, True)) if len(group_rows) else np.zeros(0, np.int64)
         rates = []
         for label in (0.0, 1.0):
@@ -277,7 +276,7 @@ class ScoreMeasures:
 def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> ScoreMeasures:
     """The measures of the scores of each group."""
     level, least = settings.level, settings.min_patients
-    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
+    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
     limits = (
         brier(rows, level, least),
         *recalibrated(rows, level, least),
@@ -297,18 +296,15 @@ def rows_by_group(attribute: Attribute) -> IntArray:
 
 
 def with_score_measures(groups: pd.DataFrame, measures: ScoreMeasures, least: int, unit: str) -> pd.DataFrame:
-    """The frame of groups with the columns of these measures; their names are added to `few`, and reasons for missing values to `note`."""
+    """The frame of groups with the columns of these measures; their names are added to `few`, or to `lacking` and `note`."""
     columns: dict[str, npt.NDArray[Any]] = {}
     few: list[list[str]] = [[] for _ in range(len(groups))]
-    too_few: list[list[str]] = [[] for _ in range(len(groups))]
-    undefined: list[list[str]] = [[] for _ in range(len(groups))]
+    lacking: list[dict[str, str]] = [dict(before) for before in groups["lacking"]]
     for name, limits in measures.limits.items():
         columns |= {name: limits.value, f"{name}_low": limits.low, f"{name}_high": limits.high}
         for k, why in enumerate(limits.why):
-            if why == TOO_FEW:
-                too_few[k].append(name)
-            elif why:
-                undefined[k].append(f"{name} ({REASONS[why]})")
+            if why:
+                lacking[k][name] = WITHHELD if WITHHELD in lacking[k].values() else why
             elif limits.patients[k] < FEW:
                 few[k].append(name)
     error = measures.error
@@ -318,16 +314,13 @@ def with_score_measures(groups: pd.DataFrame, measures: ScoreMeasures, least: in
         f"{CALIBRATION_ERROR}_expected_high": error.high,
         "sampled": measures.rows,
     }
-    for names, value in zip(too_few, error.value, strict=True):
+    for reasons, value in zip(lacking, error.value, strict=True):
         if np.isnan(value):
-            names.append(CALIBRATION_ERROR)
-    notes = []
-    for note, names, reasons in zip(groups["note"], too_few, undefined, strict=True):
-        start = [note] if note or not names else [f"{INSUFFICIENT} (fewer than {least} {unit}): {names.pop(0)}"]
-        notes.append("; ".join(filter(None, (", ".join([*start, *names]), f"{INSUFFICIENT}: {', '.join(reasons)}" if reasons else ""))))
+            reasons[CALIBRATION_ERROR] = WITHHELD if WITHHELD in reasons.values() else TOO_FEW
+    notes = [lacking_note(reasons, least, unit) for reasons in lacking]
     marked = [", ".join(filter(None, (before, *names))) for before, names in zip(groups["few"], few, strict=True)]
-    added = pd.DataFrame({**columns, "few": marked, "note": notes}, index=groups.index)
-    return pd.concat([groups.drop(columns=["few", "note"]), added], axis=1)
+    added = pd.DataFrame({**columns, "lacking": lacking, "few": marked, "note": notes}, index=groups.index)
+    return pd.concat([groups.drop(columns=["lacking", "few", "note"]), added], axis=1)
 
 
 def overall_measures(measures: ScoreMeasures, rows: int, names: Collection[str]) -> dict[str, Estimate]:

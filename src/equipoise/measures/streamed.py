@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from equipoise.data import Attribute, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels
+from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audits
 from equipoise.measures.auditing import (
@@ -40,13 +40,14 @@ from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.large_samples import BINS, SAMPLED, Binned, Losses, losses_of, score_bins, with_losses
+from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.no_finding import DERIVED, NO_FINDING, none_of_rows, require_several_labels
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.rules import Rule
 from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, everyone, rows_by_group
+from equipoise.measures.withheld import Shown, groups_left_out, patients_by_group, withheld_intersections
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
@@ -56,6 +57,7 @@ class _Tally:
     """Running sums for the groups of one attribute, with a sample of the rows."""
 
     groups: int
+    bins: int
     moments: Moments = field(init=False)
     losses: Losses = field(init=False)
     bin_width: int = 1  # number of neighbouring bins that are joined
@@ -66,9 +68,9 @@ class _Tally:
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
         self.moments, self.losses = moments_of(none, none, none, self.groups, none), Losses.zeros(self.groups)
-        while 2 * self.groups * (BINS // self.bin_width + 1) > MOST_BINS:
+        while 2 * self.groups * (self.bins // self.bin_width + 1) > MOST_BINS:
             self.bin_width *= 2
-        self.bin_weights = np.zeros((self.groups, 2, BINS // self.bin_width + 1))
+        self.bin_weights = np.zeros((self.groups, 2, self.bins // self.bin_width + 1))
         self._sampled: list[tuple[Any, ...]] = []
         self._sampled_rows = np.zeros(self.groups, np.int64)
         self._patients = 0
@@ -86,7 +88,8 @@ class _Tally:
             self.bin_counts = counts if self.bin_counts is None else self.bin_counts + counts
         needs_more = np.append(self._sampled_rows < SAMPLED, False)  # the last is of rows without a group
         rows = np.flatnonzero(needs_more[codes])
-        self._sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self._patients, None if w is None else w[rows]))
+        weight, logit = (None if values is None else values[rows] for values in (w, part.logit))
+        self._sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self._patients, weight, logit))
         self._sampled_rows += np.bincount(codes[rows], minlength=self.groups)
         self._patients += int(units.max(initial=-1)) + 1
 
@@ -99,11 +102,11 @@ class _Tally:
         code = np.full(self.groups + 1, -1)
         code[groups] = np.arange(len(groups))
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
-        y, score, f, codes, units, weight = columns
+        y, score, f, codes, units, weight, logit = columns
         units = grouped(units, self._patients)[1]
         sampled = replace(attribute, codes=code[codes])
         patients: Any = units if has_patients else None  # numbers instead of ids
-        sample = Scores(y, score, (sampled,), patients, np.arange(len(y)).astype(object), name, weight)
+        sample = Scores(y, score, (sampled,), patients, row_numbers(len(y)), name, weight, logit=logit)
         return _AttributeSums(self.moments.taken(groups), self.losses.taken(groups), self.binned, groups, sample, units, f)
 
 
@@ -182,7 +185,7 @@ def audit_scans(
     **options: Unpack[AuditOptions],
 ) -> Audits:
     """The audits of the labels of one table on disk, which is read once; the keywords are those of `audit_scores`."""
-    asked = {label: AuditRequest.of(options).decided((valid or {}).get(label)) for label in scans}
+    asked = {label: each.decided((valid or {}).get(label)) for label, each in AuditRequest.of(options).by_label(scans).items()}
     no_finding, derived = next(iter(asked.values())).no_finding, None
     with read_labels(scans) as stored:
         untested = {label: _untested_audit(rows, rows.parts, asked[label], progress and progress(label)) for label, rows in stored.items()}
@@ -216,57 +219,53 @@ def _untested_audit(
 def _untested_audit_in_parts(
     stored: Stored, parts: Parts, asked: AuditRequest, progress: Progress | None, has_scores: bool
 ) -> UntestedAudit:
-    """All estimates of the audit of one label, from two passes over the parts."""
+    """All estimates of the audit of one label, from three passes over the parts: one to count, two to add up."""
     shape = tuple(len(a.levels) for a in stored.attributes)
-    sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
     if math.prod(shape) * 2 > MOST_BINS // 16:
         raise BadInput(
             f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    tallies = [_Tally(size) for size in sizes]
-    steps, done, patients, rows = 2 * stored.count, 0, 0, 0
-    varied = np.zeros(len(stored.attributes), np.int64)
-    weighted = has_patients = False
-    for part in parts():
-        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
-        for tally, codes in zip(tallies, _codes(part, shape), strict=True):
-            tally.add(part, f, bins, codes, units)
-        patients, rows = patients + int(units.max(initial=-1)) + 1, rows + len(part)
-        varied += [patients_varying(a, part.patients) for a in part.attributes]
-        weighted, has_patients = part.weight is not None, part.patients is not None
-        done += 1
-        if progress:
-            progress(done, steps)
-    for tally in tallies:
-        tally.rank()
-    for part in parts():
-        units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
-        for tally, codes in zip(tallies, _codes(part, shape), strict=True):
-            tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+    settings, done, steps = asked.settings, 0, 2 * stored.count
+    counted = _count(stored.attributes, parts, settings.min_patients)
+
+    def advance() -> None:
+        nonlocal done
         done += 1
         if progress:
             progress(done, steps)
 
-    groups = [*_groups_with_rows(stored.attributes, tallies), (np.zeros(1, np.int64), everyone(0))]
+    tallies = [_Tally(size, BINS + 2 * TAIL if stored.logits else BINS) for size in _sizes(shape)]
+    for table, part, all_codes in counted.shown(parts):
+        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(table), bins_of(part)
+        for tally, codes in zip(tallies, all_codes, strict=True):
+            tally.add(part, f[counted.kept(table)], bins, codes, units)
+        advance()
+    for tally in tallies:
+        tally.rank()
+    for _, part, all_codes in counted.shown(parts):
+        units, bins = units_of(part.patients, len(part)), bins_of(part)
+        for tally, codes in zip(tallies, all_codes, strict=True):
+            tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+        advance()
+
+    groups = [*counted.groups_with_rows(), (np.zeros(1, np.int64), everyone(0))]
     *attributes, overall = (
-        tally.sums(codes, attribute, stored.name, has_patients=has_patients)
+        tally.sums(codes, attribute, stored.name, has_patients=counted.has_patients)
         for tally, (codes, attribute) in zip(tallies, groups, strict=True)
     )
     if has_scores:
         asked.require([_cells(each) for each in attributes[: len(shape)]], stored.name)
-    settings = asked.settings
     estimates = [
         AttributeEstimates(
-            each.sample.attribute,
-            1 - float(each.moments.rows_of("selection_rate").sum()) / rows,
+            counted.shown_groups(k, each.groups, each.sample.attribute),
             each.moments,
             each.aurocs(settings.level),
             each.score_measures(settings) if has_scores else None,
             partial(each.p_values, asked.gaps, settings.seed),
         )
-        for each in attributes
+        for k, each in enumerate(attributes)
     ]
-    counts = [int(n) if a.conflicts == "row" else a.varied for a, n in zip(stored.attributes, varied, strict=True)]
+    counts = [int(n) if a.conflicts == "row" else a.varied for a, n in zip(stored.attributes, counted.varied, strict=True)]
     return assemble(
         asked,
         estimates,
@@ -274,11 +273,111 @@ def _untested_audit_in_parts(
         overall.score_measures(settings) if has_scores else None,
         name=stored.name,
         assumed=tuple(a.name for a in stored.attributes if not a.named),
-        rows=rows,
-        patients=patients if has_patients else None,
+        rows=counted.rows,
+        patients=counted.patients if counted.has_patients else None,
         varying=tuple(GroupConflicts(a.name, n, a.conflicts) for a, n in zip(stored.attributes, counts, strict=True) if n),
-        weighted=weighted,
+        weighted=counted.weighted,
+        left_out=counted.rows - int(overall.moments.rows_of("selection_rate").sum()),
     )
+
+
+@dataclass(eq=False)
+class _Counted:
+    """The rows and patients of every group of a table in parts, and which groups are withheld (see `withheld`)."""
+
+    attributes: Sequence[Attribute]
+    left_out: list[BoolArray]  # by attribute (groups + 1,): groups, and last rows without one, that are in no sum
+    withheld: list[BoolArray] = field(default_factory=list)  # of each attribute, their intersection (over all combinations), and all rows
+    small: list[BoolArray] = field(default_factory=list)  # of those, groups with too few patients
+    rows_by_group: list[IntArray] = field(default_factory=list)  # in the whole table
+    rows_shown: list[IntArray] = field(default_factory=list)  # without those that are left out
+    rows: int = 0
+    patients: int = 0
+    varied: Any = 0
+    weighted: bool = False
+    has_patients: bool = False
+
+    def add(self, part: Scores) -> None:
+        """Counts the rows and patients of a part."""
+        self.rows += len(part)
+        self.patients += int(units_of(part.patients, len(part)).max(initial=-1)) + 1
+        self.varied = self.varied + np.array([patients_varying(a, part.patients) for a in part.attributes])
+        self.weighted, self.has_patients = part.weight is not None, part.patients is not None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(a.levels) for a in self.attributes)
+
+    def kept(self, part: Scores) -> BoolArray:
+        """The rows of a part that are in any sum."""
+        kept: BoolArray = ~np.any([outside[a.codes] for a, outside in zip(part.attributes, self.left_out, strict=True)], axis=0)
+        return kept
+
+    def shown(self, parts: Parts) -> Iterator[tuple[Scores, Scores, list[IntArray]]]:
+        """Each part, its rows that are in any sum, and their groups of each attribute, of the intersection and of all rows."""
+        for table in parts():
+            kept = self.kept(table)
+            part = table if kept.all() else table.take(kept)
+            codes = _codes(part, self.shape)
+            hidden = self.withheld or [np.zeros(size, dtype=bool) for size in _sizes(self.shape)]
+            yield table, part, [np.where(np.append(none, True)[each], -1, each) for none, each in zip(hidden, codes, strict=True)]
+
+    def groups_with_rows(self) -> list[tuple[IntArray, Attribute]]:
+        """The codes in the tallies of the groups of each attribute, and of their intersection, without intersections that have no rows."""
+        groups = [(np.arange(len(a.levels)), a) for a in self.attributes]
+        if len(self.attributes) > 1:
+            rows = self.rows_by_group[len(self.attributes)]
+            present = np.flatnonzero((rows > 0) | (np.arange(len(rows)) == 0))
+            levels = np.unravel_index(present, self.shape)
+            crossed = Attribute.crossed([replace(a, codes=codes) for a, codes in zip(self.attributes, levels, strict=True)])
+            groups.append((present, crossed))
+        return groups
+
+    def shown_groups(self, k: int, groups: IntArray, attribute: Attribute) -> Shown:
+        """What is known of these groups of an attribute, or of the intersection."""
+        rows, shown = (each[k][groups] for each in (self.rows_by_group, self.rows_shown))
+        withheld, small = (each[k][groups] for each in (self.withheld, self.small))
+        missing = 1 - float(self.rows_by_group[k].sum()) / self.rows
+        return Shown.of(attribute, missing, rows, np.where(withheld, 0, shown), withheld & ~small)
+
+
+def _count(attributes: Sequence[Attribute], parts: Parts, least: int) -> _Counted:
+    """The rows and patients of every group; parts are read again while groups fall below `least` because of rows that are left out."""
+    counted = _Counted(attributes, [np.zeros(len(a.levels) + 1, dtype=bool) for a in attributes])
+    while True:
+        first = not counted.rows
+        rows_by_group = [np.zeros(size, np.int64) for size in _sizes(counted.shape)]
+        patients = [np.zeros(len(rows) + 1, np.int64) for rows in rows_by_group]
+        outside = [np.zeros(size, np.int64) for size in counted.shape]
+        for table, part, all_codes in counted.shown(parts):
+            units = None if part.patients is None else units_of(part.patients, len(part))
+            for rows, total, codes in zip(rows_by_group, patients, all_codes, strict=True):
+                rows += np.bincount(codes[codes >= 0], minlength=len(rows))
+                total += patients_by_group(codes, units, len(rows))
+            lost = all_codes[len(attributes)] < 0
+            for total, a in zip(outside, part.attributes, strict=True):
+                total += patients_by_group(a.codes[lost], None if units is None else units[lost], len(total))[:-1]
+            if first:
+                counted.add(table)
+        counted.rows_shown = rows_by_group
+        if first:
+            counted.rows_by_group = rows_by_group
+        more = groups_left_out(patients[: len(attributes)], least)
+        if not any(each.any() for each in more):
+            break
+        counted.left_out = [before | new for before, new in zip(counted.left_out, more, strict=True)]
+    counted.small = [each[:-1] < least for each in patients[:-1]]
+    counted.withheld = [*counted.small, np.zeros(1, dtype=bool)]
+    if len(attributes) > 1:
+        cells = patients[len(attributes)][:-1]
+        members = np.stack(np.unravel_index(np.arange(len(cells)), counted.shape), axis=1)
+        counted.withheld[-2] = withheld_intersections(cells, members, outside, counted.small[: len(attributes)], least)
+    return counted
+
+
+def _sizes(shape: tuple[int, ...]) -> list[int]:
+    """The number of groups of each attribute, of their intersection (over all combinations) and of all rows."""
+    return [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]
 
 
 def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
@@ -290,17 +389,6 @@ def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
         flat = np.ravel_multi_index(tuple(np.where(missing, 0, each) for each in codes), shape)
         crossed = [np.where(missing, -1, flat)]
     return [*codes, *crossed, np.zeros(len(part), np.int64)]
-
-
-def _groups_with_rows(attributes: Sequence[Attribute], tallies: Sequence[_Tally]) -> list[tuple[IntArray, Attribute]]:
-    """The codes in the tallies of the groups of each attribute, and of their intersection, without intersections that have no rows."""
-    groups = [(np.arange(len(a.levels)), a) for a in attributes]
-    if len(attributes) > 1:
-        totals = tallies[len(attributes)].moments.total
-        present = np.flatnonzero((totals[:, :2].sum(1) > 0) | (np.arange(len(totals)) == 0))
-        levels = np.unravel_index(present, [len(a.levels) for a in attributes])
-        groups.append((present, Attribute.crossed([replace(a, codes=codes) for a, codes in zip(attributes, levels, strict=True)])))
-    return groups
 
 
 def _cells(sums: _AttributeSums) -> Cells:

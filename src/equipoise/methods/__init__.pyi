@@ -22,6 +22,10 @@ from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
 from .debiasing import run_many as run_many
+from .defaults import DEFAULT_MAX_LOSS as DEFAULT_MAX_LOSS
+from .defaults import DEFAULT_MEASURE as DEFAULT_MEASURE
+from .defaults import DEFAULT_PERFORMANCE as DEFAULT_PERFORMANCE
+from .defaults import DEFAULT_SELECTION as DEFAULT_SELECTION
 from .equalised_odds import EqualisedOdds as EqualisedOdds
 from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation
@@ -46,6 +50,5 @@ from .rules import STRICT as STRICT
 from .rules import Cut as Cut
 from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict
-from .rules import validation_problems as validation_problems
 from .selection import IN_USE as IN_USE
 from .selection import select as select

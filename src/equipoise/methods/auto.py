@@ -30,8 +30,9 @@ from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.outcome import performance_limit
 from equipoise.methods.remarks import kept_or_not
-from equipoise.models import ChosenOutputs, predict
+from equipoise.models import ChosenOutputs, first_decides, predict
 
 NAME = "auto"
 SAME = 0.5  # candidates whose gaps differ by fewer standard errors than this count as equally good
@@ -184,7 +185,7 @@ def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, netw
     except EquipoiseError:
         return None  # running it will raise the error
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    if left > 0 and (seconds is None or least * seconds <= left / networks):
+    if first_decides(left > 0 and (seconds is None or least * seconds <= left / networks)):
         return None
     return Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
 
@@ -234,9 +235,10 @@ def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
 
 
 def _performance_holds(candidate: Candidate) -> bool:
-    """Whether the cross-fitted performance of the chosen step reaches its minimum."""
-    row, least = candidate.trace.iloc[candidate.chosen], candidate.goal.min_performance
-    return least is None or bool(row["performance_honest"] >= least - NOISE)
+    """Whether the cross-fitted performance of the chosen step reaches its minimum, which is counted from that of the original."""
+    values = candidate.trace["performance_honest"]
+    least = performance_limit(candidate.goal, float(values.iloc[0]))
+    return bool(values.iloc[candidate.chosen] >= least - NOISE)
 
 
 def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
@@ -318,6 +320,7 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     else:
         best = min(tried, key=lambda candidate: _in_sample_key(candidate, model, cohort))
     notes, reached = [], {}
+    cut = [note for candidate in tried if candidate is not best for note in candidate.notes if note.kind == "cut_short"]
     for candidate in tried:
         reached[candidate.method] = numbers = _in_sample_numbers(candidate)
         about = {"taken": candidate is best, "changed": _changed(candidate), "met": candidate.met_in_sample, "best": best.method}
@@ -327,7 +330,7 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
 
     def as_auto(candidate: Candidate) -> Candidate:
-        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *remarks))
+        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *cut, *remarks))
 
     labels = {name: as_auto(own) for name, own in best.labels.items()}
     return replace(as_auto(best), why=(head, *best.why), labels=labels)

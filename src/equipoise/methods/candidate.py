@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 from torch import nn
 
+from equipoise.data import Identities
 from equipoise.errors import BadInput
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
-from equipoise.methods.fitted_rows import FittedRows
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome
 from equipoise.models import Predictor
@@ -85,9 +85,8 @@ class Candidate:
     held_out: HeldOut | None = None  # with cross-fitted selection; with several labels, one per label
     judgement: Judgement | None = None  # of the held-out decisions; with several labels, one per label
     recalibration: Recalibration | None = None  # of the scores of a changed network; with several labels, one per label
-    fitted_to: FittedRows | None = field(
-        default=None, repr=False
-    )  # None for a classifier that was given; with several labels, one per label
+    # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given. With several labels, by label.
+    fitted_to: Mapping[str, Identities] = field(default_factory=dict, repr=False)
 
     @property
     def rule_only(self) -> bool:

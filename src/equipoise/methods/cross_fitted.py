@@ -85,9 +85,21 @@ class Estimates:
 
 
 def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
-    """The decisions (steps, n) of a fit to all rows, corrected for optimism by those of fits to parts of the rows."""
-    decisions: FloatArray = whole + (1 - 1 / parts) * smoothed(held - tuned, at, grows)
+    """The decisions (steps, n) of a fit to all rows, corrected for optimism by those of fits to parts of the rows.
+
+    The first step is the original. If no fit moves its decisions, as with a threshold in use, it was not fitted: it needs no correction,
+    and is no evidence of the optimism of the others.
+    """
+    optimism = held - tuned
+    fitted = slice(0 if len(optimism) < 2 or optimism[0].any() else 1, None)
+    decisions = whole.copy()
+    decisions[fitted] += (1 - 1 / parts) * smoothed(optimism[fitted], at[fitted], grows)
     return decisions
+
+
+def _originals(traces: Sequence[pd.DataFrame]) -> list[float]:
+    """The performance of the original on the rows of each label."""
+    return [float(trace["performance"].iloc[0]) for trace in traces]
 
 
 def smoothed(optimism: FloatArray, at: Sequence[float], grows: bool) -> FloatArray:
@@ -138,7 +150,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     grows = job.method.kind == Kind.PROBES
     evidence = Evidence.of(corrected(decisions, held, tuned, parts, range(len(steps)), grows), whole, goal)
     estimates = Estimates((LabelEstimates("", cohort, evidence, held),), rows, refused(decisions, whole.attribute.codes))
-    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held])
+    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
     step = steps[at]
     fit_notes = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
     candidate = Candidate(
@@ -216,8 +228,9 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
         own = _estimates(models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], runs[k], goals, adaptive(job.settings))
         numbers = [0, *runs[k].record.steps]  # of the rows of the trace
         evidence, held = [label.evidence for label in own.labels], [label.held for label in own.labels]
+        originals = _originals([candidate.trace for candidate in runs[k].candidate.each])
         estimates.append(own)
-        choices.append(choose(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held))
+        choices.append(choose(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held, originals))
     candidates = [run.candidate for run in runs]
     if again := [k for k in count if choices[k][1]]:  # run again up to the chosen step, whose network was not kept
         verdicts = [choices[k][0] for k in again]
@@ -330,7 +343,8 @@ def _at_step(whole: Candidate, last: Candidate) -> Candidate:
     chosen = last.trace.iloc[last.chosen]
     row = int(np.abs(trace["step"] - chosen["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
     trace.loc[trace.index[row], last.trace.columns] = chosen.to_numpy()
-    return replace(last, trace=trace, chosen=row)
+    cut = tuple(note for note in whole.notes if note.kind == "cut_short")  # the last run has no deadline
+    return replace(last, trace=trace, chosen=row, notes=(*last.notes, *cut))
 
 
 def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict, place: int) -> Candidate:

@@ -17,7 +17,7 @@ those in results/anywhere.) With several labels, a step must qualify for every l
 performance count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,24 +40,27 @@ def choose(
     least: float = LEAST,
     without: BoolArray | None = None,
     held: Sequence[FloatArray] | None = None,
+    originals: Sequence[float] | None = None,
 ) -> tuple[Verdict, int]:
     """The step to keep and its position, from the evidence of each label; the first step is the original.
 
     `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `held` has the held-out
-    decisions (steps, n) of each label, by which the outcome will be judged.
+    decisions (steps, n) of each label, by which the outcome will be judged. `originals` has the performance of the original on the rows of
+    each label, from which the goal of the result counts a relative minimum; by default the estimate of the first step, which differs from
+    it only if the original's threshold was chosen on these rows.
     """
-    settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
+    originals = [float(own.performance[0]) for own in each] if originals is None else originals
+    settled = [goal.settled(original) for original, goal in zip(originals, goals, strict=True)]
     errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
     uppers = [size + SURE * error for size, error in zip(sizes, errors, strict=True)]
-    enough = [_enough(own, goal) for own, goal in zip(each, settled, strict=True)]
-    if held is not None:
-        enough = [a & _holds(replace(own, f=f), goal) for a, own, f, goal in zip(enough, each, held, goals, strict=True)]
+    needed = [_needed(own, goal, None if held is None else held[at]) for at, (own, goal) in enumerate(zip(each, goals, strict=True))]
+    enough = [_all(reached >= least - NOISE for reached, least in own) for own in needed]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
     fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # an undefined gap is not a small one
     fine = fine if without is None else fine & ~without
     if not fine.any():
-        why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
-        return Verdict(steps[0], why, (False,) * len(each), tuple(settled)), 0
+        lacking = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
+        return Verdict(steps[0], lacking, (False,) * len(each), tuple(settled)), 0
     certain = [_certain(fine, upper, goal) for upper, goal in zip(uppers, settled, strict=True)]
     performance = np.mean([own.performance for own in each], axis=0)
     row = int(np.where(fine, np.max(uppers, axis=0), np.inf).argmin())
@@ -70,11 +73,14 @@ def choose(
     z = float(sizes[worst][0]) / max(each[worst].cautious_se(), NOISE)
     if fine[0] and row and (within or not _better(each[worst], row) or z < least):
         row = 0
-    declined = (z, least) if least > SURE and z < least else None
-    reasons = [
-        _reason(row, len(steps), int(fine.sum()), *own, settle, declined)
-        for own, settle in zip(zip(each, sizes, errors, certain, strict=True), settled, strict=True)
-    ]
+    too_small = (z, least) if least > SURE and z < least else None
+    reasons: list[tuple[Why, bool]] = []
+    for at, own in enumerate(each):
+        why, met = _reason(row, len(steps), int(fine.sum()), own, sizes[at], errors[at], certain[at], settled[at], too_small)
+        if why is None:
+            lacks = {"performance": ~enough[at], "rates": ~kept[at], "varied": np.zeros_like(fine) if without is None else without}
+            why = (_declined(own, settled[at], steps, lacks | {"labels": ~fine, "sure": fine}, needed[at]),)
+        reasons.append((why, met))
     return Verdict(steps[row], tuple(why for why, _ in reasons), tuple(met for _, met in reasons), tuple(settled)), row
 
 
@@ -104,10 +110,13 @@ def _reason(
     error: FloatArray,
     certain: BoolArray,
     goal: Goal,
-    declined: tuple[float, float] | None,
-) -> tuple[Why, bool]:
-    """The reason for choosing a step for a label, or for keeping the original, and whether that meets the label's goal."""
-    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row])}
+    too_small: tuple[float, float] | None,
+) -> tuple[Why | None, bool]:
+    """The reason for choosing a step for a label, or for keeping the original, and whether that meets the label's goal.
+
+    It is None if the original was kept because no step is better; `_declined` then states what the other steps lack.
+    """
+    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row]), "corrected": _corrected(evidence, row)}
     met, rows = bool(certain[row]), len(evidence.y)
     unsure: Why = ()
     if goal.max_gap is not None and not met:
@@ -121,11 +130,47 @@ def _reason(
         return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **estimate}), *unsure), met
     if goal.max_gap is not None and met:
         return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **estimate}),), True
-    if declined is not None:
-        return (Note("not_surely_there", goal.measure, {"z": declined[0], "least": declined[1], **estimate}), *unsure), False
+    if too_small is not None:
+        return (Note("not_surely_there", goal.measure, {"z": too_small[0], "least": too_small[1], **estimate}), *unsure), False
     if size[0] <= SURE * error[0]:
         return (Note("nothing_to_repair", goal.measure, {"rows": rows, **estimate}), *unsure), goal.max_gap is None
-    return (Note("declined", goal.measure, estimate),), False
+    return None, False
+
+
+def _corrected(evidence: Evidence, row: int) -> bool:
+    """Whether the estimates of a step are corrected for optimism; those of the original at a threshold in use are not."""
+    return not np.isin(evidence.f[row], (0.0, 1.0)).all()
+
+
+def _declined(
+    evidence: Evidence, goal: Goal, steps: Sequence[int], lacks: Mapping[str, BoolArray], needed: Sequence[tuple[FloatArray, float]]
+) -> Note:
+    """The note on an original that was kept because no step is better: how many steps have a smaller |gap|, and what these lack.
+
+    A step counts for the first thing that it lacks: performance, kept rates, decisions that vary within a group, the limits of other
+    labels, or a change that is more than chance. `nearest` is the step with the smallest |gap| of those whose performance is too low.
+    """
+    size = np.abs(evidence.gap)
+    smaller = size < size[0] - NOISE
+    counts, left = dict[str, int](), smaller
+    for what, missing in lacks.items():
+        counts[what], left = int((left & missing).sum()), left & ~missing
+    numbers = {
+        "gap": float(evidence.gap[0]),
+        "error": float(evidence.gap_se()[0]),
+        "corrected": _corrected(evidence, 0),
+        "of": len(steps),
+        "smaller": int(smaller.sum()),
+        "lack": counts,
+        "performance": goal.performance,
+        "keep": goal.keep,
+        "nearest": None,
+    }
+    if counts["performance"]:
+        row = int(np.where(smaller & lacks["performance"], size, np.inf).argmin())
+        value, least = next((float(own[row]), least) for own, least in needed if own[row] < least - NOISE)
+        numbers["nearest"] = {"step": int(steps[row]), "gap": float(evidence.gap[row]), "performance": value, "least": least}
+    return Note("declined", goal.measure, numbers)
 
 
 def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | None:
@@ -133,20 +178,19 @@ def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | 
     return None if size >= max_gap else int(np.ceil(rows * (SURE * error / (max_gap - size)) ** 2 / 100) * 100)
 
 
-def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
-    """The steps that reach the minimum performance by their estimates; a relative minimum is counted from the original's."""
-    settled = goal.settled(float(evidence.performance[0]))
-    assert settled.min_performance is not None  # cross-fitted selection always keeps performance
-    reached: BoolArray = evidence.performance >= settled.min_performance - NOISE
-    return reached
+def _needed(evidence: Evidence, goal: Goal, held: FloatArray | None) -> list[tuple[FloatArray, float]]:
+    """The performances (steps,) that must reach a limit, each with that limit; a relative one is counted from the original's.
 
-
-def _holds(held: Evidence, goal: Goal) -> BoolArray:
-    """The steps whose held-out performance reaches the limit, or that of the original."""
-    least = goal.settled(float(held.performance[0])).min_performance
+    They are the estimates and, by held-out decisions (steps, n), the held-out performance, for which that of the original is enough.
+    """
+    least = goal.settled(float(evidence.performance[0])).min_performance
     assert least is not None  # cross-fitted selection always keeps performance
-    reached: BoolArray = held.performance >= min(least, float(held.performance[0])) - NOISE
-    return reached
+    if held is None:
+        return [(evidence.performance, least)]
+    held_out = replace(evidence, f=held).performance
+    least_held_out = goal.settled(float(held_out[0])).min_performance
+    assert least_held_out is not None
+    return [(evidence.performance, least), (held_out, min(least_held_out, float(held_out[0])))]
 
 
 def _kept(evidence: Evidence, goal: Goal) -> BoolArray:

@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Rows, Scores, check_cohort
+from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
+from equipoise.methods.defaults import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 from equipoise.methods.driver import joined, run
-from equipoise.methods.fitted_rows import FittedRows
-from equipoise.methods.goal import Goal, JointGoal, Note, is_real, keeping, raise_together
+from equipoise.methods.goal import Goal, JointGoal, Note, goals_at, is_real, keeping, raise_together
 from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
@@ -44,16 +44,16 @@ def debias(
     cohort: Cohort | None = None,
     *,
     method: str = "auto",
-    measure: Gap = "eod",
-    performance: str = "balanced_accuracy",
+    measure: Gap = DEFAULT_MEASURE,
+    performance: str = DEFAULT_PERFORMANCE,
     min_performance: float | None = None,
     max_gap: float | None = None,
     keep: Mapping[str, float | str] | None = None,
-    selection: str = "honest",
+    selection: str = DEFAULT_SELECTION,
     max_loss: float | None = None,
     budget: float | None = 600.0,
     recalibrate: bool = True,
-    threshold: float | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     force: bool = False,
     seed: int = 0,
     train: Cohort | None = None,
@@ -75,7 +75,8 @@ def debias(
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
     - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead.
-    - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance on the cohort.
+    - `threshold`: the threshold in use today, at which the original is evaluated; of several labels, one number or one per label,
+      {"Effusion": 0.2, "Mass": 0.08}. Without it, the one of best performance on the cohort.
     - `goals`: goals of single labels, where a cohort has several.
 
     How it is reached:
@@ -99,8 +100,12 @@ def debias(
     errors = _argument_errors(method, budget, seed)
     goal = Goal()
     with keeping(errors):
-        goal = Goal(cast(str, measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
+        plain = None if isinstance(threshold, Mapping) else threshold
+        goal = Goal(cast(str, measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, plain)
     raise_together(errors)
+    if isinstance(threshold, Mapping):
+        labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
+        goal, goals = Goal(selection=goal.selection), goals_at(threshold, labels, goal, goals)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
@@ -125,9 +130,12 @@ def debias(
     network, goal = _label_outputs(model, cohort, method, goal, goals, outputs)
     if not force:
         check_cells({"the repair set": cohort}, goal.each)
+    if train is not None:
+        check_cohort("eq.debias, as train,", train)
+    check_apart(training=train, repair=cohort)
     trains = None if train is None else [train]
     candidate = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
-    candidate = _with_fitted_rows(candidate, cohort)
+    candidate = _with_fitted_rows(candidate, cohort, train)
     if not recalibrate:
         return candidate
     views = {name: network.view(at) for at, name in enumerate(candidate.labels)} if isinstance(network, ChosenOutputs) else network
@@ -147,17 +155,16 @@ def _argument_errors(method: object, budget: object, seed: object) -> list[BadIn
     return errors
 
 
-def _with_fitted_rows(candidate: Candidate, rows: Rows | Mapping[str, Scores]) -> Candidate:
+def _with_fitted_rows(candidate: Candidate, rows: Rows | Mapping[str, Scores], train: Cohort | None = None) -> Candidate:
     """The candidate with the identities of the rows that it, or the candidate of each label, was fitted to."""
-    if not candidate.labels:
-        assert not isinstance(rows, Mapping)  # scores by label make a candidate of several labels
-        return replace(candidate, fitted_to=FittedRows.of(rows))
-    parts: Mapping[str, Rows]
     if isinstance(rows, Mapping):
-        parts = {str(name): scores for name, scores in rows.items()}
-    else:
-        parts = {name: rows.labelled(name) for name in candidate.labels}
-    return replace(candidate, labels={name: replace(own, fitted_to=FittedRows.of(parts[name])) for name, own in candidate.labels.items()})
+        parts = {str(name): {"repair": Identities.of(scores)} for name, scores in rows.items()}
+        each = {name: replace(own, fitted_to=parts[name]) for name, own in candidate.labels.items()}
+        return replace(candidate, labels=each)
+    fitted_to = {"repair": Identities.of(rows)} | ({} if train is None else {"training": Identities.of(train)})
+    return replace(
+        candidate, fitted_to=fitted_to, labels={name: replace(own, fitted_to=fitted_to) for name, own in candidate.labels.items()}
+    )
 
 
 def _label_outputs(
@@ -177,8 +184,8 @@ def _label_outputs(
             )
         return model, goal
     check_method(method, cohort.kind, cohort.labels[0])
-    if goal.threshold is not None and cohort.kind == "classes":
-        raise BadInput(f"classes are decided by argmax, which has no threshold; got threshold={goal.threshold}. Leave it out")
+    if cohort.kind == "classes" and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
+        raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
     joint = goals_of(cohort.labels, cohort.kind, goal, goals)
     return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {}), joint
 
@@ -224,13 +231,13 @@ def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, G
         missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if replace(goal, selection="paper") != Goal():
+        if replace(goal, selection=DEFAULT_SELECTION) != Goal():
             problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
-        if len({own.selection for own in (goal, *goals.values()) if own.selection != "paper"}) > 1:
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
             problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
-    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != "paper"), "paper")
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
     return JointGoal.of({name: replace(own, selection=chosen) for name, own in each.items()})
 
 
@@ -385,10 +392,9 @@ def _together(each: dict[str, Candidate], network: nn.Module | None = None) -> C
 
 def _with_heads(chosen: ChosenOutputs, by_label: Mapping[str, Candidate]) -> nn.Module:
     """The network with the heads that were fitted for its outputs; without heads, a copy of the network."""
-    network = copy.deepcopy(chosen.inner)
     heads = {column: own.model for column, own in zip(chosen.columns, by_label.values(), strict=True) if isinstance(own.model, BiasScore)}
     if not heads:
-        return network
+        return copy.deepcopy(chosen.inner)
     if chosen.flat:
         return next(iter(heads.values()))
-    return ManyBiasScores.of(network, heads, chosen.output, WRAPPED).eval()
+    return ManyBiasScores.of(copy.deepcopy(chosen.inner), heads, chosen.output, WRAPPED).eval()

@@ -17,7 +17,7 @@ from torch import nn
 
 from equipoise.data import BoolArray, Cohort
 from equipoise.errors import BadInput
-from equipoise.measures import ARGMAX, LabelRules, Rule, Threshold
+from equipoise.measures import ARGMAX, LabelRules, Rule
 from equipoise.methods.candidate import Candidate
 from equipoise.methods.constant import WORST, constant, not_constant
 from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
@@ -25,7 +25,7 @@ from equipoise.methods.evaluation import HALF, Data, Evaluation, LabelResult, Li
 from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
 from equipoise.methods.job import Job, Record, Run
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
-from equipoise.models import MLP, ChosenOutputs, Predictor, check, predict, replicas
+from equipoise.models import MLP, ChosenOutputs, Predictor, check, first_decides, predict, replicas
 
 
 def run(job: Job) -> list[Run]:
@@ -115,7 +115,7 @@ class _Search:
         steps = self._steps(replace(self.data, begun=start, train=train, images=images, least=np.array(least).T))
         total, evaluation = 1, None
         while evaluation is None or self.active.any():  # started even if no network has a gap, so that a method can reject its settings
-            if evaluation is not None and job.deadline is not None and time.monotonic() > job.deadline:
+            if evaluation is not None and job.deadline is not None and first_decides(time.monotonic() > job.deadline):
                 self.cut_short = True
                 break
             try:
@@ -296,7 +296,7 @@ class _Search:
                 why = (*kept, *(why if row else ()))
         has_goal = given.min_performance is not None or given.max_gap is not None
         goal = given if self.within is not None and has_goal else settled
-        rule: Rule = Threshold(HALF, ARGMAX) if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), goal)
+        rule: Rule = ARGMAX if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), goal)
         notes, settings = (*step.notes, *kept, *self._run_notes(track)), asdict(self.job.settings)
         frozen, tensors = self.network.frozen
         if frozen:

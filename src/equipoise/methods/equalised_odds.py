@@ -13,7 +13,7 @@ Departures from Hardt and from AIF360:
   the same program after Charnes and Cooper's change of variables.
 - The corners of a hull are the blocks of the isotonic regression of label on score, so ties and constant scores are no special case.
 - A row without a group gets the mixture of all groups' rules, each weighted by its share of the fitted rows.
-- AIF360 flips a fixed share of the given rows; `draw` decides row by row.
+- AIF360 flips a fixed share of the given rows; `draw` decides each row by a hash of its id, whichever rows are given with it.
 The program does not use the goal's measure: a gap in selection rate (spd) remains if the groups differ in prevalence. A gap in PPV or NPV
 is then determined by the prevalences and cannot be a goal of this method.
 """
@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, linprog
 
-from equipoise.data import MISSING, Scores, generator
+from equipoise.data import MISSING, Scores
 from equipoise.errors import BadInput, EmptyCell, pick, raise_all
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -40,6 +40,7 @@ from equipoise.measures import (
     normalised,
     performance_functional,
     performance_values,
+    row_draws,
     sums_at,
     tabulate,
     terms,
@@ -132,9 +133,8 @@ mean of these, weighted M 0.5, F 0.5 (given)'
         return np.clip(rows, 0.0, 1.0)
 
     def draw(self, scores: Scores, seed: int) -> FloatArray:
-        """Randomised decisions, 0 or 1: the same for the same rows in the same order and the same seed."""
-        chance = self.decide(scores)
-        return (generator(seed, KIND).random(len(chance)) < chance).astype(np.float64)
+        """Randomised decisions, 0 or 1, which depend only on the seed and on each row's id, score and group; see `row_draws`."""
+        return (row_draws(scores, seed) < self.decide(scores)).astype(np.float64)
 
     def describe(self) -> str:
         parts = [f"{group}: {steps}" for group, steps in zip(self.groups, self.steps, strict=True)]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name
+from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name, thresholds_by_name
+from equipoise.methods.defaults import DEFAULT_MAX_LOSS, DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 
-DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
 SELECTIONS = ("paper", "honest", "one-se")
 NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
@@ -86,18 +86,18 @@ class Goal:
       the best performance with |gap| <= `max_gap`.
     - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance.
 
-    `str(goal)` is a formula.
+    The defaults are those of every repair: `eq.debias`, `equipoise debias`, studies and `FairClassifier`. `str(goal)` is a formula.
 
     >>> print(Goal("eod", max_gap=0.05, max_loss=0.02, keep={"tpr": 0.8}))
     |eod| <= 0.05, balanced_accuracy >= original - 0.02, tpr >= 0.8
     """
 
-    measure: str = "eod"
-    performance: str = "balanced_accuracy"
+    measure: str = DEFAULT_MEASURE
+    performance: str = DEFAULT_PERFORMANCE
     min_performance: float | None = None
     max_gap: float | None = None
     keep: Keep = field(default_factory=dict, hash=False)
-    selection: str = "paper"
+    selection: str = DEFAULT_SELECTION
     max_loss: float | None = None
     threshold: float | None = None
     original: float | None = field(default=None, compare=False)  # the original's performance, if `min_performance` was derived from it
@@ -189,6 +189,14 @@ class JointGoal(Goal):
     def __str__(self) -> str:
         each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
         return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
+
+
+def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: the one for all of them, at the threshold of the label."""
+    if len(labels) < 2 or goals is not None:
+        why = "goals was given, which has them too" if goals is not None else "there is one label"
+        raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
+    return {label: replace(goal, threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
 def kept_rates(keep: Keep, cells: Cells) -> FloatArray:

@@ -43,6 +43,8 @@ from equipoise.methods.goal import BEFORE, NOISE, Goal, Note
 from equipoise.methods.judged_gap import JudgedGap, Limits, factors_to_increase, factors_to_reduce
 
 DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
+SAME_GAP = 0.005  # a change of a gap by less than half a point: practically the same
+MOST_NEEDED = 100_000  # patients: a larger number for a clear outcome is none that a hospital could use
 Source = Literal["held-out", "cross-fitted"]
 
 
@@ -73,7 +75,7 @@ class Judgement:
     harms: tuple[Note, ...]  # performance_below_limit, larger_gap, rate_worse
     changed: int  # decisions that differ; for a randomised rule, rows whose probability differs
     patients: int  # rows if there are no patient ids
-    patients_needed: int | None  # approximate number for a clear outcome, if it is unclear; None if no number suffices
+    patients_needed: int | None  # approximate number for a clear outcome, if it is unclear; None above 100,000
     met: bool | None  # every limit of the goal is kept on these rows; None for a goal without a maximum gap
 
     @property
@@ -97,6 +99,21 @@ class Judgement:
         """Whether the largest |gap| is larger than before, clearly or not."""
         known = [gap for gap in self.gaps if gap.known]
         return bool(known) and max(abs(gap.after.value) for gap in known) > max(abs(gap.before.value) for gap in known) + NOISE
+
+    @property
+    def same(self) -> bool:
+        """Whether the largest gap before is practically the same after, and no other gap exceeds it by more."""
+        largest = self.largest
+        if largest is None:
+            return False
+        excess = max(abs(gap.after.value) for gap in self.gaps if gap.known) - abs(largest.before.value)
+        return abs(largest.after.value - largest.before.value) < SAME_GAP and excess < SAME_GAP
+
+    @property
+    def clear_before(self) -> bool:
+        """Whether the simultaneous interval of the largest gap before excludes zero."""
+        largest = self.largest
+        return largest is not None and bool(largest.before.simultaneous_low > 0 or largest.before.simultaneous_high < 0)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -321,10 +338,10 @@ def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, set
 
 
 def _patients_needed(judgement: Judgement, limits: Limits) -> int | None:
-    """The approximate number of patients for a clear outcome, from intervals that shrink with its root; None if no number suffices."""
+    """The approximate number of patients for a clear outcome, from intervals that shrink with its root; None above `MOST_NEEDED`."""
     if not judgement.gaps or judgement.short:
         least = min((gap.before.patients for gap in judgement.gaps), default=0)
-        return _rounded_up(judgement.patients * FEW / least) if least and least < FEW else None
+        return _usable(judgement.patients * FEW / least) if least and least < FEW else None
     factors = []  # by which intervals must shrink
     performance_kept = judgement.performance_after.value >= judgement.performance_limit - NOISE
     if performance_kept and all(abs(gap.after.value) < judgement.max_gap for gap in judgement.gaps):
@@ -334,12 +351,17 @@ def _patients_needed(judgement: Judgement, limits: Limits) -> int | None:
     else:
         factors.append(max(factors_to_reduce(judgement.gaps, limits)))
     factor = min(factors, default=math.inf)
-    return _rounded_up(judgement.patients * factor**2) if 1 < factor < math.inf else None
+    return _usable(judgement.patients * factor**2) if factor > 1 else None
 
 
 def _factor_to_close(gap: Estimate, limit: float) -> float:
     """The factor by which the interval of a gap must shrink to lie within ±limit."""
     return max((gap.simultaneous_high - gap.value) / (limit - gap.value), (gap.value - gap.simultaneous_low) / (limit + gap.value))
+
+
+def _usable(patients: float) -> int | None:
+    """A number of patients, rounded up; None if it is too large to be of use."""
+    return _rounded_up(patients) if patients <= MOST_NEEDED else None
 
 
 def _rounded_up(patients: float) -> int:

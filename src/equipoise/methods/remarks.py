@@ -35,6 +35,7 @@ from equipoise.models import predict
 
 SHOWN = 6  # number of cells listed; the rest is only counted
 MIN_PATIENTS = 5  # in every cell, unless a repair is forced
+UNEQUAL = 10  # times as many rows: too large a group to be merged with
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,23 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
     if _least(by_group[0]).count < FEW:
         instead = f"take a larger one, such as {_named(by_group[large[-1]])}" if large else "use more rows, for no group is larger"
         todo.append(f"every gap is measured from the reference {attribute.reference!r}: {instead}")
+    rows = [int((attribute.codes == code).sum()) for code in range(len(by_group))]
+    together = sum(rows[code] for code in pool)
     while pool and large and (len(pool) == 1 or not _enough(by_group, pool)):
+        if rows[large[0]] > UNEQUAL * together:
+            break  # a merged group would be the large one by another name
         pool.append(large.pop(0))  # the smallest of the large groups
-    if len(pool) > 1:
+    if len(pool) > 1 and (_enough(by_group, pool) or not large):
         names = [_named(by_group[code]) for code in pool]
         last = names.pop() if len(names) <= SHOWN else f"{len(names) - SHOWN} more"
         short = "" if _enough(by_group, pool) else ", and use more rows, for together they are too few as well"
         todo.append(f"merge {', '.join(names[:SHOWN])} and {last} into 'other'{short}")
     elif pool:
-        todo.append(f"use more rows of {attribute.levels[pool[0]]!r}; there is no group to merge it with")
+        names = [_named(by_group[code]) for code in pool]
+        listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        todo.append(
+            f"use more rows of {listed}, or leave these out by emptying their {attribute.name!r}; no group is small enough to merge with"
+        )
     choices = ["; ".join(todo)]
     if measure is not None and labels_needed(measure):
         choices.append("measure spd, which needs no label")

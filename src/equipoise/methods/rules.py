@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from annotated_types import Ge, Le, MinLen
 
-from equipoise.errors import BadInput, pick, raise_all
+from equipoise.errors import BadInput, pick, raise_all, validation_problems
 from equipoise.measures import NEVER, Rule, Threshold
 from equipoise.methods.contract import METHODS
 
 if TYPE_CHECKING:
-    from pydantic import ConfigDict, ValidationError
+    from pydantic import ConfigDict
 
-SCHEMA, SCHEMA_VERSION = "equipoise.rule", 1
+SCHEMA, SCHEMA_VERSION = "equipoise.rule", 2
 STRICT: "ConfigDict" = {"extra": "forbid", "strict": True}  # for files: no unknown fields and no type conversion
 Cut = Annotated[float, Ge(0.0), Le(NEVER)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
@@ -104,19 +104,6 @@ def unknown(named: Sequence[str], groups: Sequence[str], what: str) -> list[str]
 def of_every_group(groups: Sequence[str], **values: Sequence[object]) -> list[str]:
     """The problems with fields that do not have one entry per group."""
     return [f"has {len(own)} `{name}` for {len(groups)} `groups`" for name, own in values.items() if len(own) != len(groups)]
-
-
-def validation_problems(error: "ValidationError", skip: int = 1) -> list[str]:
-    """The problems in a pydantic error: key, expectation and value. The first `skip` parts of a location are not keys."""
-    problems = []
-    for problem in error.errors(include_url=False):
-        key = ".".join(map(str, problem["loc"][skip:]))
-        message = problem["msg"].removeprefix("Value error, ")
-        message = f"{message[:1].lower()}{message[1:]}"
-        if problem["type"] not in ("missing", "value_error"):
-            message += f"; got {str(problem['input'])[:60]!r}"
-        problems.append(f"{key}: {message}" if key else message)
-    return problems
 
 
 def read_rule(content: bytes, source: str) -> Rule:

@@ -79,6 +79,11 @@ from .probes import probe_seconds as probe_seconds
 from .protocol import BoolArray as BoolArray
 from .protocol import Optimiser as Optimiser
 from .protocol import Replicas as Replicas
+from .ranks import first_decides as first_decides
+from .ranks import join_processes as join_processes
+from .ranks import launched as launched
+from .ranks import leave_processes as leave_processes
+from .ranks import rank as rank
 from .readings import DEPTHS as DEPTHS
 from .readings import Reading as Reading
 from .readings import ReadOnce as ReadOnce
@@ -112,6 +117,7 @@ from .vision import BACKBONES as BACKBONES
 from .vision import Calibrated as Calibrated
 from .vision import Repeated as Repeated
 from .vision import backbone as backbone
+from .vision import import_torchvision as import_torchvision
 from .vision import published_checksum as published_checksum
 from .vision import shape_advice as shape_advice
 from .weights import Checkpoint as Checkpoint

@@ -8,6 +8,7 @@ weights and a graph of operators but no layers: it can be scored, fine-tuned and
 import copy
 import json
 import logging
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -26,8 +27,9 @@ from equipoise.models.weights import file_content
 PROGRAM = ".pt2"  # suffix of an exported program
 NAME_ONE = f"Name the exported program, a {PROGRAM} file."
 AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
-TENSORS = ("/weights/weight_", "/constants/tensor_")  # members with tensors as bytes, unless the list of weights marks them as pickled
-METADATA = (".json", "/version", "/serialization_id", "archive_format", "archive_version", "/byteorder")  # suffixes of other plain members
+LISTS = re.compile(r".*/(weights|constants)/[^/]*_config\.json")  # members that list the weights or the constants
+TENSOR = re.compile(r"(weight|tensor)_\d+")  # the names under which torch stores tensors; under others it unpickles whatever is there
+WORD = re.compile(rb"[\w.-]{0,64}\s*")  # a version or a format
 MODES = {"batch_norm": 5, "dropout": 2}  # operators that differ in training: the position of the argument that sets the mode
 
 
@@ -110,7 +112,7 @@ def _load(content: bytes, source: str) -> ExportedProgram:
     if not zipfile.is_zipfile(BytesIO(content)):
         raise BadInput(f"{source} is not an exported program. {AGAIN}")
     try:
-        unsafe = _unsafe_member(content)
+        unsafe, checked = _checked_archive(content)
     except Exception as error:  # a damaged archive, or damaged lists in it
         raise BadInput(f"{source} is damaged: {type(error).__name__}: {error}. {AGAIN}") from error
     if unsafe:
@@ -120,7 +122,7 @@ def _load(content: bytes, source: str) -> ExportedProgram:
         )
     try:
         with quiet():
-            return torch.export.load(BytesIO(content))
+            return torch.export.load(checked)
     except Exception as error:  # a damaged file, or one of another version of torch, fails in many ways
         raise _cannot_load(source, error) from error
 
@@ -129,23 +131,39 @@ def _cannot_load(source: str, error: Exception) -> BadInput:
     return BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {first_line(error)}. {AGAIN}")
 
 
-def _unsafe_member(content: bytes) -> str:
-    """The name of a member that holds more than tensors: a pickle, a library or a custom object; empty if there is none."""
+def _checked_archive(content: bytes) -> tuple[str, BytesIO]:
+    """The name of a member that holds more than tensors (a pickle, a library, a custom object; empty if there is none), and the archive.
+
+    A member is judged by its content, whatever its name. The archive is written again from what was checked, because torch reads archives
+    with other code, which may find another member under the same name.
+    """
     with zipfile.ZipFile(BytesIO(content)) as archive:
-        names = archive.namelist()
-        pickled = {member for name in names if name.endswith("_config.json") for member in _pickled_members(archive, name)}
-        for name in names:
-            is_tensor = any(part in name for part in TENSORS) and name not in pickled
-            if not is_tensor and not name.endswith(METADATA) and not _only_tensors(archive.read(name)):
-                return name
-    return ""
+        members = [(info.filename, archive.read(info)) for info in archive.infolist()]
+    lists = [(name, json.loads(inner).get("config", {})) for name, inner in members if LISTS.fullmatch(name)]
+    listed = [(f"{name.rpartition('/')[0]}/{entry['path_name']}", entry) for name, config in lists for entry in config.values()]
+    for name, entry in listed:
+        if not TENSOR.fullmatch(entry["path_name"]):
+            return name, BytesIO()
+    pickled = {name.casefold() for name, entry in listed if entry.get("use_pickle", True)}  # torch ignores case
+    raw = {name for name, _ in listed} - {name for name, _ in members if name.casefold() in pickled}
+    checked, seen = BytesIO(), set[str]()
+    with zipfile.ZipFile(checked, "w") as again:
+        for name, inner in members:
+            if name.casefold() in seen or not (name in raw or _is_plain(inner) or _only_tensors(inner)):
+                return name, BytesIO()
+            seen.add(name.casefold())
+            again.writestr(name, inner)
+    checked.seek(0)
+    return "", checked
 
 
-def _pickled_members(archive: zipfile.ZipFile, name: str) -> Iterator[str]:
-    """The members that a list of weights or constants marks as pickles."""
-    for entry in json.loads(archive.read(name)).get("config", {}).values():
-        if entry.get("use_pickle", True):
-            yield f"{name.rpartition('/')[0]}/{entry.get('path_name')}"
+def _is_plain(content: bytes) -> bool:
+    """Whether a member is JSON or one word: no pickle that names a function is either of these."""
+    try:
+        json.loads(content.decode())
+    except (ValueError, RecursionError):
+        return WORD.fullmatch(content) is not None
+    return True
 
 
 def _only_tensors(content: bytes) -> bool:

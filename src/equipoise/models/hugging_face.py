@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from equipoise.data import ReadOptions
 from equipoise.errors import BadInput, MissingExtra, first_line
-from equipoise.models.vision import declare_operators
+from equipoise.models.vision import prepare_torchvision
 
 CONFIG, WEIGHTS, PREPARED = "config.json", "model.safetensors", "preprocessor_config.json"
 STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_reduce_labels"}  # the last is for masks
@@ -88,7 +88,7 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
             f"{folder} has no {WEIGHTS}. Weights in a pickle (pytorch_model.bin) are not read: save the model again with "
             "model.save_pretrained(folder)."
         )
-    declare_operators()  # transformers imports torchvision
+    prepare_torchvision()  # transformers imports torchvision
     from transformers import AutoConfig, AutoModelForImageClassification
 
     try:

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from equipoise.data import UNKNOWN, Cohort, Images, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, pick, raise_all
 from equipoise.models.devices import device_of
-from equipoise.models.score import TINY, as_scores, looks_like_probability, predict
+from equipoise.models.score import TINY, as_scores, looks_like_probability, predict, scores_from
 from equipoise.models.score import outputs as outputs_of
 
 WRAPPED = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
@@ -278,7 +278,7 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
         if bad:
             raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}, output {label!r}")
         known = cohort.column(label) != UNKNOWN
-        scores[label] = Scores.of(part, as_scores(values[torch.from_numpy(known)], str(view.output)).numpy())
+        scores[label] = scores_from(values[torch.from_numpy(known)], str(view.output), part)
     return scores
 
 

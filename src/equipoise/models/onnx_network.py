@@ -8,8 +8,12 @@ except for a prefix before its names and a conversion to the version of the oper
 
 import copy
 import importlib.util
+import math
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,9 @@ PREFERRED = ("output", "logits", "logit", "score", "scores", "probabilities", "p
 KINDS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 BOTH_CLASSES = re.compile(r"(output_)?probabilit(y|ies)")  # the output of a converted scikit-learn classifier: one column per class
 AGAIN = "Export it again with one input of rows, (n, ...), of floating-point numbers."
+NO_MEMORY = re.compile(r"smaller than requested|failed to allocate|bad_?alloc", re.IGNORECASE)  # in messages of onnxruntime
+MAX_MEMORY = 2**34  # bytes that a graph may ask for: one of 200 bytes can ask for any number
+MAX_EXPANSION = 100  # of sparse weights, from the bytes of the file to numbers in memory
 PREFIX = "original/"  # for the names of the user's graph
 RAW = "raw"  # the output of the user's graph, as an input of the part around it
 
@@ -61,7 +68,14 @@ class OnnxNetwork(nn.Module):
     def raw(self, x: Tensor) -> Tensor:
         """The graph's output for one batch, on the CPU."""
         values = x.detach().cpu().numpy().astype(self.kind, copy=False)
-        return torch.from_numpy(np.ascontiguousarray(self._session.run([self.which], {self.input: values})[0]))
+        try:
+            found = self._session.run([self.which], {self.input: values})[0]
+        except Exception as error:  # onnxruntime raises its own, one per status code
+            if NO_MEMORY.search(str(error)):  # the caller goes on with fewer rows
+                needed = f"{self.source} needs more than {max_memory():,} bytes for {len(x):,} row{'s' if len(x) > 1 else ''}"
+                raise torch.OutOfMemoryError(needed) from error
+            raise
+        return torch.from_numpy(np.ascontiguousarray(found))
 
     def _check_shape(self, x: Tensor) -> None:
         expected = self.shape[1:]
@@ -113,12 +127,50 @@ def _with_weights(content: bytes, path: Path) -> bytes:
 
     try:
         model = onnx.load_model_from_string(content)
+        _check_sparse(model, len(content), path)
         if not any(onnx.external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer):
             return content
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
+    except BadInput:
+        raise
     except Exception as error:  # protobuf and onnx raise their own
         raise BadInput(f"{path} cannot be read as ONNX: {type(error).__name__}: {first_line(error)}. {AGAIN}") from error
+
+
+def _check_sparse(model: Any, size: int, path: Path) -> None:
+    """Raises `BadInput` if sparse weights, of which a file holds only a few numbers, would take far more memory than the file."""
+    dense, limit = 0, max(2**28, MAX_EXPANSION * size)
+    parts: list[Any] = [model.graph, *model.functions]  # a node may hold further graphs
+    while parts:
+        part = parts.pop()
+        sparse = list(getattr(part, "sparse_initializer", ()))
+        for attribute in (attribute for node in part.node for attribute in node.attribute):
+            parts += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+            sparse += [*([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []), *attribute.sparse_tensors]
+        dense += sum(8 * math.prod(tensor.dims) for tensor in sparse)
+    if dense > limit:
+        raise BadInput(
+            f"{path} holds sparse weights that need {dense:,} bytes in memory; the limit is {limit:,}. Export it with dense weights."
+        )
+
+
+def max_memory() -> int:
+    """The bytes that onnxruntime may take for a graph: half of this machine's memory, at most `MAX_MEMORY`."""
+    with suppress(AttributeError, ValueError, OSError):  # on Windows, there is no `sysconf`
+        return min(MAX_MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    return MAX_MEMORY
+
+
+@cache
+def _limit_memory() -> None:
+    """Registers, once per process, an allocator with a limit, which the sessions of `open_session` use."""
+    import onnxruntime  # type: ignore[import-untyped, unused-ignore]
+
+    memory = onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT)
+    default = dict.fromkeys(("arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk"), -1)
+    with suppress(RuntimeError):  # the user's code has registered its own
+        onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg({"max_mem": max_memory(), **default}))
 
 
 def require_onnx(libraries: Sequence[str], purpose: str) -> None:
@@ -136,6 +188,8 @@ def open_session(content: bytes | str, source: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the error is enough
     options.intra_op_num_threads = torch.get_num_threads()
+    _limit_memory()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own, one per status code

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -12,7 +13,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor, nn
 
-from equipoise.data import Images, Rows, Scores
+from equipoise.data import Cohort, Images, Rows, Scores
 from equipoise.errors import BadInput, first_line
 from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
 from equipoise.models.predictors import Predictor, predictor_scores, with_output
@@ -157,8 +158,8 @@ def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
     """Half the batch size that was too large for the device's memory; an error for a single row."""
     if batch == 1:
         raise BadInput(
-            "the device's memory is too small for this network and a single row. Use a smaller image size, a larger "
-            "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
+            f"the device's memory is too small for this network and a single row: {first_line(error)}. Use a smaller image size, a "
+            "larger device, or the CPU (EQUIPOISE_DEVICE=cpu)."
         ) from error
     torch.cuda.empty_cache()
     level = logging.DEBUG if next(_halvings) else logging.WARNING  # warn once per process: this may happen in every pass over the rows
@@ -257,6 +258,12 @@ def as_scores(raw: Tensor, output: str) -> Tensor:
     return sigmoid(raw) if output == "logit" else raw.double()
 
 
+def scores_from(raw: Tensor, output: str, cohort: Cohort) -> Scores:
+    """The cohort's scores from a network's raw outputs (n,). Logits are kept, since near 1 different ones have the same score."""
+    scores = Scores.of(cohort, as_scores(raw, output).numpy())
+    return replace(scores, logit=raw.detach().cpu().double().numpy()) if output == "logit" else scores
+
+
 def logit_of(raw: Tensor, probability: bool) -> Tensor:
     """The logit of a raw output."""
     return torch.logit(raw, TINY) if probability else raw
@@ -281,4 +288,4 @@ def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = 
             f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}. "
             "Check for missing or unscaled inputs, or weights that diverged in training."
         )
-    return Scores.of(cohort, as_scores(raw, output_kind(model, cohort.inputs, output)).numpy())
+    return scores_from(raw, output_kind(model, cohort.inputs, output), cohort)

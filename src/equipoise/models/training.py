@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Cohort, check_cohort, child_seed, generator
+from equipoise.data import Cohort, check_apart, check_cohort, child_seed, generator
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device, to_device
 from equipoise.models.optimisers import OPTIMISERS, StackedAdam
 from equipoise.models.score import as_scores, evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
+from equipoise.models.shared_norms import synchronised
 from equipoise.models.single import too_large
 from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
 
@@ -110,6 +111,7 @@ def train(
         raise BadInput("eq.train takes a training and a validation set: parts = eq.split(cohort); eq.train(parts.train, parts.valid)")
     check_cohort("eq.train", valid)
     _check(train, valid)
+    check_apart(training=train, validation=valid)
     if train.labels:
         raise BadInput(
             f"{train.name!r} has several {train.kind} ({', '.join(train.labels)}), and train trains one output. Train such a network "
@@ -271,9 +273,11 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
                 since_best += 1
             if since_best >= settings.patience:
                 break
-    model = run.model.to(original_device)
-    if settings.restore == "best":
-        model.load_state_dict(best_state)
+    if settings.restore != "best":
+        best_state = run.model.state_dict()
+    if ranks.size() == 1:
+        model = run.model.to(original_device)
+    model.load_state_dict(best_state)  # several processes: into the copy whose batch norms are not shared
     if run.device.type == "cuda":
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     model.zero_grad(set_to_none=True)
@@ -309,8 +313,7 @@ class ModuleRun:
         self.settings, self.kind = settings, kind
         self.device = compute_device(model, train.inputs)
         self.model = in_layout(copy.deepcopy(model).to(self.device), train.inputs)
-        if ranks.size() > 1 and self.device.type == "cuda":
-            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        self.model = synchronised(self.model)
         ranks.agree(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -334,7 +337,7 @@ class ModuleRun:
                 self._step(index)
             except torch.OutOfMemoryError as error:
                 raise too_large(len(index)) from error
-        ranks.agree(self.model)  # each process has the batch statistics of its own rows
+        ranks.agree(self.model)  # layers other than batch norms may keep statistics of each process's own rows
         loss = self._validation_loss()
         if self.settings.schedule == "plateau":
             self.plateau.step(loss)
@@ -352,8 +355,10 @@ class ModuleRun:
 
     def _step(self, index: Tensor) -> None:
         maps = self.augmentation.draw(len(index), self.draws) if self.augmentation else torch.zeros(len(index), 2, 3)
-        shard = ranks.share(torch.arange(len(index)))
-        tensors = [index[shard], self.y[index[shard]], maps[shard], torch.full((len(shard),), 1 / len(index))]
+        shard, share = ranks.share(torch.arange(len(index))), 1 / len(index)
+        if len(index) < ranks.size():  # all rows in each process: one without rows would be missed in the statistics of batch norms
+            shard, share = torch.arange(len(index)), share / ranks.size()
+        tensors = [index[shard], self.y[index[shard]], maps[shard], torch.full((len(shard),), share)]
         on_device = [t.to(self.device, non_blocking=True) for t in tensors]
         if self._recorded is None:
             for p in self.parameters:

@@ -21,7 +21,7 @@ from equipoise.models.exported import PROGRAM
 from equipoise.models.hugging_face import is_folder
 from equipoise.models.onnx_network import ONNX, onnx_file_and_output
 from equipoise.models.predictors import pip_advice
-from equipoise.models.vision import BACKBONES, declare_operators
+from equipoise.models.vision import BACKBONES, prepare_torchvision
 from equipoise.models.weights import file_content
 
 
@@ -137,7 +137,7 @@ def own_folder(code: Code) -> AbstractContextManager[None]:
 def factory_in(code: Code) -> object:
     """The object that the code defines under the requested name. This runs the code."""
     name = code.named.rpartition(":")[2]
-    declare_operators()  # otherwise the user's own `import torchvision` may fail
+    prepare_torchvision()  # otherwise the user's own `import torchvision` may fail
     with running(code):
         module = _run_file(code) if code.in_file else _import_module(code)
         factory = getattr(module, name, None)  # a module may have its own __getattr__

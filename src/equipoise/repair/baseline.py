@@ -28,6 +28,7 @@ from equipoise.measures import (
     gap_functional,
     is_quotient,
     performance_functional,
+    shown_scores,
     sweep,
     tabulate,
     units_of,
@@ -83,11 +84,11 @@ def fit_baseline(
     test_features = _features(tests)
     model = _Regression(_features(fit), fit.y, fit.weight, choice_features, _folds(fit, rng))
     rows = Scores.of(tests, original[0].score[sampled])
+    shown = shown_scores(rows, settings.min_patients)
 
     def compare_with(decisions: FloatArray, score: FloatArray, rule: Rule) -> Any:
-        return compare_with_baseline(
-            rows, rule.decide(replace(rows, score=score)), decisions[sampled], goal.performance, goal.measure, settings
-        )
+        decided = rule.decide(replace(rows, score=score))[shown.kept], decisions[sampled][shown.kept]
+        return compare_with_baseline(shown.scores, *decided, goal.performance, goal.measure, settings)
 
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)

@@ -190,7 +190,8 @@ class Bundle:
 
         `rows` is a frame with the columns of the repair (no label is needed), or a cohort; for a rule for scores, a frame with the scores,
         or Scores. For images, `images` is their folder and the other options are those of `Cohort.from_images`. Warnings about the repair
-        and about these rows are logged.
+        and about these rows are logged. A randomised rule draws each decision from `seed` and the id of the row, so that it does not depend
+        on the other rows; rows must have ids.
         """
         for note in notes_on_repair(self.outcome, self.forced, self.folder):
             log.warning(note)
@@ -225,7 +226,7 @@ class Bundle:
             kept = np.array([row for row in range(len(rows)) if row not in inputs.broken])
         score, columns = self._network_scores(inputs)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
-        id_frame, ids = identifiers(rows, (recorded.get("id"), recorded.get("patient"), column if images else None), kept)
+        id_frame, ids = identifiers(rows, kept, recorded.get("id"), recorded.get("patient"), column if images else None)
         decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name), seed, **columns)
         self._log_notes(rows, attributes, id_frame, name)
         return decisions
@@ -238,7 +239,7 @@ class Bundle:
         if images:
             raise BadInput(f"{self.folder} holds a rule for scores, which reads no images. Omit --images.")
         attributes = groups_of(frame, self.groups, name, self.bins)
-        id_frame, ids = identifiers(frame, (recorded.get("id"), recorded.get("patient")), np.arange(len(frame)))
+        id_frame, ids = identifiers(frame, np.arange(len(frame)), recorded.get("id"), recorded.get("patient"))
         score, features = score_column(frame, recorded, getattr(self.rule, "columns", ()), name)
         decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features), seed)
         self._log_notes(frame, attributes, id_frame, name)
@@ -254,7 +255,7 @@ class Bundle:
         if missing := [name for name in self.groups if name not in by_name]:
             raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, missing))}; {cohort.name!r} has {', '.join(by_name)}")
         score, columns = self._network_scores(inputs)
-        scores = unlabelled(score, tuple(by_name[name] for name in self.groups), cohort.ids, cohort.name)
+        scores = unlabelled(score, tuple(by_name[name] for name in self.groups), cohort.ids, cohort.name, patients=cohort.patients)
         return self._with_decisions(pd.DataFrame({"id": cohort.ids}), scores, seed, **columns)
 
     def _predictor_inputs(self, frame: pd.DataFrame, model: Predictor) -> pd.DataFrame:

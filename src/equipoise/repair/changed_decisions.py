@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
-from equipoise.measures import Cells, Estimate, FloatArray, Settings, moments_of_change, tabulate_codes, units_of
+from equipoise.measures import Cells, Estimate, FloatArray, Settings, Shown, moments_of_change, tabulate_codes, units_of
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
 UNKNOWN = Estimate(np.nan, np.nan, np.nan)
@@ -59,11 +59,11 @@ class Balance:
     alarms: Estimate
 
 
-def balances(scores: Scores, attribute: Attribute, before: FloatArray, after: FloatArray, settings: Settings) -> tuple[Balance, ...]:
+def balances(scores: Scores, shown: Shown, before: FloatArray, after: FloatArray, settings: Settings) -> tuple[Balance, ...]:
     """The balance of each group of an attribute, and of all patients last; NaN for a group with fewer patients than an estimate needs."""
     units, all_patients = units_of(scores.patients, len(scores)), np.zeros(len(scores), dtype=np.int64)
-    found = []
-    for codes, names in ((attribute.codes, attribute.levels), (all_patients, (None,))):
+    found, attribute = [], shown.attribute
+    for codes, names, rows in ((attribute.codes, attribute.levels, shown.rows), (all_patients, (None,), [len(scores)])):
         moments = moments_of_change(before, after, scores.y, codes, len(names), units, scores.weight)
         sums = [moments.sums(signs, settings.level) for signs in BALANCE]
         tables = [tabulate_codes(decided, scores.y, codes, tuple(map(str, names)), scores.weight) for decided in (before, after)]
@@ -78,7 +78,7 @@ def balances(scores: Scores, attribute: Attribute, before: FloatArray, after: Fl
                 Balance(
                     group=name,
                     reference=name is not None and k == 0,
-                    rows=int((codes == k).sum()),
+                    rows=int(rows[k]),
                     corrected=corrected,
                     spoiled=spoiled,
                     net=net,
@@ -99,16 +99,13 @@ def _error_shares(cells: Cells, k: int) -> tuple[float, float]:
     return float(cells.n[k, 1] - cells.s[k, 1]) / n, float(cells.s[k, 0]) / n
 
 
-def affected(scores: Scores, before: FloatArray, after: FloatArray) -> list[Affected]:
-    """Changed decisions on these rows, for every attribute and, if there are several, their intersection."""
+def affected(scores: Scores, before: FloatArray, after: FloatArray, attributes: Sequence[Attribute]) -> list[Affected]:
+    """Changed decisions on these rows, by the groups of each attribute that have rows."""
     expected = bool(((before % 1 != 0) | (after % 1 != 0)).any())
     patients = None
     if scores.patients is not None and not expected:
         patients = len(set(scores.patients[before != after]))
-    return [
-        Affected(attribute.name, tuple(_counts(scores, attribute, before, after)), expected, patients)
-        for attribute in all_attributes(scores)
-    ]
+    return [Affected(attribute.name, tuple(_counts(scores, attribute, before, after)), expected, patients) for attribute in attributes]
 
 
 def all_attributes(scores: Scores) -> list[Attribute]:
@@ -117,8 +114,11 @@ def all_attributes(scores: Scores) -> list[Attribute]:
 
 
 def _counts(scores: Scores, attribute: Attribute, before: FloatArray, after: FloatArray) -> Sequence[Counts]:
-    gained, lost = after * (1 - before), before * (1 - after)  # if both rules are randomised, they draw independently
-    groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [(level, attribute.codes == k) for k, level in enumerate(attribute.levels)]
+    gained, lost = np.maximum(after - before, 0.0), np.maximum(before - after, 0.0)  # randomised rules share the draw of a row
+    present = set(attribute.codes.tolist())
+    groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [
+        (level, attribute.codes == k) for k, level in enumerate(attribute.levels) if k in present
+    ]
     if (attribute.codes == MISSING).any():
         groups.append(("", attribute.codes == MISSING))
     groups.append((None, np.ones(len(scores), bool)))

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Rows, Scores, check_cohort
+from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
-from equipoise.measures import ARGMAX, Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
-from equipoise.methods import IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
+from equipoise.measures import Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
+from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
@@ -79,7 +79,7 @@ class Comparison:
     def kind(self) -> str:
         """The kind of output: "classes" of a network that decides by argmax, or "labels"."""
         rule = self.original.candidate.rule
-        return "classes" if isinstance(rule, Threshold) and rule.origin == ARGMAX else "labels"
+        return "classes" if isinstance(rule, Threshold) and rule.argmax else "labels"
 
     @property
     def result(self) -> ScoredCandidate:
@@ -144,7 +144,8 @@ class Comparison:
         serving = self.serving if model is None else replace(self.serving, model=absolute_model_name(model))
         if score is not None:
             serving = replace(serving, inputs={**serving.inputs, "score": score})
-        return save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))[self.label].folder
+        save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))
+        return Path(folder)
 
 
 def compare_models(
@@ -163,8 +164,9 @@ def compare_models(
     if not isinstance(cohort, Scores):
         check_cohort("eq.compare", cohort)
     _check_held_out(models, cohort)
+    check_apart(repair=valid, test=cohort)
     results = [subject for subject in models.values() if isinstance(subject, Candidate)]
-    goal = results[0].goal if results else Goal(canonical_name(measure or "eod"))
+    goal = results[0].goal if results else Goal(canonical_name(measure or DEFAULT_MEASURE), selection="paper")  # nothing is cross-fitted
     first, *others = models
     original = _entry(first, models[first], cohort, valid, goal)
     if not results and valid is not None:  # the goal of a result is settled already
@@ -191,16 +193,18 @@ def compare_models(
 
 
 def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
-    """Raises `BadInput` with the number of patients, or rows, of the cohort that a result of `debias` was fitted to."""
-    problems = []
+    """Raises `BadInput` with the patients, or rows, of the cohort that a result of `debias` was fitted to."""
+    rows, problems = Identities.of(cohort), []
     for name, subject in models.items():
-        fitted = [own.fitted_to for own in subject.each if own.fitted_to is not None] if isinstance(subject, Candidate) else []
-        for count, unit in sorted({rows.shared_with(cohort) for rows in fitted}, reverse=True)[:1]:
-            if count:
-                problems.append(
-                    f"{count:,} {unit} of {cohort.name!r} are in the repair set of {name!r}, so they are not held out. Compare on other "
-                    f"{unit}; the outcome on the repair set itself, by cross-fitted decisions, is result.outcome"
+        fitted = [own.fitted_to for own in subject.each] if isinstance(subject, Candidate) else []
+        for role in ("repair", "training"):
+            sets = {id(own[role]): own[role] for own in fitted if role in own}  # labels of one network share their rows
+            shared = max((own.shared_with(rows) for own in sets.values()), key=lambda own: own.count, default=None)
+            if shared is not None and shared.count:
+                remedy = (
+                    f"Compare on other {shared.unit}; result.outcome is the outcome on the repair set itself, by cross-fitted decisions"
                 )
+                problems.append(shared.words(repr(cohort.name), f"the {role} set of {name!r}", remedy))
     raise_all(problems)
 
 

@@ -40,18 +40,20 @@ from equipoise.measures import (
     gap_facts,
     paired,
     records,
+    shown_scores,
     sums_of,
+    thresholds_by_name,
     units_of,
 )
 from equipoise.presenting import presenter
-from equipoise.repair.changed_decisions import Affected, affected, all_attributes
+from equipoise.repair.changed_decisions import Affected, affected
 from equipoise.repair.pairing import aligned, incompatibilities, same_patients, with_common_groups
 
 RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
 KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
 NUMBERS = ("first", "second", "value", "low", "high")
 TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
-SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 1
+SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 2
 Decisions = tuple[FloatArray, FloatArray]  # before and after, on the same rows
 
 
@@ -74,6 +76,7 @@ class ScoreComparison:
     decisions: Mapping[str, str]  # by name: when a decision is positive
     level: float
     affected: Mapping[str, Sequence[Affected]] = field(default_factory=dict)
+    intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
 
     @property
     def comparisons(self) -> int:
@@ -86,7 +89,7 @@ class ScoreComparison:
         return len(set(comparisons_of(_keyed(self.gaps))[self.gaps["clear"].to_numpy(dtype=bool)]))
 
     def __repr__(self) -> str:
-        return f"Contrast({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
+        return f"ScoreComparison({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
 
     def __str__(self) -> str:
         lines = [f"{', '.join(self.others)} compared with {self.first}, on {'the same' if self.paired else 'different'} patients"]
@@ -119,6 +122,7 @@ class ScoreComparison:
             "rows": {name: rows for name, (rows, _) in self.sizes.items()},
             "patients": {name: patients for name, (_, patients) in self.sizes.items()},
             "decisions": dict(self.decisions),
+            "intersections": list(self.intersections),
             "comparisons": self.comparisons,
             "findings": self.findings,
             "gaps": records(self.gaps),
@@ -148,9 +152,9 @@ def compare_scores(
 
     The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
     """
-    thresholds = threshold if isinstance(threshold, Mapping) else dict.fromkeys(subjects, threshold)
+    thresholds = thresholds_by_name(threshold, subjects, "name")
     options = {"measures": measures, "level": level, "min_patients": min_patients}
-    requests = {name: AuditRequest.of({"threshold": thresholds.get(name), **options}).decided() for name in subjects}
+    requests = {name: AuditRequest.of({"threshold": own, **options}).decided() for name, own in thresholds.items()}
     reference, *names = subjects
     first = subjects[reference]
     shared = [same_patients(first, subjects[name], reference, name, paired) for name in names]
@@ -164,18 +168,21 @@ def compare_scores(
     if not shared[0]:
         return compare_audits({name: sums_of(replace(audit_with(own, requests[name]), name=name)) for name, own in subjects.items()})
     tables, changed = _Tables(level), {}
-    before = requests[reference].decision.decide(first)
+    shown = shown_scores(first, min_patients)
+    before = requests[reference].decision.decide(first)[shown.kept]
     for name in names:
         second, settings = aligned(first, subjects[name], reference, name), requests[name].settings
-        decisions = before, requests[name].decision.decide(second)
-        for attribute in all_attributes(first):
-            _add_paired_changes(tables, first, attribute, decisions, name, requests[reference].gaps, settings)
-        tables.performance.extend(_paired_performance(first, second, decisions, name, requests[reference].performance, settings))
-        changed[name] = affected(first, *decisions)
+        decisions = before, requests[name].decision.decide(second)[shown.kept]
+        for attribute in shown.attributes:
+            _add_paired_changes(tables, shown.scores, attribute, decisions, name, requests[reference].gaps, settings)
+        performance = requests[reference].performance
+        tables.performance.extend(_paired_performance(shown.scores, shown.like(second), decisions, name, performance, settings))
+        changed[name] = affected(shown.scores, *decisions, shown.attributes)
     patients = None if first.patients is None else len(set(first.patients))
     sizes = dict.fromkeys(subjects, (len(first), patients))
     rules = {name: request.decision.describe() for name, request in requests.items()}
-    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed)
+    intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
+    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed, intersections)
 
 
 def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
@@ -201,7 +208,8 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules = {name: sums.decision for name, sums in first_labels.items()}
-    return ScoreComparison(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level)
+    intersections = first_labels[reference].intersections
+    return ScoreComparison(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level, intersections=intersections)
 
 
 @dataclass(frozen=True)
@@ -341,7 +349,7 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     one AUROC has no observed variance, as with perfect separation, which other patients need not show.
     """
     units = units_of(first.patients, len(first))
-    ranked = [RankedRows(Ranking(scores.score, scores.y), units, first.weight) for scores in (first, second)]
+    ranked = [RankedRows(Ranking(scores.rank, scores.y), units, first.weight) for scores in (first, second)]
     (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
     if np.isnan([before, after]).any():
         return before, after, np.nan, np.nan, np.nan

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Unpack, cast, overload
 
-from equipoise.data import Cohort, Scan, Scores, Table, check_cohort
+from equipoise.data import Cohort, Scan, Scores, Table, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -100,8 +100,8 @@ def audit(
     function from rows to probabilities; see `eq.predictor`. Estimators and functions get the raw columns of a table.
 
     A result of `debias` decides by its rule; one that is a rule for scores is audited on scores, `audit(result, scores)`. A classifier
-    decides by `score >= threshold`: the given `threshold`, or the best one by `optimise` on `valid`, or the one that `train` chose on its
-    validation set, or 0.5. The audit states which one was used.
+    decides by `score >= threshold`: the given `threshold` (several labels may have one each, {"Effusion": 0.2, "Mass": 0.08}), or the best
+    one by `optimise` on `valid`, or the one that `train` chose on its validation set, or 0.5. The audit states which one was used.
 
     - `measures`: only these, with an error for an empty cell. `also` adds to the default measures, and so does the goal of a result. A
       measure is a name, or a signed sum of rates such as "tpr-fpr".
@@ -129,6 +129,8 @@ def audit(
         return _audit_by_label(subject, request, valid, progress, options)
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
+    if isinstance(cohort, Cohort):
+        check_apart(training=train, test=cohort)
     multi_label = isinstance(cohort, Cohort) and cohort.targets is not None
     if request.no_finding is not None and not multi_label:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
@@ -154,7 +156,7 @@ def _audit_by_label(
     first = next(iter(subject.values()))
     if isinstance(first, Scan):
         return audit_scans(subject, valid=valid_by_label, progress=_for_each_label(progress), **options)
-    requests = {str(label): request.decided(valid_by_label.get(label)) for label in subject}
+    requests = {str(label): each.decided(valid_by_label.get(label)) for label, each in request.by_label(subject).items()}
     return audit_labels(subject, requests, "labels", first.name, _for_each_label(progress))
 
 
@@ -263,9 +265,9 @@ def _scores_and_rules(
     if cohort.kind == "classes":
         if request.threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        return {label: (own, Threshold(0.5, ARGMAX), ()) for label, own in scores.items()}
+        return {label: (own, ARGMAX, ()) for label, own in scores.items()}
     if valid is None:
-        return {label: (own, request.decision, ()) for label, own in scores.items()}
+        return {label: (scores[label], each.decision, ()) for label, each in request.by_label(scores).items()}
     if request.threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
         raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
     valid_scores = scores_of(views, valid)

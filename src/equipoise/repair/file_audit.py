@@ -71,7 +71,7 @@ class FileAudit:
         for prefix, read in self.image_files.items():
             document |= {f"{prefix}{key}": value for key, value in read.counts().items()}
             document |= {} if prefix else {"preprocessing": self.preprocessing}
-        return document
+        return measures.with_checksum(document)
 
 
 def audit_file(
@@ -122,6 +122,10 @@ def audit_file(
     in_batches = model is None and data.is_large(source.file, reading.max_table_bytes)
     scores = {} if in_batches else read(source.file)
     checks = check_known(source, reading, model, files[source.file].cohort, scores) if model is not None else []
+    training_set = None
+    if train is not None and model is not None:
+        training_set = data.read_cohort(train, reading.with_bins_of(files[source.file].cohort), progress=counting(bars)).cohort
+        data.check_apart(training=training_set, test=files[source.file].cohort)
     returning = None
     if earlier:
         patients = data.patients_in(list(map(Path, earlier)), reading.patient or "", limit=reading.max_table_bytes)
@@ -132,8 +136,7 @@ def audit_file(
         check_group_names(group_names, next(iter(scores.values())))
     with bars("audit") as step:
         audits = _audit_scores(source, scores, valid_scores, _label_progress(step, source.labels), options)
-    if train is not None and model is not None:
-        training_set = data.read_cohort(train, reading.with_bins_of(files[source.file].cohort), progress=counting(bars)).cohort
+    if training_set is not None:
         with bars("simple model"):
             audits = _with_baselines(audits, scores, files[source.file].cohort, training_set)
     layers = None
@@ -175,8 +178,9 @@ def _audit_scores(
         scans = data.scan_scores(source.file, source.reading, source.scores, logits=source.logits)
         return measures.audit_scans(scans, valid=valid, progress=progress, **options)
     if kind == "classes":  # on the margin over the other classes
-        options = {**options, "rule": measures.Threshold(0.5, measures.ARGMAX)}
-    requests = {name: measures.AuditRequest.of(options).decided(valid.get(name)) for name in scores}
+        options = {**options, "rule": measures.ARGMAX}
+    asked = measures.AuditRequest.of(options).by_label(scores)
+    requests = {name: each.decided(valid.get(name)) for name, each in asked.items()}
     return measures.audit_labels(scores, requests, kind, source.file.name, progress)
 
 

@@ -14,6 +14,7 @@ from equipoise.data import (
     Cohort,
     ReadOptions,
     Scores,
+    check_apart,
     conflicts_in,
     hold_out,
     hold_out_scores,
@@ -221,6 +222,7 @@ def _prepare_network(request: RepairRequest, bars: Bars, running: Callable[[Code
     else:
         test = read_cohort(request.test, reading.like(cohort), progress=progress).cohort
         repair, test = cohort, same_groups(cohort, test)
+    check_apart(training=train, repair=repair, test=test)
     output = source.output
     if len(labels) == 1:
         scores_by_label(network, repair.take(range(min(2, len(repair)))), labels)  # reports wrong shapes before any work
@@ -270,6 +272,8 @@ def _prepare_scores(request: RepairRequest, bars: Bars) -> PreparedScores:
     else:
         test_scores, _ = read(request.test, reading.like(first))
         repair, test = scores, {label: same_groups(scores[label], test_scores[label]) for label in scores}
+        for label in scores:  # a label may be unknown in rows where another one is known
+            check_apart(repair=scores[label], test=test_scores[label])
     notes = [*map(presenter("varying_words"), conflicts_in(first.attributes, first.patients)), *map(str, checks)]
     model, limits = source.model, notes
     if model is None:

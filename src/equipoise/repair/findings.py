@@ -25,10 +25,12 @@ from equipoise.measures import (
     FloatArray,
     Settings,
     Shift,
+    ShownScores,
     audit_with,
     group_estimate,
     is_quotient,
     paired,
+    shown_scores,
     upper_bound,
 )
 from equipoise.methods import Goal, Judgement, Progress, judge
@@ -75,8 +77,8 @@ class Size:
 
     rows: int
     patients: int | None
-    positives: int
-    negatives: int
+    positives: int | None  # None if they are withheld, because the group has too few patients
+    negatives: int | None
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,11 @@ class Findings:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the gap got smaller on the repair set but not on the test set."""
+        """Whether the gap got smaller on the repair set but not on the test set, by a change that excludes that of the repair set."""
         shrank = abs(self.valid_after) < abs(self.valid_before) - NEGLIGIBLE_CHANGE
-        return bool(shrank and self.seen in ("larger", "unchanged"))
+        there, here = self.valid_after - self.valid_before, self.gap_change
+        excluded = not here.low <= there <= here.high
+        return bool(shrank and excluded and self.seen in ("larger", "unchanged"))
 
     @property
     def remains(self) -> bool:
@@ -210,11 +214,16 @@ def find(
         audits.append(audit_with(tried.test, request))
         if progress is not None:
             progress(len(audits), len(entries))
-    goal, test, attribute = result.candidate.goal, original.test, original.test.attribute
+    shown = shown_scores(original.test, settings.min_patients)
+    goal, test, attribute = result.candidate.goal, shown.scores, original.test.attribute
     before, after = audits[0], audits[1 + chosen]
-    decisions = original.decisions(), result.decisions()
+    decided = [(shown.like(tried.test), tried.decisions()[shown.kept]) for tried in entries]
+    decisions = decided[0][1], decided[1 + chosen][1]
     pair = paired(test, *decisions, settings)
-    judgements = [_judgement(original, tried, settings, labels, forced) for tried in candidates]
+    judgements = [
+        judge(*decided[0], *own, tried.candidate.goal, source="held-out", settings=settings, labels=labels, forced=forced)
+        for tried, own in zip(candidates, decided[1:], strict=True)
+    ]
     gap_before, gap_after = (largest_gap(audit, goal.measure, attribute.name) for audit in (before, after))
     worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
     return Findings(
@@ -231,25 +240,18 @@ def find(
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
         contributions=tuple(pair.contributions(goal.measure, worst_group)) if worst_group and not is_quotient(goal.measure) else (),
-        rates={a.name: _rates(a, before, after) for a in all_attributes(test)},
-        gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in all_attributes(test)},
-        cohort=_cohort(original.valid, test),
-        affected=tuple(affected(test, *decisions)),
-        balances={a.name: balances(test, a, *decisions, settings) for a in all_attributes(test)},
+        rates={a.name: _rates(a, before, after) for a in shown.attributes},
+        gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in shown.attributes},
+        cohort=_cohort(original.valid, original.test, settings.min_patients),
+        affected=tuple(affected(test, *decisions, shown.attributes)),
+        balances={each.attribute.name: balances(test, each, *decisions, settings) for each in shown.groups},
         methods=tuple(
-            _method_row(original, tried, judgement, tried is result, goal, audit)
-            for tried, judgement, audit in zip(entries, (None, *judgements), audits, strict=True)
+            _method_row(tried, decided[0], own, judgement, tried is result, goal, audit)
+            for tried, own, judgement, audit in zip(entries, decided, (None, *judgements), audits, strict=True)
         ),
         judgement=judgements[chosen],
         settings=settings,
     )
-
-
-def _judgement(original: ScoredCandidate, tried: ScoredCandidate, settings: Settings, labels: int, forced: bool) -> Judgement:
-    """The judgement of a candidate's decisions on the test set, by its goal."""
-    before, after = original.decisions(), tried.decisions()
-    goal = tried.candidate.goal
-    return judge(original.test, before, tried.test, after, goal, source="held-out", settings=settings, labels=labels, forced=forced)
 
 
 def largest_gap(audit: Audit, measure: str, attribute: str) -> Estimate:
@@ -286,43 +288,58 @@ def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main:
     return tuple(chain.from_iterable(rows.values()))
 
 
-def _cohort(valid: Scores | None, test: Scores) -> dict[str, tuple[CohortRow, ...]]:
+def _cohort(valid: Scores | None, test: Scores, least: int) -> dict[str, tuple[CohortRow, ...]]:
     """The sizes of all groups in both sets, by attribute."""
     table = {}
+    sets = [None if scores is None else (scores, shown_scores(scores, least)) for scores in (valid, test)]
     valid_attributes = [None] * len(all_attributes(test)) if valid is None else all_attributes(valid)
-    for in_valid, in_test in zip(valid_attributes, all_attributes(test), strict=True):
-        sets = ((valid, in_valid), (test, in_test))
+    for k, (in_valid, in_test) in enumerate(zip(valid_attributes, all_attributes(test), strict=True)):
         groups: list[str | None] = list(in_test.levels)
         if in_valid is not None:  # an intersection may be in one set only
             groups = list(dict.fromkeys([*in_valid.levels, *in_test.levels]))
         if any(a is not None and (a.codes == MISSING).any() for a in (in_valid, in_test)):
             groups.append("")
         groups.append(None)
+        attributes = (in_valid, in_test)
         table[in_test.name] = tuple(
-            CohortRow(group, group == in_test.reference, *(_size(scores, attribute, group) for scores, attribute in sets))
+            CohortRow(group, group == in_test.reference, *(_size(own, k, a, group) for own, a in zip(sets, attributes, strict=True)))
             for group in groups
         )
     return table
 
 
-def _size(scores: Scores | None, attribute: Attribute | None, group: str | None) -> Any:
-    """The size of a group, of all patients (None), or of rows whose group is unknown ("")."""
-    if scores is None or attribute is None:
+def _size(rows_of: tuple[Scores, ShownScores] | None, k: int, attribute: Attribute | None, group: str | None) -> Any:
+    """The size of a group of the k-th attribute, of all patients (None), or of rows whose group is unknown ("").
+
+    Positives and negatives are those of the rows that are shown; None for a group that is withheld.
+    """
+    if rows_of is None or attribute is None:
         return None
+    scores, shown = rows_of
     absent = -2  # a code that no row has
     code = MISSING if group == "" else attribute.levels.index(group) if group in attribute.levels else absent
     rows = np.ones(len(scores), bool) if group is None else attribute.codes == code
     patients = None if scores.patients is None else len(set(scores.patients[rows]))
-    positives = int(scores.y[rows].sum())
-    return Size(int(rows.sum()), patients, positives, int(rows.sum()) - positives)
+    told = rows & shown.kept
+    withheld = (rows.any() and not told.any()) or (code >= 0 and group is not None and bool(shown.groups[k].withheld[code]))
+    if withheld:
+        return Size(int(rows.sum()), patients, None, None)
+    positives = int(scores.y[told].sum())
+    return Size(int(rows.sum()), patients, positives, int(told.sum()) - positives)
 
 
 def _method_row(
-    original: ScoredCandidate, tried: ScoredCandidate, judgement: Judgement | None, chosen: bool, goal: Goal, audit: Audit
+    tried: ScoredCandidate,
+    original: tuple[Scores, FloatArray],
+    own: tuple[Scores, FloatArray],
+    judgement: Judgement | None,
+    chosen: bool,
+    goal: Goal,
+    audit: Audit,
 ) -> MethodRow:
-    gap = largest_gap(audit, goal.measure, original.test.attribute.name)
-    attribute = with_sufficient_data(original.test.attribute, audit, goal.measure)
-    before, after = original.decisions(), tried.decisions()
+    (scores, before), (_, after) = original, own
+    gap = largest_gap(audit, goal.measure, tried.test.attribute.name)
+    attribute = with_sufficient_data(scores.attribute, audit, goal.measure)
     return MethodRow(
         tried.name,
         chosen,
@@ -331,7 +348,7 @@ def _method_row(
         float(tried.chosen_row["performance"]),
         gap,
         audit[goal.performance],
-        below_upper_bound(original.test, goal, gap.value, audit[goal.performance].value, attribute),
+        below_upper_bound(scores, goal, gap.value, audit[goal.performance].value, attribute),
         tried.candidate.rule.needs_group,
         float((before + after - 2 * before * after).sum()),
         bool((after % 1 != 0).any()),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from equipoise.data import add_path_to_errors, check_writable, take_lock, uninterrupted
 from equipoise.errors import BadInput
-from equipoise.models import HEADS, ORIGINAL_ONNX
+from equipoise.models import HEADS, ORIGINAL_ONNX, rank
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
@@ -56,7 +56,10 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
     """Raises an error before a long run if writing would fail after it: a folder that is not empty, not writable, or on a full disk.
 
     Creates nothing. With `replaced` the folder must also be one that can be replaced as a whole: no mount point, not the current folder.
+    Of several processes that share a job, only the first writes, so only it checks.
     """
+    if rank() > 0:
+        return
     recover(folder)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"cannot write {folder}: it is a file. Name a folder.")

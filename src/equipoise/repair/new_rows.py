@@ -25,8 +25,11 @@ from equipoise.data import (
     find_files,
     group_names,
     is_view,
+    read_identifiers,
     read_numeric_column,
     read_score_column,
+    row_numbers,
+    score_and_logit,
 )
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.measures import FloatArray
@@ -63,12 +66,19 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: Ma
     return tuple(attributes)
 
 
-def identifiers(frame: pd.DataFrame, names: Sequence[str | None], kept: IntArray) -> tuple[pd.DataFrame, ObjectArray]:
-    """The identifying columns of the kept rows, and their ids from the first of these columns; without any, row numbers."""
-    columns = [name for name in dict.fromkeys(names) if name in frame.columns]
+def identifiers(
+    frame: pd.DataFrame, kept: IntArray, id: str | None, patient: str | None, image: str | None = None
+) -> tuple[pd.DataFrame, ObjectArray]:
+    """The identifying columns of the kept rows, and an id per row as text, None if it is empty; without such columns, row numbers.
+
+    The id of a row is in the column of ids, else in that of images, else in that of patients.
+    """
+    columns = [name for name in dict.fromkeys((id, patient, image)) if name in frame.columns]
     if not columns:
-        return pd.DataFrame({"row": kept + 1}), kept.astype(object)
-    return frame[columns].iloc[kept].reset_index(drop=True), frame[columns[0]].to_numpy(dtype=object)[kept]
+        return pd.DataFrame({"row": kept + 1}), row_numbers(len(kept))
+    key = next(name for name in (id, image, patient) if name in columns)
+    texts = [None if pd.isna(value) or not str(value).strip() else str(value) for value in read_identifiers(frame[key])[kept]]
+    return frame[columns].iloc[kept].reset_index(drop=True), np.array(texts, dtype=object)
 
 
 def image_files(frame: pd.DataFrame, column: str | None, folder: Path, name: str, allow_outside: bool) -> list[Any]:
@@ -136,18 +146,23 @@ def score_column(
         f"column {c!r} is there more than once. Rename all but one." for c in (column, *features) if list(frame.columns).count(c) > 1
     ]
     raise_all(problems, name)
-    score, problems = read_score_column(frame[column], column, bool(recorded.get("logits")))
+    values, problems = read_score_column(frame[column], column, bool(recorded.get("logits")))
     raise_all(problems, name)
-    return score, frame[list(features)].reset_index(drop=True) if features else None
+    return score_and_logit(values, bool(recorded.get("logits")))[0], frame[list(features)].reset_index(drop=True) if features else None
 
 
 def unlabelled(
-    score: FloatArray, attributes: tuple[Attribute, ...], ids: ObjectArray, name: str, features: pd.DataFrame | None = None
+    score: FloatArray,
+    attributes: tuple[Attribute, ...],
+    ids: ObjectArray,
+    name: str,
+    features: pd.DataFrame | None = None,
+    patients: ObjectArray | None = None,
 ) -> Scores:
     """The scores of new rows, which have no labels; rows whose group is not needed have the group "(none)"."""
     no_group = Attribute("group", ("(none)",), np.full(len(score), MISSING, dtype=np.int64))
     table = None if features is None else Table(features)
-    return Scores(np.zeros(len(score), dtype=np.int64), score, attributes or (no_group,), None, ids, name, features=table)
+    return Scores(np.zeros(len(score), dtype=np.int64), score, attributes or (no_group,), patients, ids, name, features=table)
 
 
 def notes_on_repair(outcome: str, forced: bool, folder: Path) -> list[str]:

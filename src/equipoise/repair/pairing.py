@@ -68,6 +68,7 @@ def aligned(first: Scores, second: Scores, first_name: str, second_name: str) ->
         patients=None if second.patients is None else second.patients[order],
         ids=first.ids,
         weight=None if second.weight is None else second.weight[order],
+        logit=None if second.logit is None else second.logit[order],
     )
 
 

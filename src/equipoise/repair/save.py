@@ -19,7 +19,7 @@ from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
-from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, save_weights, to_onnx
+from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
 from equipoise.repair.findings import Findings, MethodRow
@@ -100,8 +100,11 @@ def save_all(
 ) -> dict[str, Saved]:
     """The saved bundles of all labels, written completely or not at all: one label in `folder`, several in one subfolder each.
 
-    With several labels, `folder` has an overview with this title.
+    With several labels, `folder` has an overview with this title. Of several processes that share a job (torchrun), only the first writes;
+    the others return no bundles.
     """
+    if rank() > 0:
+        return {}
     check_folder(folder, options.overwrite)
     with filling(folder, overwrite=options.overwrite) as temporary:
         places = folders(folder, list(comparisons))
@@ -153,7 +156,7 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
     onnx = None
     if options.onnx and isinstance(candidate.model, nn.Module):
         onnx = _write_onnx(case, temporary, serving, options, failures, bars)
-    with bars("bootstrap") as step:
+    with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
     _write_json(temporary / "audit.json", document)

@@ -167,37 +167,37 @@ def _geometries(height: int, width: int, current: Geometry) -> list[Geometry]:
 
 def _difference(options: dict[str, Any], source: Images) -> str:
     """The options of another preprocessing on the command line, and those in use that must be left out for it."""
-    in_use: list[str] = ["--transform"]
+    in_use = {"--transform": ""}
     if source.transform is None:
         geometry = source.geometry or Geometry((int(source.shape[2]), int(source.shape[3])))
         current = geometry.to_dict() | {"channels": int(source.shape[1]), "mean": source.mean, "std": source.std}
         in_use = _command_line(current)
     arguments = _command_line(options)
-    left_out = [argument for argument in in_use if argument.split()[0] not in [other.split()[0] for other in arguments]]
+    left_out = [f"{flag} {value}".rstrip() for flag, value in in_use.items() if flag not in arguments]
     without = f" and without {' and '.join(left_out)}" if left_out else ""
-    return f"with {' '.join(arguments)}{without}"
+    return f"with {' '.join(f'{flag} {value}' for flag, value in arguments.items())}{without}"
 
 
-def _command_line(options: dict[str, Any]) -> list[str]:
-    """Options of `Images.open` as on the command line, each with its value."""
+def _command_line(options: dict[str, Any]) -> dict[str, str]:
+    """Options of `Images.open` as on the command line, with their values."""
     if options.get("preset"):
-        return [f"--preset {options['preset']}", *([] if options["size"] == 224 else [f"--size {options['size']}"])]
+        return {"--preset": str(options["preset"])} | ({} if options["size"] == 224 else {"--size": str(options["size"])})
     resize, crop = options["resize"], options["crop"]
     square = isinstance(resize, list) and resize[0] == resize[1]
-    arguments = []
+    arguments: dict[str, str] = {}
     if square and not isinstance(crop, int):
-        arguments.append(f"--size {resize[0]}")
+        arguments["--size"] = str(resize[0])
     elif resize is not None:
-        arguments.append(f"--resize {resize if isinstance(resize, int) else 'x'.join(map(str, resize))}")
+        arguments["--resize"] = str(resize) if isinstance(resize, int) else "x".join(map(str, resize))
     if crop is not None:
-        arguments.append(f"--crop {crop}")
+        arguments["--crop"] = str(crop)
     if options["interpolation"] != "bilinear":
-        arguments.append(f"--interpolation {options['interpolation']}")
+        arguments["--interpolation"] = str(options["interpolation"])
     if options["channels"] != 1:
-        arguments.append(f"--channels {options['channels']}")
+        arguments["--channels"] = str(options["channels"])
     mean, std = options["mean"], options["std"]
     if (mean, std) != NORMS[options["channels"]]:
         names = {tuple(v * len(mean) if len(v) == 1 else v for v in (n["mean"], n["std"])): name for name, n in NAMED_NORMS.items()}
         numbers = "/".join(",".join(f"{x:g}" for x in (v[:1] if len(set(v)) == 1 else v)) for v in (mean, std))
-        arguments.append(f"--normalise {names.get((mean, std), numbers)}")
+        arguments["--normalise"] = names.get((mean, std), numbers)
     return arguments

@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from equipoise.data import Transform, as_transform, sha256, sha256_of
-from equipoise.errors import BadInput, Untrusted, raise_all
-from equipoise.methods import validation_problems
+from equipoise.errors import BadInput, Untrusted, raise_all, validation_problems
 from equipoise.models import HEADS, ORIGINAL_ONNX, PROGRAM, Code, code_of, load_transform
 from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK
@@ -23,6 +22,7 @@ from equipoise.repair.saved_predictor import FILES as PREDICTORS
 from equipoise.repair.schema import DOCUMENTS, RUN, SCHEMA, SCHEMA_VERSION
 
 DIGEST = "digest"
+REPORT = "report.html"
 WEIGHTS = "repaired.safetensors"
 REPAIRED_PROGRAM = f"repaired{PROGRAM}"
 PARSED = (
@@ -33,6 +33,7 @@ PARSED = (
     HEADS,
     "rule.json",
     "audit.json",
+    REPORT,
 )  # kept in memory; others are only checked
 READS = 5  # attempts to read a folder that is being replaced repeatedly
 LARGEST = 2**26  # bytes of a JSON document; those of a bundle are far smaller
@@ -159,6 +160,16 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except MemoryError as error:
         raise OSError(errno.EFBIG, "it does not fit into memory") from error
+
+
+def verified_report(folder: Path) -> bytes:
+    """The report.html of a folder that `equipoise debias` wrote: of a verified bundle, or the overview above the bundles of several labels.
+
+    Checksums show that a folder is complete, not who wrote it.
+    """
+    if not (folder / RUN).is_file() and folder_to_name(folder):
+        return (folder / REPORT).read_bytes()  # no run.json lists the overview
+    return verify(folder).contents[REPORT]
 
 
 def read_run(folder: Path) -> dict[str, Any]:

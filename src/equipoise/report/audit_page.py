@@ -23,12 +23,13 @@ from equipoise.report.wording.audits import (
     DETECTABLE,
     MARK_AND_INTERVAL,
     MISSED,
-    answer,
     baseline_words,
-    conclusion,
+    counted_unit,
+    few_words,
     harms,
     largest_gap,
     largest_words,
+    lead,
     sampled_words,
     unflagged_words,
     worse_by,
@@ -39,7 +40,6 @@ from equipoise.report.wording.names import (
     SHOWN,
     GroupNames,
     attributes_of,
-    crossed,
     distinct,
     gap_words,
     group_words,
@@ -129,6 +129,8 @@ def _shared(audit: Audit, called: GroupNames, origin: Origin | None) -> dict[str
         "sampled": sampled_words(audit),
         "size_words": how_many(audit.rows, audit.patients),
         "by_row": BY_ROW if audit.patients is None else "",
+        "unit": counted_unit(audit.rows, audit.patients),
+        "few_words": few_words(audit.rows, audit.patients, audit.weighted),
         "detectable": DETECTABLE,
         "mark_and_interval": MARK_AND_INTERVAL,
         "decisions": DECISIONS,
@@ -138,18 +140,18 @@ def _shared(audit: Audit, called: GroupNames, origin: Origin | None) -> dict[str
 
 def _answer(audit: Audit, called: GroupNames, views: Sequence["AuditView"]) -> dict[str, Any]:
     """The first sentence of the page, and the numbers below it."""
-    style, text = answer(audit, called)
+    style, (text, *further) = lead(audit, called)
     clear = [(measure, gap) for view in views for measure, gaps in view.gaps.items() for gap in gaps if gap.clear]
-    largest = largest_gap(audit.gaps)
+    largest = largest_gap(audit)
     comparisons = plural(audit.comparisons, "comparison")
     return {
         "style_of_answer": style,
         "answer": text,
-        "conclusion": conclusion(audit, called),
+        "conclusion": " ".join(further),
         "interval_words": f"simultaneous {percent(audit.settings.level)} intervals, for {comparisons}",
         "harms": harms(audit),
         "largest": None if largest is None else Estimate.of_gap(dict(largest)),
-        "largest_words": sentence(largest_words(audit.gaps)),
+        "largest_words": sentence(largest_words(audit)),
         "unflagged": unflagged_words({audit.name: audit}),
         "largest_measure": "" if largest is None else str(largest["measure"]),
         "clear": clear[:MOST_CLEAR],
@@ -184,7 +186,6 @@ class AuditView:
 def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
     """One view per attribute and intersection. Measures that mirror another are not repeated."""
     views = []
-    folded = crossed(list(audit.groups["attribute"].unique()))
     missed, alarms, shrunken = worse_by(audit, MISSED), worse_by(audit, ALARMS), _shrunken(audit)
     for attribute, groups in audit.groups.groupby("attribute", sort=False):
         name, many = str(attribute), len(groups) > MOST_GROUPS
@@ -196,8 +197,8 @@ def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
             {
                 "group": str(group),
                 "reference": bool(row["reference"]),
-                "positives": int(row["positives"]),
-                "negatives": int(row["negatives"]),
+                "positives": row["positives"],
+                "negatives": row["negatives"],
                 "missed": (group_estimate(row, "fnr"), missed.get((name, str(group)), UNKNOWN)),  # and the difference from the reference
                 "alarms": (group_estimate(row, "fpr"), alarms.get((name, str(group)), UNKNOWN)),
             }
@@ -206,7 +207,7 @@ def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
         views.append(
             AuditView(
                 attribute=name,
-                folded=name in folded,
+                folded=name in audit.intersections,
                 many=many,
                 groups=groups,
                 errors=errors,
@@ -321,7 +322,7 @@ def subgroup_data(audit: Audit, called: Called = str) -> dict[str, Any]:
                 "full": plain(called(str(group)))[:400],
                 "reference": bool(row["reference"]),
                 "n": int(row["n"]),
-                "positives": int(row["positives"]),
+                "positives": None if pd.isna(row["positives"]) else int(row["positives"]),
                 "values": [[*(None if math.isnan(v) else round(v, 5) for v in (e.value, e.low, e.high)), int(e.few)] for e in estimates],
             }
         )

@@ -15,8 +15,8 @@ from equipoise.report.origin import Origin
 from equipoise.report.paper import check_ending, is_paper, report_of_folder, write_by_ending
 from equipoise.report.templating import LIMITS, page_of
 from equipoise.report.text import date_words, how_many, percent, plural
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE, answer, audits_answer, decisions_words, unflagged_words
-from equipoise.report.wording.names import attributes_of, crossed, distinct, gap_words, group_words
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, answer, audits_answer, decisions_words, few_words, unflagged_words
+from equipoise.report.wording.names import attributes_of, distinct, gap_words, group_words
 
 LEAST_WIDTH = 0.05  # of the colour scale of a matrix
 
@@ -82,6 +82,7 @@ def audits_page(
         "decided": decisions_words(audits),
         "unflagged": unflagged_words(audits, audits.kind),
         "by_row": BY_ROW if first.patients is None else "",
+        "few_words": few_words(first.rows, first.patients, first.weighted),
         "detectable": DETECTABLE,
         "title": audits.name,
         "kind": "audit",
@@ -109,7 +110,7 @@ def audits_page(
 def matrices(audits: Audits) -> list[dict[str, Any]]:
     """One matrix per measure, missed findings and false alarms first: the gap of each group, by label; without intersections."""
     first = next(iter(audits.values()))
-    single = [attribute for attribute in first.references if attribute not in crossed(list(first.references))]
+    single = [attribute for attribute in first.references if attribute not in first.intersections]
     measures = distinct(first.gaps["measure"].unique())
     tables = []
     for measure in sorted(measures, key=lambda name: FIRST_MEASURES.index(name) if name in FIRST_MEASURES else len(FIRST_MEASURES)):
@@ -132,7 +133,7 @@ def underdiagnosis_rows(audit: Audit) -> list[dict[str, Any]]:
             "attribute": str(row["attribute"]),
             "group": str(group),
             "reference": bool(row["reference"]),
-            "with_finding": int(row["negatives"]),
+            "with_finding": row["negatives"],
             "rate": group_estimate(row, "fpr"),
             "gap": gaps.get((row["attribute"], group), UNKNOWN),
         }

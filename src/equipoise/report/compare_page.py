@@ -1,6 +1,6 @@
 """The HTML reports of a comparison and of gaps over time. Each is one file, for screens, phones and paper."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tic
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import numbered, page_of
 from equipoise.report.text import amount, how_many, number, percent, short
-from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, group_words
+from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, few_changes_words, monitoring_conclusion, state_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
 
 SCRIPTS = ("page.js",)
 CONTRAST = {
@@ -43,18 +43,20 @@ def write_monitoring_page(monitoring: Monitoring, path: Path, *, group_names: Ma
 
 def contrast_page(contrast: ScoreComparison, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
     """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without scripts."""
-    called = _group_names(contrast.rates, names)
+    called = _group_names(contrast.rates, contrast.intersections, names)
     gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+    folded = contrast.intersections
     context = _shared(called, "comparison", contrast.level) | {
         "title": f"{', '.join(contrast.others)} compared with {contrast.first}",
         "found": contrast,
         "conclusion": contrast_conclusion(contrast, called),
         "differ": list(differ_words(contrast, called)),
         "sizes": {name: how_many(rows, patients) for name, (rows, patients) in contrast.sizes.items()},
-        "gaps": _blocks([_change(row, gap_words(str(row["measure"]))) for row in gaps.to_dict("records")]),
-        "rates": _blocks([_change(row, RATES[str(row["rate"])].name) for row in contrast.rates.to_dict("records")]),
+        "gaps": _blocks([_change(row, gap_words(str(row["measure"]))) for row in gaps.to_dict("records")], folded),
+        "rates": _blocks([_change(row, RATES[str(row["rate"])].name) for row in contrast.rates.to_dict("records")], folded),
         "performance": [_change(row, PERFORMANCE[str(row["measure"])]) for row in contrast.performance.to_dict("records")],
         "several": len(contrast.others) > 1,
+        "few_words": few_changes_words(contrast),
         "labels": len(set(contrast.gaps["label"])) > 1,
     }
     return page_of("contrast.html", context | numbered(CONTRAST), SCRIPTS, paper=paper)
@@ -62,7 +64,7 @@ def contrast_page(contrast: ScoreComparison, names: Mapping[str, str] | None = N
 
 def monitoring_page(monitoring: Monitoring, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
     """The report of gaps over time as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without every period."""
-    called = _group_names(monitoring.gaps, names)
+    called = _group_names(monitoring.gaps, monitoring.intersections, names)
     courses = dict(list(monitoring.frame.groupby(KEYS, sort=False)))
     rows = [
         {
@@ -132,17 +134,16 @@ def _change(row: Mapping[Any, Any], words: str) -> dict[str, Any]:
     return {**row, "words": words, "estimate": Estimate(row["value"], row["low"], row["high"], few=bool(row.get("few", False)))}
 
 
-def _blocks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _blocks(rows: list[dict[str, Any]], folded: Collection[str]) -> list[dict[str, Any]]:
     """The rows of each attribute; intersections are folded."""
     attributes = list(dict.fromkeys(str(row["attribute"]) for row in rows))
-    folded = crossed(attributes)
     return [{"attribute": name, "folded": name in folded, "rows": [row for row in rows if row["attribute"] == name]} for name in attributes]
 
 
-def _group_names(rows: pd.DataFrame, names: Mapping[str, str] | None) -> GroupNames:
+def _group_names(rows: pd.DataFrame, intersections: Collection[str], names: Mapping[str, str] | None) -> GroupNames:
     """The user's words for groups, checked against the groups of the result."""
     groups = {str(name): list(dict.fromkeys([*own["reference"], *own["group"]])) for name, own in rows.groupby("attribute", sort=False)}
-    return group_words(names, {name: levels for name, levels in groups.items() if name not in crossed(list(groups))})
+    return group_words(names, {name: levels for name, levels in groups.items() if name not in intersections})
 
 
 def _shared(called: GroupNames, kind: str, level: float) -> dict[str, Any]:

@@ -23,10 +23,12 @@ from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
 from equipoise.report.templating import page_of, render
-from equipoise.report.text import date_words, percent
+from equipoise.report.text import date_words, percent, plain
+from equipoise.report.wording.audits import few_words
 from equipoise.report.wording.inputs import preprocessing_words
-from equipoise.report.wording.names import PERFORMANCE, gap_words, group_words
+from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.repairs import (
+    groups_called,
     method_words,
     outcomes_words,
     repair_answer,
@@ -55,14 +57,17 @@ def readme(
 ) -> str:
     """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
     rule, original = case.result.candidate.rule, serving.checkpoint
+    drawn_by = next((serving.inputs[role] for role in ("id", "image_column", "patient") if serving.inputs.get(role)), None)
     about = {
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),
         "when": case.provenance.when,
-        "verdict": f"{repair_answer(case)} {repair_set_words(case)}",
+        "verdict": f"{repair_answer(case, groups_called(case, options.group_names))} {repair_set_words(case)}",
         "rule": rule.describe(),
         "needs_group": rule.needs_group,
         "randomised": rule.randomised,
+        "drawn_by": drawn_by,
+        "drawn_by_patient": drawn_by is not None and drawn_by == serving.inputs.get("patient"),
         "folder": folder,
         "failures": failures,
     }
@@ -135,7 +140,7 @@ def overview(
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
-    return {"report.html": labels_page(title, cases, saved, places, options.group_names), "README.txt": "\n".join(lines)}
+    return {"report.html": labels_page(title, cases, saved, places, options.group_names), "README.txt": "\n".join(map(plain, lines))}
 
 
 def labels_page(
@@ -148,7 +153,7 @@ def labels_page(
     """The overview that links to the reports of several labels, as HTML; `given` are words for groups."""
     first = next(iter(cases.values()))
     goal, attribute = first.goal, first.original.test.attribute
-    called = group_words(given, {column.name: column.levels for column in first.original.test.attributes})
+    called = groups_called(first, given)
     rows: list[dict[str, Any]] = [
         {
             "label": label,
@@ -179,6 +184,7 @@ def labels_page(
         "gap_words": gap_words,
         "performance": PERFORMANCE[goal.performance],
         "called": called.full,
+        "few_words": few_words(first.found.after.rows, first.found.after.patients, first.found.after.weighted),
         "level": percent(first.found.settings.level),
         "provenance": first.provenance,
         "when": date_words(first.provenance.when),

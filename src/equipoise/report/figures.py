@@ -10,7 +10,7 @@ import pandas as pd
 
 from equipoise.data import Scores, atomic_path
 from equipoise.errors import BadInput
-from equipoise.measures import ALL_ROWS, Audit, Threshold, group_estimate, sweep
+from equipoise.measures import ALL_ROWS, Audit, Threshold, group_estimate, shared_thresholds, shown_scores, sweep
 from equipoise.repair import with_sufficient_data
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
@@ -156,28 +156,26 @@ def gaps_figure(audit: Audit) -> Any:
     return (zero + whiskers + dots).properties(width=460, title=title)
 
 
-def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: int = 400) -> Any:
-    """A figure with a gap and the balanced accuracy at every threshold (thinned for drawing), and the threshold in use."""
+def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod") -> Any:
+    """A figure with a gap and the balanced accuracy by threshold, and the threshold in use.
+
+    Between two thresholds, every group has no patients of a label, or several: the figure does not show the score of any one.
+    """
     import altair as alt
 
-    attribute = with_sufficient_data(scores.attribute, audit, gap)
+    shown, least = shown_scores(scores, audit.settings.min_patients), audit.settings.min_patients
+    attribute, scores = with_sufficient_data(shown.attributes[-1], audit, gap), shown.scores
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"), weight=scores.weight)
-    # A value holds for every threshold above the next lower score, up to and including its own; at the first, no row is positive.
-    upto = np.concatenate([[np.inf], np.unique(scores.score)[::-1]]).clip(0, 1)
-    if upto[1] == 1:
-        upto[0] = np.nan  # at least one row is positive at every threshold
-    inside = np.flatnonzero(~np.isnan(upto))
-    keep = inside[np.unique(np.linspace(0, len(inside) - 1, points).astype(int))]
+    cuts = shared_thresholds(scores, attribute, audit.rule, least)
+    reached = np.searchsorted(-np.unique(scores.score)[::-1], -cuts, side="right")  # different scores that reach each threshold
+    cuts, reached = np.append(cuts, 1.0), np.append(reached, 0)  # the line ends where no row is decided positive
     between = f"{short_name(attribute.others[0])} minus {short_name(attribute.reference)}"
     names = {
         gap: f"{gap} ({'largest, group minus reference' if len(attribute.levels) > 2 else between})",
         "balanced_accuracy": "balanced accuracy",
     }
     frame = pd.concat(
-        [
-            pd.DataFrame({"threshold": [0.0, *upto[keep]], "value": [swept.values[m][-1], *swept.values[m][keep]], "measure": label})
-            for m, label in names.items()
-        ]
+        [pd.DataFrame({"threshold": cuts, "value": swept.values[m][reached], "measure": label}) for m, label in names.items()]
     )
     colour = alt.Color(
         "measure:N",
@@ -185,13 +183,13 @@ def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: in
         legend=alt.Legend(orient="top", title=None, labelLimit=400),
     )
     x = alt.X("threshold:Q", title="threshold", scale=alt.Scale(domain=[0, 1]))
-    lines = alt.Chart(frame).mark_line(interpolate="step-before").encode(x=x, y=alt.Y("value:Q", title=None), color=colour)
+    lines = alt.Chart(frame).mark_line().encode(x=x, y=alt.Y("value:Q", title=None), color=colour)
     zero = alt.Chart(pd.DataFrame({"y": [0]})).mark_rule(strokeDash=[4, 4], color=GREY).encode(y="y:Q")
     layers = zero + lines
     if isinstance(audit.rule, Threshold):
         used = pd.DataFrame({"x": [min(max(audit.rule.value, 0), 1)]})
         layers += alt.Chart(used).mark_rule(color="#333").encode(x=alt.X("x:Q", title="threshold"))
-    title = f"{short_name(audit.name)}: every threshold; the vertical line is the one in use"
+    title = f"{short_name(audit.name)}: by threshold; the vertical line is the one in use"
     return layers.properties(width=460, height=260, title=title)
 
 

@@ -9,8 +9,8 @@ from equipoise.methods import Candidate
 from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
-from equipoise.report.text import how_many, percent, plural, printable, sentence, short_name
-from equipoise.report.wording.audits import audits_answer, conclusion, decisions_words, largest_gap, unflagged_words
+from equipoise.report.text import how_many, percent, plural, printable, rows_counted, sentence, short_name
+from equipoise.report.wording.audits import audits_answer, decisions_words, largest_gap, lead, unflagged_words
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.notes import why_words
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 def audit_html(audit: Audit) -> str:
     """An audit: the conclusion, its groups and its gaps."""
     gaps = shown_gaps(audit.gaps)
-    groups = shown_groups(audit.groups, gaps).to_dict("records")
+    groups = shown_groups(audit, gaps).to_dict("records")
     level, several = percent(audit.settings.level), len({row["attribute"] for row in groups}) > 1
     about = f"Audit of {short_name(audit.name)}: {how_many(audit.rows, audit.patients)}. Positive if {printable(audit.rule.describe())}."
     columns = ("group", "rows", "positives", "sensitivity, %", "false positive rate, %")
@@ -40,7 +40,7 @@ def audit_html(audit: Audit) -> str:
         name = f"{short_name(row['attribute']) + ': ' if several else ''}{short_name(row['group'])}"
         few = str(row["few"]).split(", ")
         rates = [share(row[rate], row[f"{rate}_low"], row[f"{rate}_high"], rate in few).plain for rate in ("tpr", "fpr")]
-        group_rows.append((f"{name}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", f"{row['positives']:,}", *rates))
+        group_rows.append((f"{name}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", rows_counted(row["positives"]), *rates))
     tables = [Table(f"Groups, with {level} intervals", columns, group_rows)]
     if not len(gaps):
         return _html([about], *tables)
@@ -48,7 +48,7 @@ def audit_html(audit: Audit) -> str:
     rows = [_gap_cells(row) for row in gaps.to_dict("records")]
     tables.append(Table(f"Gaps in percentage points, group minus reference, with {level} intervals; {clear}", GAP_COLUMNS, rows))
     warning = filter(None, [printable(unflagged_words({audit.name: audit}))])
-    return _html([conclusion(audit), *warning, about], *tables)
+    return _html([*lead(audit)[1], *warning, about], *tables)
 
 
 def _gap_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def audits_html(audits: Audits) -> str:
     """The audits of several labels, or classes: the largest gap of each."""
     one, rows = "class" if audits.kind == "classes" else "label", []
     for label, audit in list(audits.items())[:MOST_LABELS]:
-        gap = largest_gap(audit.gaps)
+        gap = largest_gap(audit)
         rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
     clear = f"{audits.findings} of {plural(audits.comparisons, 'comparison')} are clear of 0 after adjustment."
     about = f"Audit of {short_name(audits.name)}. {printable(decisions_words(audits))} {clear}"

@@ -17,6 +17,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures import Audit, Estimate, FloatArray, Rule
 from equipoise.report.text import amount, number, short
+from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import HEADLINE
 
 if TYPE_CHECKING:  # an audit of scores has a page without importing torch
@@ -198,9 +199,10 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called:
             spots = [(x_at(t, first, end), y_at(b, low, high)) for t, b in zip(frame["threshold"], frame["net_benefit"], strict=True)]
             marks.append(Mark("benefit" if k == len(sides) - 1 else "benefit before", path_through(spots), title=title))
         middle, name = last.iloc[len(last) // 2], short(called(group))
+        unit = counted_unit(audits[-1][1].rows, audits[-1][1].patients)
         says = (
             f"Decision curve of {name}: at the threshold {number(middle['threshold'], 2)} the net benefit is "
-            f"{number(1000 * middle['net_benefit'], 0)} per 1,000 patients; treating all has {number(1000 * middle['treat_all'], 0)}."
+            f"{number(1000 * middle['net_benefit'], 0)} per 1,000 {unit}; treating all has {number(1000 * middle['treat_all'], 0)}."
         )
         ticks_x = tuple(Tick(x_at(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
         step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)

@@ -1,20 +1,27 @@
 """Pages as files, HTML or PDF. A PDF is printed by an installed Chromium (Chrome, Edge, Brave) without a window, or by WeasyPrint.
 
-The short page for paper is printed, which needs no script. Nothing is fetched: it is one file, and the browser has an empty profile.
+The short page for paper is printed, which needs no script and no other file. Chromium opens it as a web archive (MHTML), whose page runs no
+scripts and can load only what is in the archive, no file and nothing from a network, with an empty profile in which scripts are switched
+off as well: the flag scriptEnabled=false would also stop the script by which Chromium prints. WeasyPrint runs no scripts and is given a
+fetcher that refuses everything but `data:`.
 """
 
 import importlib
 import importlib.util
+import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from email.message import EmailMessage
+from email.policy import SMTP
 from pathlib import Path
+from typing import Any
 
 from equipoise.data import atomic_path, write_text
 from equipoise.errors import BadInput
+from equipoise.report.short_page import short_page
 
 VARIABLE = "EQUIPOISE_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge", "brave-browser")
@@ -27,10 +34,10 @@ PLACES = (
 )
 QUIET = ("--headless", "--disable-gpu", "--disable-extensions", "--no-first-run", "--disable-background-networking", "--disable-sync")
 OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND",)  # no host name is resolved
-WHOLE, SHORT = '<html lang="en">', '<html lang="en" data-paper>'
-POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+NO_SCRIPTS = {"profile": {"default_content_setting_values": {"javascript": 2}}}  # 2: blocked
 TIMEOUT = 120.0  # seconds
 REPORT = "report.html"
+WEASYPRINT = "68"  # the first version with a fetcher that can be limited to `data:`
 ENDINGS = (".html", ".htm", ".pdf")
 NONE_FOUND = (
     f"a PDF is printed by Chromium, Chrome or Edge, or by WeasyPrint; none was found. Install one of them (pip install weasyprint), set "
@@ -50,8 +57,10 @@ def browser() -> str | None:
 
 def check_printer() -> None:
     """Raises `BadInput` if neither a browser nor WeasyPrint is installed; call it before any work is done."""
-    if browser() is None and importlib.util.find_spec("weasyprint") is None:
-        raise BadInput(NONE_FOUND)
+    if browser() is None:
+        if importlib.util.find_spec("weasyprint") is None:
+            raise BadInput(NONE_FOUND)
+        _weasyprint()
 
 
 def is_paper(path: Path) -> bool:
@@ -74,33 +83,42 @@ def write_by_ending(path: Path, make: Callable[[bool], str], *, follow: bool = T
 
 
 def print_page(html: str, path: Path) -> Path:
-    """Prints a page as PDF, whole or not at all; returns its path."""
+    """Prints a page as PDF, whole or not at all; returns its path. No script of the page runs, and it can load nothing but `data:`."""
     check_printer()
     program = browser()
     with tempfile.TemporaryDirectory(prefix="equipoise-") as folder:
-        source, pdf = Path(folder) / "page.html", Path(folder) / "page.pdf"
-        source.write_text(html, encoding="utf-8")
+        pdf = Path(folder) / "page.pdf"
         if program is None:
-            importlib.import_module("weasyprint").HTML(filename=str(source)).write_pdf(str(pdf))
+            weasyprint = _weasyprint()
+            fetcher = weasyprint.URLFetcher(allowed_protocols={"data"})
+            weasyprint.HTML(string=html, url_fetcher=fetcher).write_pdf(str(pdf))
         else:
+            source = Path(folder) / "page.mhtml"
+            source.write_bytes(_archive(html))
             _print_with_chromium(program, source, pdf)
         with atomic_path(path) as temporary:
             shutil.copyfile(pdf, temporary)
     return path
 
 
-def short_page(html: str, where: str) -> str:
-    """The short page for paper from a saved report: without scripts and without folded sections."""
-    if WHOLE not in html[:500] or '<meta name="generator" content="Equipoise">' not in html[:5000]:
-        raise BadInput(f"{where} is not a report of Equipoise. Name a folder that `equipoise debias` wrote, or the JSON of an audit.")
-    cut = re.sub(r"<script\b.*?</script>", "", html, flags=re.DOTALL)
-    return cut.replace(WHOLE, SHORT, 1).replace("<head>", f"<head>\n{POLICY}", 1)
+def _archive(html: str) -> bytes:
+    """The page as a web archive of one part."""
+    page = EmailMessage(policy=SMTP)
+    page.set_content(html, subtype="html", cte="base64")
+    page["Content-Location"] = "https://page.invalid/"
+    archive = EmailMessage(policy=SMTP)
+    archive["MIME-Version"] = "1.0"
+    archive.make_related()
+    archive.attach(page)
+    return archive.as_bytes()
 
 
 def report_of_folder(
     folder: Path, page: str | Path | None, pdf: str | Path | None, group_names: Mapping[str, str] | None = None
 ) -> list[Path]:
     """Copies the report in the folder of a repair to `page`, or prints it to `pdf`, or both; returns their paths."""
+    from equipoise.repair import verified_report  # imports torch
+
     report = folder / REPORT
     if not report.is_file():
         raise BadInput(f"{folder} has no {REPORT}. Name a folder that `equipoise debias --out` wrote, or the JSON of an audit.")
@@ -110,17 +128,39 @@ def report_of_folder(
         raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit --group-name.")
     if page is not None:
         check_ending(Path(page))
-    html = report.read_text(encoding="utf-8")
-    short = short_page(html, str(report))
-    written = [] if page is None else [write_text(Path(page), html)]
+    content = verified_report(folder)
+    short = short_page(content, str(report))
+    written = [] if page is None else [write_text(Path(page), content.decode("utf-8"))]
     return written if pdf is None else [*written, print_page(short, Path(pdf))]
+
+
+def _weasyprint() -> Any:
+    """WeasyPrint; raises `BadInput` if it is too old or cannot be loaded."""
+    try:
+        found = importlib.import_module("weasyprint")
+    except OSError as error:
+        raise BadInput(f"WeasyPrint cannot be loaded: {error}. Install the libraries that it needs, or Chromium.") from error
+    if not hasattr(found, "URLFetcher"):
+        raise BadInput(f"WeasyPrint {found.__version__} is installed, and {WEASYPRINT} or newer is needed: pip install -U weasyprint")
+    return found
 
 
 def _print_with_chromium(program: str, source: Path, pdf: Path) -> None:
     root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox does not start for root, as in a container
-    profile = f"--user-data-dir={pdf.parent / 'profile'}"
+    profile = pdf.parent / "profile"
+    (profile / "Default").mkdir(parents=True)
+    (profile / "Default" / "Preferences").write_text(json.dumps(NO_SCRIPTS), encoding="utf-8")
     sandbox = ["--no-sandbox"] if root else []
-    command = [program, *QUIET, *OFFLINE, *sandbox, profile, "--no-pdf-header-footer", f"--print-to-pdf={pdf}", source.as_uri()]
+    command = [
+        program,
+        *QUIET,
+        *OFFLINE,
+        *sandbox,
+        f"--user-data-dir={profile}",
+        "--no-pdf-header-footer",
+        f"--print-to-pdf={pdf}",
+        source.as_uri(),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)
         problem = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

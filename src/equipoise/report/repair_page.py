@@ -24,7 +24,7 @@ from equipoise.report.panels import PANELS, RateView, Scale, calibration_panel, 
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import LIMITS, numbered, page_of, script_data
 from equipoise.report.text import date_words, how_many, number, percent, short
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE, MARK_AND_INTERVAL, baseline_words
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, MARK_AND_INTERVAL, baseline_words, few_words
 from equipoise.report.wording.names import (
     PERFORMANCE,
     RATES,
@@ -32,17 +32,18 @@ from equipoise.report.wording.names import (
     GroupNames,
     distinct,
     gap_words,
-    group_words,
     mirrors,
     rate_title,
     share_words,
 )
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import (
+    SMALL_CHANGE,
     balance_words,
     contribution_words,
     error_unit,
     goal_words,
+    groups_called,
     is_original,
     met_words,
     method_words,
@@ -72,7 +73,6 @@ CONTENTS = {  # the sections for a committee, then the folded ones
     "method": "Method and settings",
 }
 DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
-SMALL_CHANGE = 0.01  # if no change is larger than 10 in 1,000, numbers per 1,000 have a decimal place
 AMONG = {None: "Among all patients", 1: "Among those with the finding", 0: "Among those without it"}  # rows of a probe, by label
 
 
@@ -86,7 +86,7 @@ def write_repair_page(case: Comparison, path: Path, *, thumbnails: bool = False,
 
 def report_page(case: Comparison, *, thumbnails: bool = False, names: Mapping[str, str] | None = None, paper: bool = False) -> str:
     """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}."""
-    called = group_words(names, {attribute.name: attribute.levels for attribute in case.original.test.attributes})
+    called = groups_called(case, names)
     context = _shared(case, called) | _outcome(case, called) | _groups(case) | _scores(case, called) | _steps(case)
     maps = unit_maps(case)
     context |= {
@@ -147,6 +147,7 @@ def _outcome(case: Comparison, called: GroupNames) -> dict[str, Any]:
         "baseline": case.baseline,
         "baseline_words": baseline_words(case.baseline, findings.settings.level),
         "unit": unit,
+        "few_words": few_words(rows, patients, findings.after.weighted),
         "digits": digits,
         "balances": _main_first(findings.balances),
         "balance_words": balance_words(findings.balances[findings.main], unit, digits, called),
@@ -160,6 +161,7 @@ def _outcome(case: Comparison, called: GroupNames) -> dict[str, Any]:
         "trace_first": case.original.candidate.trace.iloc[0] if valid is not None else candidate.trace.iloc[0],
         "trace_chosen": candidate.trace.iloc[candidate.chosen],
         "widest_change": widest_change(findings),
+        "change_digits": 0 if widest_change(findings) >= SMALL_CHANGE else 1,
     }
 
 
@@ -170,15 +172,14 @@ def _main_first(by_attribute: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def widest_change(findings: Findings) -> float:
-    """The largest share of a group's patients with or without the finding with a decision that changed in one direction."""
+    """The largest share of a group's rows with a decision that changed in one of four ways."""
     shares = [
-        changed / total
+        changed / (row.positives + row.negatives)
         for row in findings.affected[-1].counts
-        for total, better, worse in ((row.positives, row.detected, row.missed), (row.negatives, row.cleared, row.alarmed))
-        for changed in (better, worse)
-        if total
+        for changed in (row.detected, row.missed, row.cleared, row.alarmed)
+        if row.positives + row.negatives
     ]
-    return max(0.01, *shares) if shares else 1.0
+    return max(0.001, *shares) if shares else 1.0
 
 
 # Differences, rates and patients

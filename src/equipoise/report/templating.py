@@ -16,7 +16,23 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.report.text import LONGEST, amount, clean, count, fenced, line, name, p_value_words, plain, sentence, short, span, thousand
+from equipoise.report.text import (
+    LONGEST,
+    amount,
+    clean,
+    count,
+    fenced,
+    line,
+    name,
+    p_value_words,
+    plain,
+    rows_counted,
+    sentence,
+    short,
+    span,
+    thousand,
+)
+from equipoise.report.wording.audits import left_out_words
 from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -66,18 +82,20 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 def _environment(kind: str) -> Environment:
     """The settings for html, xml, md or txt: an unknown name is an error, and HTML and XML are escaped.
 
-    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`.
+    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`. In plain text every value is on one line,
+    with control characters escaped, unless it is marked as safe.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=kind in ("html", "xml"),
-        finalize=_cleaned if kind == "xml" else None,
+        finalize=FINALIZE.get(kind),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=kind in ("xml", "md"),
     )
-    for function in (amount, count, fenced, line, name, p_value_words, plain, sentence, short, span, thousand, upper_bound_words):
+    numbers = (amount, count, p_value_words, rows_counted, span, thousand)
+    for function in (*numbers, fenced, left_out_words, line, name, plain, sentence, short, upper_bound_words):
         environment.filters[function.__name__] = function
     environment.tests["nan"] = math.isnan
     return environment
@@ -85,6 +103,13 @@ def _environment(kind: str) -> Environment:
 
 def _cleaned(value: object) -> object:
     return value if isinstance(value, Markup) else clean(value)  # the output of a macro is clean already
+
+
+def _on_one_line(value: object) -> object:
+    return value if isinstance(value, Markup) else plain(value)
+
+
+FINALIZE = {"xml": _cleaned, "txt": _on_one_line}
 
 
 def _read(file: str) -> str:

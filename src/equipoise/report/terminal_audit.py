@@ -14,20 +14,22 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.measures import FEW, Audit, Audits
-from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, sentence, short_name, span
+from equipoise.measures import Audit, Audits
+from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, rows_counted, sentence, short_name, span
 from equipoise.report.wording.audits import (
     BY_ROW,
     audits_answer,
     baseline_words,
-    conclusion,
     decisions_words,
+    few_words,
     largest_gap,
+    lead,
+    left_out_words,
     sampled_words,
     unflagged_words,
     varying_words,
 )
-from equipoise.report.wording.names import PERFORMANCE, RATES, crossed, distinct, gap_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, attributes_of, distinct, gap_words, group_words
 
 CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is also bold, which a file does not show
 FEW_MARK = "†"  # of an estimate from few patients
@@ -37,11 +39,11 @@ SUMMARISED = {"balanced_accuracy": "share", "auroc": "area"}  # performance in t
 Row: TypeAlias = "Mapping[Any, Any] | pd.Series[Any]"
 
 
-def audit_summary(audit: Audit) -> RenderableType:
-    """The audit on one screen."""
+def audit_summary(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
+    """The audit on one screen; `names` are words for groups in the first sentences, as on the page."""
     gaps = shown_gaps(audit.gaps)
-    groups = shown_groups(audit.groups, gaps)
-    parts: list[RenderableType] = headline(audit)
+    groups = shown_groups(audit, gaps)
+    parts: list[RenderableType] = headline(audit, names)
     if performance := _performance_line(audit):
         parts.append(Text(performance))
     parts += ["", _GroupTable(groups, audit.settings.level)]
@@ -61,7 +63,7 @@ def audits_summary(audits: Audits) -> RenderableType:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("")
     for label, audit in audits.items():
-        estimate, gap = audit.estimates.get("balanced_accuracy"), largest_gap(audit.gaps)
+        estimate, gap = audit.estimates.get("balanced_accuracy"), largest_gap(audit)
         accuracy = "" if estimate is None else f"{100 * estimate.value:.1f}"
         cells: list[RenderableType] = []
         if gap is not None:
@@ -73,7 +75,7 @@ def audits_summary(audits: Audits) -> RenderableType:
         parts.append(Text(printable(warning), style="yellow"))
     comparisons = plural(first.comparisons, "comparison")
     clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparisons} of all {audits.kind} (Holm)."
-    largest = "Largest gap: of the clear ones if there are any, and of single attributes before intersections."
+    largest = "Largest gap: of the clear ones if there are any, and among these of single attributes before intersections."
     notes = f"{_unit_words(first)} {clear} {largest} --verbose shows the audit of each {one}."
     return Group(*parts, "", table, Text(notes, style="dim"))
 
@@ -116,11 +118,13 @@ def between(row: Row) -> str:
     return f"{short_name(row['group'])} vs {short_name(row['reference'])}"
 
 
-def headline(audit: Audit) -> list[RenderableType]:
-    """The name, size and decision rule of the audit, and its conclusion."""
+def headline(audit: Audit, names: Mapping[str, str] | None = None, *, whole: bool = False) -> list[RenderableType]:
+    """The name, size and decision rule of the audit, and the sentence that leads its page too; the second one only if `whole`."""
     size = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {size}. Positive if {printable(audit.rule.describe())}.")
-    parts: list[RenderableType] = [head, *([Text(conclusion(audit), style="bold")] if len(audit.gaps) else [])]
+    first, *further = lead(audit, group_words(names, attributes_of(audit)))[1]
+    sentences = [Text(first, style="bold"), *(map(Text, further) if whole else ())]
+    parts: list[RenderableType] = [head, *(sentences if len(audit.gaps) else ())]
     if warning := unflagged_words({audit.name: audit}):
         parts.append(Text(printable(warning), style="yellow"))
     return [*parts, *(Text(line) for line in baseline_words(audit.baseline, audit.settings.level))]
@@ -132,21 +136,22 @@ def about_rows(audit: Audit) -> Iterator[str]:
         if missing:
             yield f"{short_name(name)}: {missing:.1%} of rows have no value; they count for performance, not for gaps."
     yield from (f"{printable(varying_words(varying))}." for varying in audit.varying)
+    yield from filter(None, [left_out_words(audit)])
     yield from map(printable, sampled_words(audit))
 
 
 def about_intervals(audit: Audit) -> str:
     """The kind of intervals, and the meaning of the marks."""
-    unit, text = "row" if audit.patients is None else "patient", _unit_words(audit)
+    text = _unit_words(audit)
     if len(audit.gaps):
-        text += f" {CLEAR_MARK}: clear of 0 after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)."
+        text += f" {CLEAR_MARK}: clear after adjustment for {plural(audit.comparisons, 'comparison')} (Holm)."
     if audit.groups["few"].str.len().sum() + audit.gaps["few"].sum():
-        text += f" {FEW_MARK}: fewer than {FEW} {unit}s."
+        text += f" {FEW_MARK}: {few_words(audit.rows, audit.patients, audit.weighted)}."
     return text + (" Rates are weighted by the sample weights." if audit.weighted else "")
 
 
 def _unit_words(audit: Audit) -> str:
-    return f"Intervals: score intervals, by {f'row: {BY_ROW}' if audit.patients is None else 'patient'}."
+    return f"Score intervals by {f'row: {BY_ROW}' if audit.patients is None else 'patient'}."
 
 
 def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -166,11 +171,11 @@ def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
     return gaps
 
 
-def shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+def shown_groups(audit: Audit, gaps: pd.DataFrame) -> pd.DataFrame:
     """The groups that fit on one screen: all, or those of single attributes, first references and groups with a gap in `gaps`."""
-    groups = groups.rename_axis("group").reset_index()
+    groups = audit.groups.rename_axis("group").reset_index()
     if len(groups) > MOST_GROUPS:
-        groups = groups[~groups["attribute"].isin(crossed(list(groups["attribute"].unique())))]
+        groups = groups[~groups["attribute"].isin(audit.intersections)]
     if len(groups) <= MOST_GROUPS:
         return groups
     compared = set(zip(gaps["attribute"], gaps["group"].astype(str), strict=True)) if len(gaps) else set()
@@ -212,7 +217,7 @@ class _GroupTable:
             name = f"{short_name(row['attribute'])}: {short_name(row['group'])}" if several else short_name(row["group"])
             few = row["few"].split(", ")
             rates = [share(row[rate], row[f"{rate}_low"], row[f"{rate}_high"], rate in few) for rate in ("tpr", "fpr")]
-            table.add_row(Text(f"{name}{' (ref.)' if row['reference'] else ''}"), *(f"{row[count]:,}" for count in counts), *rates)
+            table.add_row(Text(f"{name}{' (ref.)' if row['reference'] else ''}"), *(rows_counted(row[count]) for count in counts), *rates)
         yield table
 
 
@@ -235,5 +240,5 @@ def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
         chosen = ", ".join(f"{short_name(audit.references[name])} ({short_name(name)})" for name in audit.assumed)
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [f"{count} more {name}" for count, name in ((hidden_groups, "groups"), (hidden_gaps, "gaps")) if count]
-    rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
-    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: by its own interval with 80% power, before adjustment. {rest}"
+    rest = f"--verbose: {', '.join([*more, 'all rates'])}."
+    yield f"{about_intervals(audit)} FPR: false positive rate. detectable: own interval, 80% power. {rest}"

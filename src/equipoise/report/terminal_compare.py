@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.measures import FEW, Monitoring
+from equipoise.measures import Monitoring
 from equipoise.repair import ScoreComparison
 from equipoise.report.terminal_audit import CLEAR_MARK, FEW_MARK, between, marks, points, table_of
 from equipoise.report.text import how_many, number, percent, plural, printable, short_name
-from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
+from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, few_changes_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -37,8 +37,7 @@ def contrast_view(contrast: ScoreComparison, verbose: bool = False) -> Renderabl
         parts += ["", _change_table("Rates of each group, in points", contrast, contrast.rates, of_gaps=False, verbose=verbose)]
     if len(contrast.performance):
         parts += ["", _performance_table(contrast)]
-    unit = "rows" if all(patients is None for _, patients in contrast.sizes.values()) else "patients"
-    few = f" {FEW_MARK}: fewer than {FEW} {unit}." if contrast.gaps["few"].any() else ""
+    few = f" {FEW_MARK}: {few_changes_words(contrast)}." if contrast.gaps["few"].any() else ""
     more = "" if verbose else f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
     note = f"{CLEAR_MARK}: the change is clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')} (Holm).{few}{more}"
     assumed = "" if contrast.paired else " Assumed: no patient is in more than one of them."

@@ -1,6 +1,6 @@
 """The whole audit in a terminal (--verbose): all rates, gaps and curves, underdiagnosis, shrunken gaps and probes of layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,8 @@ from equipoise.report.terminal_audit import (
     share,
     table_of,
 )
-from equipoise.report.text import interval, p_value_words, percent, plural, printable, short_name
+from equipoise.report.text import interval, p_value_words, percent, plural, printable, rows_counted, short_name
+from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
 
 WIDE = 110  # columns of a terminal below which simultaneous intervals are left out
@@ -40,9 +41,9 @@ AMONG = {None: "all patients", 1: "positives", 0: "negatives"}  # rows of a prob
 INTERVAL = len("-0.123 [-0.123, -0.123]†")
 
 
-def audit_view(audit: Audit) -> RenderableType:
+def audit_view(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
     """The whole audit: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
-    parts: list[RenderableType] = headline(audit)
+    parts: list[RenderableType] = headline(audit, names, whole=True)
     if any(name in PERFORMANCE or name in OVERALL_SCORE_MEASURES for name in audit.estimates):
         parts.append(_performance_table(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
@@ -84,7 +85,7 @@ def _group_table(rows: pd.DataFrame, audit: Audit) -> Table:
         header = Text(f"{short_name(name)}{' (reference)' if row['reference'] else ''}", overflow="fold")
         table.add_column(header, justify="right", width=INTERVAL)
     for count in ("n", "positives", "negatives"):
-        table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
+        table.add_row("rows" if count == "n" else count, *map(rows_counted, rows[count]))
     for measure in (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR):
         if measure in rows:
             estimates = [group_estimate(row, measure) for _, row in rows.iterrows()]
@@ -97,7 +98,8 @@ def _curve_table(audit: Audit) -> Table:
     """Net benefit by group at up to five of the thresholds."""
     cuts = sorted(audit.curves["threshold"].unique())
     cuts = [cuts[k] for k in sorted({round(k * (len(cuts) - 1) / 4) for k in range(5)})]
-    title = "Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0"
+    unit = counted_unit(audit.rows, audit.patients)
+    title = f"Net benefit per 1,000 {unit} by threshold: deciding by the score, by treating all; treating none is 0"
     table = table_of(title, text=["group"], numbers=[f"{cut:.3g}" for cut in cuts])
     for (attribute, group), rows in audit.curves.groupby(["attribute", "group"], sort=False):
         curve = rows.set_index("threshold").loc[cuts, ["net_benefit", "treat_all"]]
@@ -120,7 +122,7 @@ def underdiagnosis_view(audit: Audit) -> RenderableType:
         gap = {"value": row.gap, "low": row.gap_low, "high": row.gap_high, "clear": row.clear, "few": row.few}
         table.add_row(
             Text(f"{name}{' (ref.)' if row.reference else ''}"),
-            f"{row.with_finding:,}",
+            rows_counted(row.with_finding),
             share(row.rate, row.low, row.high, few=False),
             Text("") if row.reference else Text.assemble(points(gap), marks(gap)),
             p_value_words(row.p_adjusted),
@@ -180,9 +182,10 @@ def _notes(audit: Audit) -> Iterator[str]:
     for name in audit.assumed:
         reference = short_name(audit.references[name])
         yield f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference)."
-    for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
-        if note:
-            yield f"{short_name(attribute)} {short_name(group)}: {lacking_words(str(note))}."
+    unit = "rows" if audit.patients is None else "patients"
+    for (group, lacking), attribute in zip(audit.groups["lacking"].items(), audit.groups["attribute"], strict=True):
+        if lacking:
+            yield f"{short_name(attribute)} {short_name(group)}: {lacking_words(lacking, audit.settings, unit)}."
     yield about_intervals(audit)
     if len(audit.gaps):
         yield "p: by permutation of groups; adjusted p: for all comparisons of the audit; measures that mirror each other are one."

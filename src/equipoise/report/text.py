@@ -11,9 +11,9 @@ INSUFFICIENT = "insufficient data"
 LONGEST = 40  # characters of a name on a page; the list of names at its end shows it in full
 LONGEST_NAME, LONGEST_LINE = 60, 800  # characters of a name in a table or a card, and of a sentence in a card
 MINUS = "\N{MINUS SIGN}"
-CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
-# Characters that XML forbids, that UTF-8 cannot encode, or that some readers take for the end of a line or of a file.
-UNSAFE = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u2028\u2029\ufeff]")
+# Controls, colours, line breaks and changes of direction; characters that XML forbids, that UTF-8 cannot encode, or that some readers take
+# for the end of a file. U+2028, U+FFFE and U+FFFF in a name also stop the program that draws figures.
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\ufeff]")
 # Characters with a meaning in Markdown or HTML; a '_' inside a word and an '&' that begins no entity are harmless and stay readable.
 MARKUP = re.compile(r"([\\`*\[\]<|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;))")
 HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
@@ -23,7 +23,7 @@ HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters escaped, so that a name in a file cannot control the terminal. Line breaks stay.
+    r"""The text with unsafe characters escaped, so that a name in a file cannot control the terminal. Line breaks stay.
 
     >>> printable("\x1b[31mred")
     '\\x1b[31mred'
@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def plain(value: object) -> str:
-    """A name from a user's file on one line, with control characters and changes of direction escaped."""
+    """A name from a user's file on one line, with unsafe characters escaped."""
     return printable(str(value)).replace("\n", "\\n")
 
 
@@ -72,12 +72,12 @@ def sentence(text: str) -> str:
 
 
 def clean(text: object) -> str:
-    r"""The text with control characters, changes of direction and invalid characters escaped, for XML and YAML. Line breaks stay.
+    r"""The text with unsafe characters escaped and tabs as blanks, for XML and YAML. Line breaks stay.
 
     >>> clean("a\x00b\ud800c")
     'a\\x00b\\ud800c'
     """
-    return printable(UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text).expandtabs(4)))
+    return printable(str(text).expandtabs(4))
 
 
 def name(value: object, longest: int = LONGEST_NAME) -> str:
@@ -164,6 +164,17 @@ def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
     ('43', '−3.6')
     """
     return INSUFFICIENT if math.isnan(value) else number(1000 * value, digits, sign)
+
+
+def rows_counted(value: object) -> str:
+    """A number of rows, or 'withheld' if it is missing because a group has too few patients.
+
+    >>> rows_counted(1234), rows_counted(float("nan"))
+    ('1,234', 'withheld')
+    """
+    import pandas as pd  # late: wrong options are reported without it
+
+    return "withheld" if pd.isna(value) else f"{int(value):,}"  # type: ignore[call-overload]
 
 
 def count(value: float, expected: bool = False, exact: bool = False) -> str:

@@ -14,7 +14,7 @@ from pydantic_core.core_schema import ValidationInfo
 from equipoise.data import CATALOGUE
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import AT_THRESHOLD, canonical_name
-from equipoise.methods import METHODS, SELECTIONS, Goal
+from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
 from equipoise.study.networks import MLP, Network, backbones
 from equipoise.study.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
 
@@ -66,7 +66,7 @@ class Arm:
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # further settings by name of data
     min_performance: Limits = None
     max_gap: Limits = None
-    selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
+    selection: Annotated[str, one_of("selection", SELECTIONS)] = DEFAULT_SELECTION
     max_loss: float | None = None  # of performance compared with the original, where there is neither min_performance nor max_gap
     train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
     training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained

@@ -151,6 +151,8 @@ def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
         return plan
     pairs = [text.partition("=") for text in weights]
     problems = [f"expected weights as resnet-18=file; got {text!r}" for text in weights if not all(text.partition("=")[::2])]
+    names = [name for name, *_ in pairs]
+    problems += [f"weights of {name} were given twice. Give each network once." for name in dict.fromkeys(names) if names.count(name) > 1]
     new = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, _, file in pairs}
     if not problems:
         problems += _unused_weights({"data": [{"model": plan.network(d.name).model} for d in plan.data], "pretrained": new})

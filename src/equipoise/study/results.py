@@ -21,8 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from equipoise.data import atomic_path, sha256, write_text
-from equipoise.errors import BadInput, raise_all
-from equipoise.methods import validation_problems
+from equipoise.errors import BadInput, raise_all, validation_problems
 from equipoise.study import networks, rows
 from equipoise.study.plan import Plan, Task, tasks_of
 from equipoise.study.reading import make_plan

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise.data import Cohort, Parts, Scores, balanced_parts, fold_parts, split
+from equipoise.data import Cohort, Parts, Scores, balanced_parts, check_apart, fold_parts, split
 from equipoise.errors import EquipoiseError
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -104,6 +104,7 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
         parts = fold_parts(cohort, seed=seed, privileged=plan.privileged)
     else:
         parts = split(cohort, seed=seed, fractions=plan.fractions)
+    check_apart(training=parts.train, validation=parts.valid, test=parts.test)
     train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is no longer needed
     return Parts(train, valid, test)
 

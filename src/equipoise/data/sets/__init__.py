@@ -31,6 +31,7 @@ class File:
     canonical: Callable[[bytes], bytes] = bytes
     other_names: tuple[str, ...] = ()
     places: tuple[str, ...] = ("",)  # subfolders that may hold it
+    option: str = ""  # the option of `Recipe.load` that names another folder for it
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ RECIPES = (
         load=mimic_cxr,
         files=(
             *(File(f"mimic-cxr-2.0.0-{table}.csv", "", f"{PHYSIONET}/mimic-cxr-jpg/2.0.0") for table in ("metadata", "chexpert", "split")),
-            *(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciv", places=MIMIC_IV) for table in ("patients", "admissions")),
+            *(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciv", places=MIMIC_IV, option="mimic_iv") for table in ("patients", "admissions")),
         ),
         attribute="sex",
         description="MIMIC-CXR-JPG: a finding against none on frontal chest X-rays; sex and ethnicity from MIMIC-IV",
@@ -184,6 +184,7 @@ RECIPES = (
         paper="12,322 (sex) or 6,036 (ethnicity) x 224 x 224 px, after balancing",
         folders=("mimic-cxr", "mimic-cxr-jpg"),
         by_hand="It is available to credentialed users who have signed its data use agreement: get the tables and files/ from "
-        f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root.",
+        f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root, "
+        "and that of MIMIC-IV, if it is another one, with --mimic-iv (mimic_iv= in Python).",
     ),
 )

@@ -223,7 +223,10 @@ RECIPES = (
     Recipe(
         name="mimic-iii",
         load=mimic_iii,
-        files=tuple(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciii/1.4", other_names=(f"{table.lower()}.csv",)) for table in TABLES),
+        files=tuple(
+            File(f"{table}.csv", "", f"{PHYSIONET}/mimiciii/1.4", other_names=(f"{table.lower()}.csv",))
+            for table in TABLES | FIRST_DAY_TABLES
+        ),
         attribute="age",
         description="intensive care in Boston 2001-2012: who dies in hospital",
         citation="Johnson et al., MIMIC-III v1.4, Scientific Data 3:160035, 2016, doi:10.13026/C2XW26",

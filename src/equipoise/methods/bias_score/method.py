@@ -133,6 +133,7 @@ def bias_score(
     # The minimum performance is counted from the held-out probes at no cost: what they lack there is not lost by the repair.
     plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
+    stated = goal.settled(float(start.performance[0]))  # the original's value is its value, whatever the probes lack
     narrowest = finest(problem)
 
     def evaluate(scores: FloatArray, max_gap: float) -> LabelResult:
@@ -141,7 +142,7 @@ def bias_score(
     steps = _steps(problem, settings.steps, evaluate)
     results = [start, *(evaluate(problem.priced(problem.held_out, step.costs), step.max_gap) for step in steps)]
     held_out = frame([trace_row(number, result, 0) for number, result in enumerate(results)])
-    delivery = _delivery(model, network, reading, problem, [step.costs for step in steps], held_out, original[0], settled)
+    delivery = _delivery(model, network, reading, problem, [step.costs for step in steps], held_out, original[0], stated)
     eligible = held_out.copy()
     eligible.loc[refused(delivery.decisions, cohort.attribute.codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
     selection = select(eligible, settled)
@@ -153,20 +154,20 @@ def bias_score(
     trace.insert(2, "performance", performance_values(goal.performance, cells)[:, 0])
     trace.insert(3, "threshold", trace.pop("threshold"))
     trace["max_gap"] = [np.nan, *(step.max_gap for step in steps)]
-    fit_steps = [FitStep(plain_rule(NAME, trace, 0, cohort, settled), None, (Note("original_kept"),))]
+    fit_steps = [FitStep(plain_rule(NAME, trace, 0, cohort, stated), None, (Note("original_kept"),))]
     for row, step in enumerate(steps, start=1):
         values = held_out.iloc[row]
         held_out_values = {"gap": float(values["gap"]), "performance": float(values["performance"])}
         numbers = {"folds": settings.folds, **held_out_values, "of": goal.performance, "before": plain}
         notes = Note("probes", str(reading), step.about), Note("chosen_on_held_out_rows", goal.measure, numbers)
-        rule = delivery.rules[row - 1] if delivery.rules else plain_rule(NAME, trace, row, cohort, settled)
+        rule = delivery.rules[row - 1] if delivery.rules else plain_rule(NAME, trace, row, cohort, stated)
         fit_steps.append(FitStep(rule, delivery.networks[row - 1] if delivery.networks else None, notes))
     chosen = fit_steps[selection.row]
     met = selection.met and select(trace.iloc[[selection.row]], settled).met
     if selection.met and not met:
         why = (*why, Note("final_network_misses"))
     used = () if train is None else (Note("training_set", numbers={"rows": max(probe.more for probe in problem.heads.groups)}),)
-    return Fit(chosen.rule, trace, selection.row, why, met, settled, used, chosen.model, tuple(fit_steps))
+    return Fit(chosen.rule, trace, selection.row, why, met, stated, used, chosen.model, tuple(fit_steps))
 
 
 class _Step(NamedTuple):

@@ -1,6 +1,6 @@
 """An audit in words: the largest difference, and who is worse off, in one sentence for a committee.
 
-A committee reads missed findings first, then false alarms, both per 1,000 patients.
+A committee reads missed findings first, then false alarms, both per 1,000 patients, or per 1,000 rows if patients have several.
 """
 
 import math
@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import ARGMAX, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
+from equipoise.measures import FEW, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, crossed, distinct, gap_words, performance_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
 MISSED, ALARMS = "missed findings", "false alarms"
 COMPARED = {  # the measures that compare missed findings or false alarms, and whether a higher value is worse
@@ -21,7 +21,7 @@ COMPARED = {  # the measures that compare missed findings or false alarms, and w
     ALARMS: {"fpr_gap": True, "tnr_gap": False},
 }
 MOST_NAMED = 2  # harms of each kind in the sentence
-LITTLE = 0.02  # sensitivity at which (almost) no patient with the finding is flagged, so that groups cannot differ much
+LITTLE = 0.02  # sensitivity, or specificity, at which (almost) no or (almost) every patient is flagged, so that groups cannot differ much
 DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
 BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
 MARK_AND_INTERVAL = (
@@ -31,21 +31,23 @@ MARK_AND_INTERVAL = (
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 
-def largest_gap(gaps: pd.DataFrame) -> "pd.Series[Any] | None":
+def largest_gap(audit: Audit) -> "pd.Series[Any] | None":
     """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
+    gaps = audit.gaps
     pool = gaps[gaps["value"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
-    for preferred in (pool["clear"], ~pool["attribute"].isin(crossed(list(gaps["attribute"].unique())))):
+    for preferred in (pool["clear"], ~pool["attribute"].isin(audit.intersections)):
         selected = preferred.reindex(pool.index)
         pool = pool[selected] if selected.any() else pool
     return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
 
 
-def largest_words(gaps: pd.DataFrame) -> str:
+def largest_words(audit: Audit) -> str:
     """Among which gaps `largest_gap` is the largest: 'largest clear difference among single attributes'."""
-    gap, intersections = largest_gap(gaps), crossed(list(gaps["attribute"].unique()))
+    gap = largest_gap(audit)
     if gap is None:
         return "largest difference"
-    among = "" if not intersections else ", an intersection" if gap["attribute"] in intersections else " among single attributes"
+    single = "" if not audit.intersections else " among single attributes"
+    among = ", an intersection" if gap["attribute"] in audit.intersections else single
     return f"largest clear difference{among}" if gap["clear"] else f"largest difference{among}, not clear"
 
 
@@ -54,7 +56,7 @@ def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
 
     The interval is the simultaneous one, because the gap was selected for its size.
     """
-    gap, called = largest_gap(audit.gaps), GroupNames(names or {})
+    gap, called = largest_gap(audit), GroupNames(names or {})
     if gap is None:
         return "No difference could be estimated: insufficient data."
     if not gap["clear"]:
@@ -114,7 +116,6 @@ def _negated(gap: Estimate) -> Estimate:
 
 def harms(audit: Audit) -> list[Harm]:
     """Every group that is clearly worse off: single attributes before intersections, missed findings first, the largest first."""
-    folded = crossed(list(audit.groups["attribute"].unique()))
     clear_harms = []
     for kind in COMPARED:
         for (attribute, _), gap in worse_by(audit, kind).items():
@@ -122,43 +123,71 @@ def harms(audit: Audit) -> list[Harm]:
                 worse, better = (gap.group, gap.reference) if gap.value > 0 else (gap.reference, gap.group)
                 low, high = sorted(abs(end) for end in (gap.simultaneous_low, gap.simultaneous_high))
                 clear_harms.append(Harm(kind, attribute, worse, better, abs(gap.value), low, high, gap.few))
-    return sorted(clear_harms, key=lambda harm: (harm.attribute in folded, harm.kind == ALARMS, -harm.more))
+    return sorted(clear_harms, key=lambda harm: (harm.attribute in audit.intersections, harm.kind == ALARMS, -harm.more))
 
 
-def harm_words(harm: Harm, names: Mapping[str, str]) -> str:
-    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'."""
+def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> str:
+    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'.
+
+    If patients have several rows, `unit` is "rows": 'of 1,000 rows of women with the finding, ...'.
+    """
 
     def people(group: str) -> str:
         name = GroupNames(names)(group)
+        if unit == "rows":
+            return f"rows of {name}" if group in names else f"rows ({short_name(harm.attribute)} {name})"
         return name if group in names else f"patients ({short_name(harm.attribute)} {name})"
 
-    has, happens = ("who have the finding", "missed") if harm.kind == MISSED else ("who do not have it", "falsely flagged")
+    has, has_not = ("with", "without") if unit == "rows" else ("who have", "who do not have")
+    who, happens = (f"{has} the finding", "missed") if harm.kind == MISSED else (f"{has_not} the finding", "falsely flagged")
     more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
-    return f"of 1,000 {people(harm.group)} {has}, {more} are {happens} than of 1,000 {people(harm.than)}"
+    return f"of 1,000 {people(harm.group)} {who}, {more} are {happens} than of 1,000 {people(harm.than)}"
+
+
+def counted_unit(rows: int, patients: int | None) -> str:
+    """What is counted: patients if each has one row, otherwise rows."""
+    return "patients" if patients == rows else "rows"
+
+
+def few_words(rows: int, patients: int | None, weighted: bool) -> str:
+    """The meaning of the mark of few patients; their effective number counts, which is smaller if some have more rows or larger weights."""
+    if counted_unit(rows, patients) == "patients" or patients is None:
+        unit, unequal = ("rows" if patients is None else "patients"), ("weights" if weighted else "")
+    else:
+        unit, unequal = "patients", "rows and weights" if weighted else "rows"
+    if not unequal:
+        return f"fewer than {FEW} {unit}"
+    return f"effective number of {unit} below {FEW} (unequal {unequal})"
+
+
+def lead(audit: Audit, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+    """The style and the sentences with which page, terminal and notebook begin: who is worse off first, then the largest difference."""
+    style, text = answer(audit, names)
+    return style, [text, conclusion(audit, names)] if style == HARM else [text]
 
 
 def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
-    """The style and the first sentence of an audit's page: who is worse off; otherwise another difference, none, or insufficient data.
+    """The style and the first sentence on an audit: who is worse off; otherwise another difference, none, or insufficient data.
 
     A `brief` sentence, for one of several labels, leaves out the number of comparisons.
     """
     every_harm, names = harms(audit), names or {}
-    folded = crossed(list(audit.groups["attribute"].unique()))
-    candidates = [harm for harm in every_harm if harm.attribute not in folded] or every_harm
+    candidates = [harm for harm in every_harm if harm.attribute not in audit.intersections] or every_harm
     named = [harm for kind in COMPARED for harm in [harm for harm in candidates if harm.kind == kind][:MOST_NAMED]]
     if named:
         more = len(every_harm) - len(named)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
-        return HARM, f"Worse off: {'; '.join(harm_words(harm, names) for harm in named)}{rest}."
-    largest = largest_gap(audit.gaps)
+        unit = counted_unit(audit.rows, audit.patients)
+        return HARM, f"Worse off: {'; '.join(harm_words(harm, names, unit) for harm in named)}{rest}."
+    largest = largest_gap(audit)
     if largest is None:
         return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
         text = conclusion(audit, names)
         lowered = text if text[:2].isupper() else text[:1].lower() + text[1:]
         return OTHER, f"A difference, not in missed findings or false alarms: {lowered}"
-    if (flagged := _flagged(audit)) is not None and flagged <= LITTLE:
-        return UNKNOWN, f"Nothing to compare: {_little_words(flagged)}."
+    if alike := _alike(audit):
+        return UNKNOWN, f"Nothing to compare: {alike.words}."
     detectable = _detectable_words(audit, GroupNames(names))
     if brief:
         return NONE, f"No clear difference{f'; {detectable}' if detectable else ''}."
@@ -177,30 +206,52 @@ def audits_answer(audits: Audits) -> tuple[str, str]:
     if any(clear):
         differ = f"in {sum(clear)} {of_all} another measure differs clearly between groups"
         return OTHER, f"A difference, not in missed findings or false alarms: {differ}."
-    if len(unflagged(audits)) == len(audits):
-        return UNKNOWN, f"Nothing to compare: (almost) no patient with the finding is flagged at this threshold, in any {of_all}."
+    decided_alike = [alike.kind for audit in audits.values() if (alike := _alike(audit))]
+    if len(decided_alike) == len(audits):
+        who = " or ".join(f"(almost) {kind}" for kind in dict.fromkeys(decided_alike))
+        return UNKNOWN, f"Nothing to compare: {who} is flagged at this threshold, in any {of_all}."
     return NONE, f"No clear difference: in none {of_all} does a group have {worse}, which does not show that there is no difference."
 
 
-def unflagged(audits: Mapping[str, Audit]) -> list[str]:
-    """The labels for which (almost) no patient with the finding is flagged."""
-    return [label for label, audit in audits.items() if (flagged := _flagged(audit)) is not None and flagged <= LITTLE]
+@dataclass(frozen=True)
+class _Alike:
+    """Decisions that are (almost) the same for all patients: `kind` of patient that is flagged, and the rate that shows it."""
+
+    kind: str
+    rate: str
+    value: float
+
+    @property
+    def words(self) -> str:
+        almost = "almost " if self.value > 0 else ""
+        return f"{almost}{self.kind} is flagged at this threshold ({RATES[self.rate].name} {amount(self.value)})"
+
+
+def _alike(audit: Audit) -> _Alike | None:
+    """Whether (almost) no patient with the finding is flagged, or (almost) every patient without it; None if neither is."""
+    for rate, of, kind in (("tpr", "positives", "no patient with the finding"), ("tnr", "negatives", "every patient without the finding")):
+        value = _overall(audit, rate, of)
+        if value is not None and value <= LITTLE:
+            return _Alike(kind, rate, value)
+    return None
 
 
 def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
-    """Which labels have (almost) no patient with the finding flagged, and what to do; empty if there is none. One label is not named."""
-    named = unflagged(audits)
-    if not named:
+    """Which labels have (almost) no or (almost) every patient flagged, and what to do; empty if there is none. One label is not named."""
+    found = {label: alike for label, audit in audits.items() if (alike := _alike(audit))}
+    if not found:
         return ""
-    rules = [audits[label].rule for label in named]
-    by_argmax = any(isinstance(rule, Threshold) and rule.origin == ARGMAX for rule in rules)
+    rules = [audits[label].rule for label in found]
+    by_argmax = any(isinstance(rule, Threshold) and rule.argmax for rule in rules)
     advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
-        few = _little_words(_flagged(audits[named[0]]) or 0.0)
-        return f"{sentence(few)}, which hides differences between groups.{advice}"
-    labels = ", ".join(map(short_name, named))
-    rates = f"at most {percent(LITTLE)} of the patients with the finding are flagged at this threshold"
-    return f"For {len(named)} of {len(audits)} {kind} {rates}, which hides differences between groups: {labels}.{advice}"
+        return f"{sentence(next(iter(found.values())).words)}, which hides differences between groups.{advice}"
+    lines = []
+    for who in dict.fromkeys(alike.kind for alike in found.values()):
+        labels = [label for label, alike in found.items() if alike.kind == who]
+        which = f"for {len(labels)} of {len(audits)} {kind} (almost) {who} is flagged at this threshold"
+        lines.append(f"{which}, which hides differences between groups: {', '.join(map(short_name, labels))}")
+    return f"{sentence('; '.join(lines))}.{advice}"
 
 
 def decisions_words(audits: Mapping[str, Audit]) -> str:
@@ -211,20 +262,16 @@ def decisions_words(audits: Mapping[str, Audit]) -> str:
     return f"Positive if: {'; '.join(f'{short_name(label)}, {rule}' for label, rule in rules.items())}."
 
 
-def _flagged(audit: Audit) -> float | None:
-    """The share of patients with the finding who are flagged, over the groups of the first attribute; None if it is unknown."""
+def _overall(audit: Audit, rate: str, of: str) -> float | None:
+    """A rate of all patients with (`of` "positives") or without the finding, over the groups of the first attribute; None if unknown."""
     groups = audit.groups[audit.groups["attribute"] == audit.groups["attribute"].iloc[0]] if len(audit.groups) else audit.groups
-    known = groups[groups["tpr"].notna() & (groups["positives"] > 0)]
-    return float((known["tpr"] * known["positives"]).sum() / known["positives"].sum()) if len(known) else None
-
-
-def _little_words(flagged: float) -> str:
-    return f"{'almost ' if flagged > 0 else ''}no patient with the finding is flagged at this threshold (sensitivity {amount(flagged)})"
+    known = groups[groups[rate].notna() & (groups[of] > 0)]
+    return float((known[rate] * known[of]).sum() / known[of].sum()) if len(known) else None
 
 
 def _detectable_words(audit: Audit, called: GroupNames) -> str:
     """The minimum detectable difference in missed findings, the largest over the groups."""
-    rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(crossed(list(audit.references)))]
+    rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(audit.intersections)]
     rows = rows[rows["value"].notna() & ~rows.duplicated(["attribute", "group"])]
     if not len(rows):
         return ""
@@ -251,6 +298,16 @@ def sampled_words(audit: Audit) -> list[str]:
         if estimate.note and not estimate.group and not math.isnan(estimate.value):
             measures_by_note.setdefault(estimate.note, []).append(PERFORMANCE[name] if name in PERFORMANCE else RATES[name].name)
     return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in measures_by_note.items()]
+
+
+def left_out_words(audit: Audit) -> str:
+    """The rows that are in no number; empty if there are none."""
+    if not audit.left_out:
+        return ""
+    unit = "rows" if audit.patients is None else "patients"
+    of = f"{plural(audit.left_out, 'row')} outside of the groups with at least {audit.settings.min_patients} {unit}"
+    verb = "is" if audit.left_out == 1 else "are"
+    return f"{of} {verb} left out of all numbers: otherwise subtraction would disclose labels, decisions and scores of single patients."
 
 
 def varying_words(varying: GroupConflicts) -> str:

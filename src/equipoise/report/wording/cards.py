@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, Estimate, Shift, meaning
+from equipoise.measures import Audit, Estimate, Settings, Shift, shown_rows
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE
-from equipoise.report.wording.names import lacking_words, performance_words, rate_words
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
+from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 
@@ -30,15 +31,14 @@ def joined(*paragraphs: str) -> str:
 
 def measure_words(measure: str) -> str:
     """A gap in words: its name, what it compares, and its direction."""
-    title, _, what = meaning(measure).partition(": ")
-    inside = f"{name(measure)}: {what}" if what else name(measure)
-    return f"{title} ({inside}, group minus reference)"
+    return f"difference in {gap_words(measure)} ({name(measure)}, group minus reference)"
 
 
-def size(scores: Scores) -> str:
-    """The number of rows, patients and positives."""
+def size(scores: Scores, settings: Settings) -> str:
+    """The number of rows, patients and positives; without the latter if that of a small group would follow."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
-    return f"{len(scores):,} rows{patients}, {int(scores.y.sum()):,} of them positive"
+    positives = f", {int(scores.y.sum()):,} of them positive" if shown_rows(scores, settings.min_patients).all() else ""
+    return f"{len(scores):,} rows{patients}{positives}"
 
 
 def estimate_words(estimate: Estimate, sign: str = "") -> str:
@@ -57,7 +57,7 @@ def gap_estimate(estimate: Estimate) -> str:
 def rule(audit: Audit) -> str:
     """The decision rule."""
     text = line(audit.rule.describe())
-    return text if text.startswith("positive") else f"positive if {text}"
+    return text if audit.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
 
 
 # Findings on the test set
@@ -67,7 +67,7 @@ def answer(case: Comparison) -> str:
     """The gap and the performance on the test set, before and after, in one paragraph."""
     findings, level = case.found, percent(case.found.after.settings.level)
     sentences = [
-        f"On the test set ({size(case.result.test)}), which was used neither for the repair nor for any choice, the "
+        f"On the test set ({size(case.result.test, case.found.settings)}), which was used neither for the repair nor for any choice, the "
         f"{measure_words(case.goal.measure)} by {name(findings.main)} is {gap_estimate(findings.gap_before)} before and "
         f"{gap_estimate(findings.gap_after)} after, with {level} intervals.",
         f"The {performance_words(case.goal.performance)} is {estimate_words(findings.performance_before)} before and "
@@ -171,7 +171,8 @@ def limits(case: Comparison) -> list[str]:
             "A gap that is not clear is not shown to be absent."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
-    lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]
+    unit = "rows" if after.patients is None else "patients"
+    lines += [f"{name(group)}: {line(lacking_words(why, after.settings, unit))}." for group, why in after.groups["lacking"].items() if why]
     if case.result.candidate.rule.needs_group:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
     lines += [
@@ -191,7 +192,7 @@ def mitigation(case: Comparison, facts: Facts) -> str:
     result, candidate = case.result, case.result.candidate
     about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
-    repair_set = "" if result.valid is None else f" ({size(result.valid)})"
+    repair_set = "" if result.valid is None else f" ({size(result.valid, case.found.settings)})"
     sentences = [
         f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
         f"Goal: {line(goal_words(case.goal))}.",
@@ -213,18 +214,29 @@ def _selection(case: Comparison) -> str:
     return f"{selected} were selected on the repair set only."
 
 
+def _labels(row: "pd.Series[float]") -> str:
+    """The positive and negative rows of a group."""
+    withheld = pd.isna(row["positives"])
+    return "labels withheld" if withheld else f"{row['positives']:,} positive, {row['negatives']:,} negative"
+
+
 def patients_tested(case: Comparison, facts: Facts) -> str:
     """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
     after = case.found.after
     rows = []
     for attribute in after.groups["attribute"].unique():
         groups = after.groups[after.groups["attribute"] == attribute]
-        counts = [f"{name(g)}, {r['n']:,} rows ({r['positives']:,} positive, {r['negatives']:,} negative)" for g, r in groups.iterrows()]
+        counts = [f"{name(g)}, {r['n']:,} rows ({_labels(r)})" for g, r in groups.iterrows()]
         rows.append(f"By {name(attribute)}: {'; '.join(counts)}.")
     lacking = [
         f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
     ]
-    counted = " ".join([f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking])
+    counted = " ".join(
+        filter(
+            None,
+            [f"{name(after.name)}: {size(case.result.test, case.found.settings)}.", *rows, *lacking, left_out_words(after)],
+        )
+    )
     return f"{counted}\n\nFurther description: {facts.data.testing}"
 
 
@@ -286,7 +298,7 @@ def how_to_use(case: Comparison, facts: Facts) -> str:
 
 def development(case: Comparison, facts: Facts) -> str:
     """The training data as the user describes it, and the repair set."""
-    repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
+    repair_set = "" if case.result.valid is None else f": {size(case.result.valid, case.found.settings)}"
     repair = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
     return f"Training data: {facts.data.development}\n\n{repair} on the repair set{repair_set}."
 

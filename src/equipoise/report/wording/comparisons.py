@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import ReturningPatients
-from equipoise.measures import Condition, Monitoring, Verdict
+from equipoise.measures import FEW, Condition, Monitoring, Verdict
 from equipoise.repair import ScoreComparison
 from equipoise.report.text import amount, count, percent, plural, printable, sentence, short_name
-from equipoise.report.wording.names import GroupNames, crossed, distinct, gap_words
+from equipoise.report.wording.names import GroupNames, distinct, gap_words
 
 
 def returning_words(returning: ReturningPatients) -> str:
@@ -24,6 +24,11 @@ def returning_words(returning: ReturningPatients) -> str:
     return f"{who} and count again: limits and alarms over all periods are then too narrow (--returning first leaves them out)"
 
 
+def few_changes_words(contrast: ScoreComparison) -> str:
+    """The meaning of the mark of few patients, who are counted whatever their number of rows."""
+    return f"fewer than {FEW} {'rows' if all(patients is None for _, patients in contrast.sizes.values()) else 'patients'}"
+
+
 def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> str:
     """The largest clear change of a gap in one sentence, preferably of a single attribute, and how many changes are clear."""
     gaps = contrast.gaps[contrast.gaps["value"].notna() & contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
@@ -33,7 +38,7 @@ def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | No
     clear = gaps[gaps["clear"].astype(bool)]
     if not len(clear):
         return f"No change in a difference between groups is clear after adjustment for {comparisons}."
-    single = clear[~clear["attribute"].isin(crossed(list(gaps["attribute"].unique())))]
+    single = clear[~clear["attribute"].isin(contrast.intersections)]
     row = clear.loc[(single if len(single) else clear)["value"].abs().idxmax()]
     low, high = (amount(row[f"simultaneous_{end}"], "points") for end in ("low", "high"))
     interval = f"simultaneous {percent(contrast.level)} interval of the change {low} to {high}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.data import intersection_name
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, meaning, signature, terms
+from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, rates_words, signature, terms
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _spelled(measure: str) -> str:
         terms(measure)
     except BadInput:
         return measure
-    return meaning(measure).removeprefix("difference in ")
+    return rates_words(measure)
 
 
 def distinct(measures: Iterable[str]) -> list[str]:
@@ -139,31 +139,24 @@ def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
     return {name: [other for other in names if other not in shown and signature(other) == signature(name)] for name in shown}
 
 
-def crossed(attributes: Sequence[str]) -> list[str]:
-    """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
-    pairs = {f"{a} & {b}" for a in attributes for b in attributes}
-    return [name for name in attributes if name in pairs]
-
-
 def rate_title(rate: str, settings: Settings) -> str:
     """The name of a rate of a group, with the value of a fixed operating point: 'sensitivity at 90% specificity'."""
     fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
     return RATES[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATES[rate].name
 
 
-def lacking_words(note: str) -> str:
-    """The note of a group with insufficient data, with the names of the affected rates; 'everything' if all are affected."""
-    parts = []
-    for part in note.split("; "):
-        reason, separator, listed = part.partition(": ")
-        measures = listed.split(", ")
-        if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
-            parts.append(f"{reason}: everything")
-        else:
-            named = (measure.partition(" (") for measure in measures)
-            names = ", ".join(f"{RATES[m].name if m in RATES else m}{bracket}{detail}" for m, bracket, detail in named)
-            parts.append(f"{reason}{separator}{names}")
-    return "; ".join(parts)
+def lacking_words(lacking: Mapping[str, str], settings: Settings, unit: str) -> str:
+    """The rates of a group with insufficient data and why, from a cell of `lacking` in `Audit.groups`; 'everything' if all are affected.
+
+    >>> from equipoise.measures import Settings
+    >>> lacking_words({"tpr": "few", "calibration_slope": "constant"}, Settings(), "patients")
+    'insufficient data (fewer than 5 patients): sensitivity; insufficient data: calibration slope (all scores are equal)'
+    """
+    reasons = set(lacking.values())
+    named = {RATES[measure].name if measure in RATES else measure: reason for measure, reason in lacking.items()}
+    if len(reasons) == 1 and lacking.keys() >= {*GROUP_MEASURES, *SCORE_MEASURES}:
+        named = {"everything": reasons.pop()}
+    return lacking_note(named, settings.min_patients, unit)
 
 
 def rate_words(rate: str) -> str:
@@ -205,4 +198,4 @@ def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequen
 def attributes_of(audit: Audit) -> dict[str, list[str]]:
     """The groups of each attribute of an audit, without intersections."""
     groups = {str(name): [str(group) for group in rows.index] for name, rows in audit.groups.groupby("attribute", sort=False)}
-    return {name: levels for name, levels in groups.items() if name not in crossed(list(groups))}
+    return {name: levels for name, levels in groups.items() if name not in audit.intersections}

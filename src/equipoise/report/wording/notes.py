@@ -31,11 +31,15 @@ def note_words(note: Note) -> str:
     'clipped: weights (limit 0.5)'
     """
     if note.kind in SENTENCES:
-        return SENTENCES[note.kind].format(subject=note.subject, **note.numbers)
+        return SENTENCES[note.kind].format(subject=note.subject, after_correction=_after_correction(note.numbers), **note.numbers)
     if note.kind in FUNCTIONS:
         return FUNCTIONS[note.kind](note.subject, note.numbers)
     values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in note.numbers.items())
     return f"{note.kind.replace('_', ' ')}{f': {note.subject}' if note.subject else ''}{f' ({values})' if values else ''}"
+
+
+def _after_correction(n: Numbers) -> str:
+    return " after correction by held-out rows" if n.get("corrected", True) else ""
 
 
 def why_words(why: Iterable[Note]) -> str:
@@ -128,6 +132,25 @@ def _none_surely(performance: str, n: Numbers) -> str:
     return f"no step of {n['of']:,} {', nor '.join(lacking)}; the original was kept"
 
 
+def _declined(measure: str, n: Numbers) -> str:
+    original = f"than the original model, which has {CORRECTED.format(subject=measure, after_correction=_after_correction(n), **n)}"
+    if not n["smaller"]:
+        return f"no step of {n['of']:,} has a smaller |{measure}| {original}; the original was kept"
+    near, example = n["nearest"], ""
+    if near is not None:
+        performance = performance_words(n["performance"])
+        example = f" (step {near['step']:,}: {measure} {near['gap']:+.3f}, {performance} {near['performance']:.3f} < {near['least']:.3f})"
+    lacking = {
+        "performance": f"with too low a performance{example}",
+        "rates": f"without surely keeping {_kept_rates(n)} in every group",
+        "varied": "with the same decision for everyone within each group",
+        "labels": "beyond the limits of another label",
+        "sure": "not better by more than chance",
+    }
+    reasons = ", ".join(f"{count:,} {lacking[what]}" for what, count in n["lack"].items() if count)
+    return f"every step with a smaller |{measure}| {original}, was ruled out: {reasons}; the original was kept"
+
+
 def _best_of_methods(method: str, n: Numbers) -> str:
     if n["met"]:
         return f"{method}, of {n['tried']} methods tried"
@@ -201,7 +224,7 @@ def _not_tried(method: str, n: Numbers) -> str:
     return f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
 
 
-CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
+CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}){after_correction}"
 SENTENCES = {
     "original": "the original model",
     "as_given": "the model as given",
@@ -214,13 +237,12 @@ SENTENCES = {
     "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which meet the constraints: {CORRECTED}",
     "original_within": f"the original model is already within the maximum gap {{max_gap:g}}, by a standard error or more: {CORRECTED}",
     "nothing_to_repair": f"no gap that these {{rows:,}} rows can distinguish from chance: the original model has {CORRECTED}",
-    "declined": f"no step has a smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
     "not_surely_there": "the original model has {subject} {gap:+.3f}, which is {z:.1f} standard errors. A rule that needs each patient's "
     "group is chosen only from {least:g} standard errors on, because it could turn chance into a gap; the original was kept",
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
-    "randomised": "decisions are randomised: rule.draw(scores, seed)",
+    "randomised": "randomised decisions, drawn from the seed and the id of each row",
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
     "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay unchanged",
     "original_kept": "the original model was kept",
@@ -246,6 +268,7 @@ FUNCTIONS: dict[str, Callable[[str, Numbers], str]] = {
     "nearest": _nearest,
     "not_surely_within": _not_surely_within,
     "none_surely": _none_surely,
+    "declined": _declined,
     "best_of_methods": _best_of_methods,
     "pruned": _pruned,
     "probes": _probes,

@@ -5,14 +5,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from equipoise.measures import ARGMAX, Contribution, Threshold
-from equipoise.methods import IN_USE, Goal, Judgement, Note
+from equipoise.measures import Contribution, Estimate, Threshold
+from equipoise.methods import Goal, Judgement, Note
 from equipoise.repair import Balance, Comparison, ScoredCandidate
 from equipoise.report.text import amount, sentence, short_name, thousand
-from equipoise.report.wording.names import GroupNames, gap_words, performance_words, rate_words
+from equipoise.report.wording.audits import counted_unit
+from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
 OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in this order for several labels
 MANY = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
+SMALL_CHANGE = 0.01  # changes of less than 10 in 1,000 have a decimal place
 
 
 def goal_words(goal: Goal) -> str:
@@ -24,14 +26,13 @@ def goal_words(goal: Goal) -> str:
     >>> goal_words(Goal("spd", max_gap=0.05, keep={"tpr": "before"}))
     "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
     >>> goal_words(Goal("eod", "f1").settled(0.8))
-    "the smallest difference in sensitivity with F1 of at least 78.0% (the original's 80.0% on the repair set, less 2.0 points)"
+    "the smallest difference in sensitivity with F1 at most 2.0 points below the original's (80.0% on the repair set)"
     """
     measure, performance = gap_words(goal.measure), performance_words(goal.performance)
     minimum = ""
-    if goal.min_performance is not None and goal.original is not None:  # relative to the original, as estimated on the repair set
+    if goal.min_performance is not None and goal.original is not None:  # relative to the original, which has other values on other rows
         lost = amount(goal.original - goal.min_performance, "size")
-        original = f"the original's {amount(goal.original)} on the repair set, less {lost} points"
-        minimum = f" with {performance} of at least {amount(goal.min_performance)} ({original})"
+        minimum = f" with {performance} at most {lost} points below the original's ({amount(goal.original)} on the repair set)"
     elif goal.min_performance is not None:
         minimum = f" with {performance} of at least {amount(goal.min_performance)}"
     if goal.max_gap is None:
@@ -61,21 +62,26 @@ def contribution_words(contribution: Contribution) -> str:
 def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[str, str] | None = None) -> str:
     """The outcome of a repair in one sentence that begins with its name; without `details` in as few words as possible.
 
-    `names` are words for groups, such as {"F": "women"}. Page, terminal, cards and README.txt begin with this sentence.
+    It says whether the difference was clear before. `names` are words for groups, such as {"F": "women"}. Page, terminal, cards and
+    README.txt begin with this sentence, followed by what changed for all patients and for groups (`repair_answer`).
     """
     called, outcome = GroupNames(names or {}), judgement.outcome
     if outcome == "harm":
-        return f"Harm: {'; '.join(_harm_words(note, judgement, called, details) for note in judgement.harms)}."
+        harms = [_harm_words(note, judgement, called, details) for note in judgement.harms]
+        if details and judgement.largest is not None and not any(note.kind == "larger_gap" for note in judgement.harms):
+            harms.append(_moved(judgement, called))
+        return f"Harm: {'; '.join(harms)}."
     if judgement.largest is None and outcome == "unchanged":
         return "Unchanged: no decision differs."
     if judgement.largest is None:
         groups = ", ".join(map(called, judgement.short))
         return f"Unclear: too few patients for a difference in {gap_words(judgement.measure)} of {groups}{_needed_words(judgement)}."
     subject, limit = _subject(judgement, called), f"±{amount(judgement.max_gap, 'size')}"
-    before, after = _largest_before_and_after(judgement, called)
-    moved = f"{subject} went from {before} to {after} percentage points"
+    before, _ = _largest_before_and_after(judgement, called)
+    moved = _moved(judgement, called)
     if outcome == "unchanged":
-        return f"Unchanged: no decision differs{f', so {subject} stays at {before} percentage points' if details else ''}."
+        stays = f", so {subject}, {_clear_words(judgement)}, stays at {before} percentage points" if details else ""
+        return f"Unchanged: no decision differs{stays}."
     if outcome == "closed":
         return (
             f"Closed: {moved}, with its interval within {limit}." if details else f"Closed: {subject} is within {limit} percentage points."
@@ -87,15 +93,15 @@ def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[
             return f"Reduced: {moved}; {_performance_change(judgement)}, below its limit of {amount(judgement.performance_limit)}."
         return f"Reduced: {moved}, but is not shown to be within {limit}."
     if judgement.short:
-        reason = f"too few patients in {', '.join(map(called, judgement.short))}"
+        reason = f"too few patients in {', '.join(map(called, judgement.short))}{_needed_words(judgement)}"
+    elif judgement.same:
+        reason = "no benefit is shown"
     else:
         crossed_zero = judgement.largest.before.value * judgement.largest.after.value < 0
         sides = ", or has only changed sides" if crossed_zero and not judgement.larger else ""
-        reason = f"{judgement.patients:,} patients are too few to show whether it is {'larger' if judgement.larger else 'smaller'}{sides}"
-    if not details:
-        return f"Unclear: {reason}."
-    moved = f"{subject} is larger, {before} percentage points before and {after} after" if judgement.larger else moved
-    return f"Unclear: {moved}; {reason}{_needed_words(judgement)}."
+        size = "larger" if judgement.larger else "smaller"
+        reason = f"{judgement.patients:,} patients are too few to show whether it is {size}{sides}{_needed_words(judgement)}"
+    return f"Unclear: {f'{moved}; {reason}' if details else reason}."
 
 
 def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") -> str:
@@ -116,6 +122,22 @@ def _subject(judgement: Judgement, called: GroupNames) -> str:
     if len(judgement.gaps) == 1:
         return f"the difference in {gap_words(judgement.measure)} between {called(gap.group)} and {called(gap.reference)}"
     return f"the largest difference in {gap_words(judgement.measure)} from {called(gap.reference)}"
+
+
+def _clear_words(judgement: Judgement) -> str:
+    """Whether the difference that is judged was clear of zero before the repair."""
+    return "clear before" if judgement.clear_before else "not clear before"
+
+
+def _moved(judgement: Judgement, called: GroupNames) -> str:
+    """The difference before and after, and whether it was clear before."""
+    before, after = _largest_before_and_after(judgement, called)
+    subject = f"{_subject(judgement, called)}, {_clear_words(judgement)},"
+    if judgement.same:
+        return f"{subject} is practically the same in these patients, {before} percentage points before and {after} after"
+    if judgement.larger:
+        return f"{subject} is larger, {before} percentage points before and {after} after"
+    return f"{subject} went from {before} to {after} percentage points"
 
 
 def _largest_before_and_after(judgement: Judgement, called: GroupNames) -> list[str]:
@@ -176,35 +198,65 @@ def balance_words(rows: Iterable[Balance], unit: str, digits: int = 0, names: Ma
 def repair_answer(comparison: Comparison, names: Mapping[str, str] | None = None) -> str:
     """The outcome of the repair on held-out patients, in one sentence: the first of README.txt, cards, report and terminal.
 
-    A large and clear rise of missed findings or false alarms in a group comes before the difference that was reduced.
+    First the difference, and whether it was clear before; then what changed for all patients; then the group with the largest rise of
+    missed findings or false alarms; at last a budget that ran out.
     """
-    text = outcome_words(comparison.judgement, names=names)
-    more = more_errors_words(comparison.found.balances[comparison.found.main], error_unit(comparison), names)
-    if not more:
-        return text
-    outcome, _, rest = text.partition(": ")
-    if comparison.judgement.outcome == "harm":
-        return f"{text.removesuffix('.')}; {more}."
-    return f"{outcome}, with {more}: {rest}"
+    balances, unit = comparison.found.balances[comparison.found.main], error_unit(comparison)
+    parts = [outcome_words(comparison.judgement, names=names).removesuffix(".")]
+    if comparison.judgement.changed:
+        parts.append(for_all_words(comparison.judgement, balances, unit))
+        parts.append(more_errors_words(balances, unit, names))
+    parts.append(budget_words(note for tried in comparison.candidates for note in tried.candidate.notes))
+    return f"{'; '.join(filter(None, parts))}."
+
+
+def for_all_words(judgement: Judgement, rows: Iterable[Balance], unit: str) -> str:
+    """What changed for all patients: the performance, missed findings and false alarms, each marked if its change is not clear."""
+    total, parts = next((row for row in rows if row.group is None), None), []
+    for errors, change in () if total is None else (("missed findings", total.missed), ("false alarms", total.alarms)):
+        if not np.isnan(change.value):
+            size = thousand(abs(change.value), 0 if abs(change.value) >= SMALL_CHANGE else 1)
+            more = "no more" if not change.value else f"{size} {'more' if change.value > 0 else 'fewer'}"
+            parts.append(f"{more} {errors}{_unclear_mark(change)}")
+    changes = [f"{' and '.join(parts)} per 1,000 {unit}"] if parts else []
+    if not np.isnan(judgement.performance_change.value) and judgement.clear_loss is None:  # a loss below its limit is named as a harm
+        changes.insert(0, f"{_performance_change(judgement)}{_unclear_mark(judgement.performance_change)}")
+    return f"for all patients, {', with '.join(changes)}" if changes else ""
+
+
+def _unclear_mark(change: Estimate) -> str:
+    return "" if change.low > 0 or change.high < 0 or not change.value else " (not clear)"
 
 
 def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, str] | None = None) -> str:
     """The largest clear rise of missed findings and of false alarms in a group, if it is at least `MANY`; empty if there is none."""
     called, parts = GroupNames(names or {}), defaultdict(list)
-    groups = [row for row in rows if row.group is not None]
+    groups = {str(row.group): row for row in rows if row.group is not None}
     for errors, kind in (("missed findings", "missed"), ("false alarms", "alarms")):
-        changes = {str(row.group): getattr(row, kind) for row in groups}
+        changes = {group: getattr(row, kind) for group, row in groups.items()}
         worse = {group: change.value for group, change in changes.items() if change.low > 0 and change.value >= MANY}
         if worse:
             group = max(worse, key=lambda group: worse[group])
             parts[group].append(f"{thousand(worse[group])} more {errors}")
-    return ", and ".join(f"{' and '.join(more)} per 1,000 {unit} in {called(group)}" for group, more in parts.items())
+    worst = (f"in {called(group)} ({groups[group].rows:,} {unit}), {' and '.join(more)} per 1,000" for group, more in parts.items())
+    return f"worst {', and '.join(worst)}" if parts else ""
+
+
+def budget_words(notes: Iterable[Note]) -> str:
+    """Which methods the budget stopped or left out; empty if it did not run out."""
+    ran_out = {"cut_short": "{} was stopped after {steps:,} steps", "no_time": "{} was not tried"}
+    cut = dict.fromkeys(ran_out[note.kind].format(note.subject, **note.numbers) for note in notes if note.kind in ran_out)
+    return f"the budget (--budget) ran out: {', '.join(cut)}" if cut else ""
 
 
 def error_unit(comparison: Comparison) -> str:
-    """What errors are counted per 1,000 of: rows, if patients have several."""
-    rows, patients = comparison.found.after.rows, comparison.found.after.patients
-    return "patients" if patients in (None, rows) else "rows"
+    """What errors are counted per 1,000 of: rows, unless each patient is known to have one."""
+    return counted_unit(comparison.found.after.rows, comparison.found.after.patients)
+
+
+def groups_called(comparison: Comparison, given: Mapping[str, str] | None) -> GroupNames:
+    """The user's words for groups, extended to the intersections of this comparison."""
+    return group_words(given, {attribute.name: attribute.levels for attribute in comparison.original.test.attributes})
 
 
 def is_original(comparison: Comparison) -> bool:
@@ -224,10 +276,10 @@ def met_words(judgement: Judgement) -> str:
 def original_words(comparison: Comparison) -> str:
     """The threshold of the original model and its origin; empty for classes, which are decided by argmax."""
     candidate = comparison.original.candidate
-    if not isinstance(candidate.rule, Threshold) or candidate.rule.origin == ARGMAX:
+    if not isinstance(candidate.rule, Threshold) or candidate.rule.argmax:
         return ""
     best = f"of best {performance_words(candidate.goal.performance)} on the repair set"
-    origin = "in use" if candidate.rule.origin == IN_USE else best
+    origin = "in use" if candidate.goal.threshold is not None else best
     return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
 
 
@@ -248,7 +300,7 @@ def repair_set_words(comparison: Comparison) -> str:
     rows = "" if result.valid is None else f" ({len(result.valid):,} rows)"
     goal = f"Goal: {goal_words(candidate.goal)}."
     if candidate.chosen == 0:
-        return f"On the repair set{rows} {result.name} kept the original, at {before} points. {goal}"
+        return f"On the repair set{rows} {result.name} kept the original, with a difference of {before} points. {goal}"
     name = method_words(result)
     comma = "," if "," in name else ""
-    return f"On the repair set{rows}, to which it was fitted, {name}{comma} changed it from {before} to {after} points. {goal}"
+    return f"On the repair set{rows}, to which it was fitted, {name}{comma} changed the difference from {before} to {after} points. {goal}"

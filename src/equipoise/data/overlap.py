@@ -1,0 +1,248 @@
+"""Rows that two sets have in common, by which training, repair and test sets are kept apart.
+
+Patients are compared by their ids. Without patient ids, rows are compared: by their ids, if the ids of both sets count the same rows, and
+otherwise by what they contain. Different patients can have equal rows, above all in tables of few and coarse columns. Rows therefore count
+as the same if a column tells rows apart (numbers of many digits that hardly repeat; the pixels of an image), or if more of them are equal
+than the repeated rows within each set explain.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.data.attribute import BoolArray, IntArray, ObjectArray
+from equipoise.data.images import Images
+from equipoise.data.scores import Rows, Scores
+from equipoise.data.stored import HashArray, splitmix64
+from equipoise.data.table import Table
+from equipoise.errors import raise_all
+
+CHANCE = 1e-4  # probability of as many equal rows of different patients, above which they are not counted
+TELLING = 0.95  # share of different values, and of values with more than `DIGITS` digits, in a column that tells rows apart
+DIGITS = 5
+SAMPLE = 2000  # rows of a column that are looked at for this
+FEWEST = 20  # rows; among fewer, values differ by chance
+SHADES = 16  # different bytes in an image that is more than a blank one
+SHOWN = 5  # examples in a message
+FEW_COLUMNS = 4  # by which equal rows of a table are first sought: comparing hundreds of columns takes seconds
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Identities:
+    """What identifies the rows of a set: patients, ids, and what the rows contain. Arrays are shared with the set, not copied."""
+
+    name: str
+    patients: ObjectArray | None
+    ids: ObjectArray
+    content: pd.DataFrame | npt.NDArray[Any] | None = None  # a frame, or images (m, ...); None if patient ids are enough
+    rows: IntArray | None = None  # (n,) the position of each row among the images
+    kind: str = ""  # only contents of the same kind are compared
+
+    @classmethod
+    def of(cls, rows: Rows, content: bool | None = None) -> "Identities":
+        """The identities of these rows; with their content, by default, if they have no patient ids."""
+        identities = cls(rows.name, rows.patients, rows.ids)
+        if not (rows.patients is None if content is None else content):
+            return identities
+        if isinstance(rows, Scores):
+            features = {} if rows.features is None else {f"feature {name}": column for name, column in rows.features.frame.items()}
+            return replace(
+                identities, content=pd.DataFrame({"score": rows.score, "y": rows.y, "group": rows.groups, **features}), kind="scores"
+            )
+        if isinstance(rows.source, Table):
+            return replace(identities, content=rows.source.frame, kind="table")
+        if isinstance(rows.source, Images):
+            pixels = rows.source.pixels
+            return replace(identities, content=pixels, rows=rows.source.rows, kind=f"images {pixels.shape[1:]} {pixels.dtype}")
+        values = rows.source.detach().cpu().numpy()
+        if values.ndim <= 2:
+            return replace(identities, content=pd.DataFrame(values), kind="inputs")
+        return replace(identities, content=values, rows=np.arange(len(values)), kind=f"inputs {values.shape[1:]}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def shared_with(self, other: "Identities") -> "Shared":
+        """What the other set has in common with this one.
+
+        >>> scores = Scores.from_arrays([1, 0] * 50, np.arange(100) / 100, ["F", "F", "M", "M"] * 25)
+        >>> repair, test = (Identities.of(part) for part in scores.hold_out(0.3))
+        >>> repair.shared_with(Identities.of(scores)).count, repair.shared_with(test).count
+        (70, 0)
+        """
+        if self.patients is not None and other.patients is not None:
+            mine, theirs = (dict.fromkeys(map(str, patients)) for patients in (self.patients, other.patients))
+            both = [patient for patient in theirs if patient in mine]
+            return Shared(len(both), len(theirs), "patients", tuple(both[:SHOWN]))
+        columns = None
+        if isinstance(self.content, pd.DataFrame) and isinstance(other.content, pd.DataFrame):
+            columns = _columns_of_both(self.content, other.content)
+        found = self._with_columns(columns)._equal_rows(other._with_columns(columns))
+        return Shared(len(found), len(other), "rows", tuple(map(str, other.ids[found[:SHOWN]])))
+
+    def _with_columns(self, columns: list[Any] | None) -> "Identities":
+        """The same rows with some columns of their frame."""
+        return self if columns is None or not isinstance(self.content, pd.DataFrame) else replace(self, content=self.content[columns])
+
+    def _equal_rows(self, other: "Identities") -> IntArray:
+        """The positions of the rows of the other set that are among these rows."""
+        mine, theirs = _common(self.ids, other.ids)
+        if not len(mine) and _numbered(self.ids) and _numbered(other.ids):
+            return theirs  # parts of one set, whose rows were numbered together
+        comparable = self.kind == other.kind and self.content is not None and other.content is not None
+        if len(mine) and self._same_ids(other, mine, theirs, comparable):
+            return theirs
+        return self._equal(other) if comparable else theirs[:0]
+
+    def _same_ids(self, other: "Identities", mine: IntArray, theirs: IntArray, comparable: bool) -> bool:
+        """Whether the ids of both sets count the same rows: all rows with equal ids are equal, and not by chance."""
+        if not comparable:
+            return not _numbered(self.ids)
+        first = slice(FEWEST)  # most sets that are numbered separately differ here
+        if not all(np.array_equal(self._hashes(mine[some]), other._hashes(theirs[some])) for some in (first, slice(None))):
+            return False
+        return bool(_chance_of_equal(self._hashes(), other._hashes()) ** len(mine) < CHANCE)
+
+    def _equal(self, other: "Identities") -> IntArray:
+        """The positions of rows of the other set that are equal to one of these rows, and not by chance."""
+        mine, theirs = self._hashes(whole=False), other._hashes(whole=False)
+        alike, candidates = np.flatnonzero(np.isin(theirs, mine)), np.flatnonzero(np.isin(mine, theirs))
+        if not len(alike):
+            return alike
+        alike = alike[np.isin(other._hashes(alike), self._hashes(candidates))]  # equal in all that they contain
+        telling = alike[other._telling(alike)]
+        if len(telling):
+            return telling
+        from scipy.special import pdtrc  # late: few sets have equal rows
+
+        expected = len(self) * len(other) * _chance_of_equal(self._hashes(), other._hashes())
+        return alike if len(alike) and pdtrc(len(alike) - 1, expected) < CHANCE else alike[:0]
+
+    def _telling(self, at: IntArray) -> BoolArray:
+        """Which of these rows cannot be equal to those of another patient: if a column tells rows apart, all; images that are not blank."""
+        if not isinstance(self.content, pd.DataFrame):
+            return np.fromiter((len(np.unique(image)) >= SHADES for image in self._images(at)), bool)
+        telling = any(_tells_apart(self.content.iloc[:SAMPLE, k]) for k in range(self.content.shape[1]))
+        return np.full(len(at), telling)
+
+    def _hashes(self, at: IntArray | None = None, whole: bool = True) -> HashArray:
+        """A hash of each row, or of those at these positions; without `whole`, of a few columns or a line in the middle of an image."""
+        if isinstance(self.content, pd.DataFrame):
+            frame = self.content if whole else self.content.iloc[:, :FEW_COLUMNS]
+            return _frame_hashes(frame if at is None else frame.iloc[at])
+        images = self._images(np.arange(len(self)) if at is None else at, whole)
+        return np.fromiter((int.from_bytes(blake2b(image.tobytes(), digest_size=8).digest(), "little") for image in images), np.uint64)
+
+    def _images(self, at: IntArray, whole: bool = True) -> Iterator[Bytes]:
+        """The bytes of these images one after another, so that few are in memory."""
+        assert self.content is not None
+        assert self.rows is not None
+        middle = self.content.shape[-2] // 2
+        for row in self.rows[at]:
+            image = np.asarray(self.content[row])
+            yield np.ascontiguousarray(image if whole or image.ndim < 2 else image[..., middle, :]).view(np.uint8).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How many patients, or rows, of one set are in another one, of how many, and some of them."""
+
+    count: int
+    of: int
+    unit: str
+    examples: tuple[str, ...] = ()
+
+    def words(self, test: str, fitted: str, remedy: str = "Remove them from one of the two") -> str:
+        """The problem in words, from the names of both sets, and what to do."""
+        more = ", ..." if self.count > len(self.examples) else ""
+        if self.unit == "rows":
+            remedy += "; if they are of different patients, name the patients with --patient (patient=)"
+        return (
+            f"{self.count:,} of {self.of:,} {self.unit} of {test} are also in {fitted} ({', '.join(self.examples)}{more}), so results on "
+            f"them would be too good. {remedy}"
+        )
+
+
+def check_apart(**sets: Rows | None) -> None:
+    """Raises `BadInput` with the patients, or rows, that two of these sets have in common. Keywords are roles: training, repair, test.
+
+    >>> scores = Scores.from_arrays([1, 0] * 50, np.arange(100) / 100, ["F", "F", "M", "M"] * 25)
+    >>> repair, test = scores.hold_out(0.3)
+    >>> check_apart(repair=repair, test=test)
+    """
+    given = {role: rows for role, rows in sets.items() if rows is not None}
+    by_rows = any(rows.patients is None for rows in given.values())  # only patient ids on both sides make their content unnecessary
+    known = {role: Identities.of(rows, content=by_rows) for role, rows in given.items()}
+    roles, problems = list(known), []
+    for at, later in enumerate(roles):
+        for earlier in roles[:at]:
+            shared = known[earlier].shared_with(known[later])
+            if shared.count:
+                problems.append(shared.words(_named(later, known[later]), _named(earlier, known[earlier])))
+    raise_all(problems)
+
+
+def _named(role: str, rows: Identities) -> str:
+    return f"the {role} set {rows.name!r}"
+
+
+def _numbered(ids: ObjectArray) -> bool:
+    """Whether ids may be mere row numbers."""
+    return ids.dtype.kind in "iu" or all(isinstance(key, (int, np.integer)) for key in ids)
+
+
+def _common(first: ObjectArray, second: ObjectArray) -> tuple[IntArray, IntArray]:
+    """The positions of equal ids in both sets."""
+    if _numbered(first) and _numbered(second):
+        _, mine, theirs = np.intersect1d(first.astype(np.int64), second.astype(np.int64), return_indices=True)
+        return mine, theirs
+    place = {str(key): k for k, key in enumerate(first)}
+    found = [(place[key], k) for k, key in enumerate(map(str, second)) if key in place]
+    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _columns_of_both(first: pd.DataFrame, second: pd.DataFrame) -> list[Any]:
+    """The names of the columns that both frames have, decimal numbers first, since these differ most between rows."""
+    both = [name for name in first.columns if name in second.columns]
+    return sorted(both, key=lambda name: not all(frame[name].dtype.kind == "f" for frame in (first, second)))
+
+
+def _frame_hashes(frame: pd.DataFrame) -> HashArray:
+    """A hash of each row of a frame, whatever the types of its numbers."""
+    total = np.zeros(len(frame), np.uint64)
+    for position in range(frame.shape[1]):
+        column = frame.iloc[:, position]
+        if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+            values: Any = column.to_numpy(dtype=np.float64, na_value=np.nan) + 0.0
+        else:
+            values = column.astype(object).where(column.notna(), "").map(str).to_numpy(dtype=object)
+        total = splitmix64(total ^ pd.util.hash_array(values))
+    return total
+
+
+def _chance_of_equal(first: HashArray, second: HashArray) -> float:
+    """The probability that two rows of different patients are equal, by the pairs of equal rows within each set; never zero."""
+    equal, pairs = 1.0, 1.0
+    for hashes in (first, second):
+        counts = np.unique(hashes, return_counts=True)[1].astype(np.float64)
+        equal += float((counts * (counts - 1)).sum() / 2)
+        pairs += len(hashes) * (len(hashes) - 1) / 2
+    return min(1.0, equal / pairs)
+
+
+def _tells_apart(column: "pd.Series[Any]") -> bool:
+    """Whether the values of a column tell rows apart."""
+    if column.dtype.kind != "f":
+        return False
+    values = column.dropna().to_numpy(dtype=np.float64)
+    if len(values) < FEWEST or len(np.unique(values)) < TELLING * len(values):
+        return False
+    many_digits = [float(f"{value:.{DIGITS}g}") != value for value in values[:FEWEST].tolist()]
+    return bool(np.mean(many_digits) >= TELLING)
