@@ -44,8 +44,8 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 def places(tree: ast.Module) -> list[tuple[ast.AST, str, int | None]]:
     """Where an operator can be swapped: the node, its field, and the index for chains of comparisons. Annotations are left alone."""
-    annotations = {id(inner) for node in ast.walk(tree) for name in ("annotation", "returns") for kind in [getattr(node, name, None)] if kind
-                   for inner in ast.walk(kind)}  # fmt: skip
+    kinds = [getattr(node, name, None) for node in ast.walk(tree) for name in ("annotation", "returns")]
+    annotations = {id(inner) for kind in kinds if kind for inner in ast.walk(kind)}
     found: list[tuple[ast.AST, str, int | None]] = []
     for node in ast.walk(tree):
         if id(node) in annotations:
@@ -77,13 +77,16 @@ def mutated(source: str, number: int) -> tuple[str, str]:
 
 def run(arguments: list[str], src: Path, limit: float) -> bool:
     """Whether a command succeeds with this copy of the package."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(src), str(HERE), str(HERE / "tests"), os.environ.get("PYTHONPATH", "")]),
-    }
+    path = os.pathsep.join([str(src), str(HERE), str(HERE / "tests"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     try:
         ran = subprocess.run(
-            [sys.executable, *arguments], cwd=HERE, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, timeout=limit
+            [sys.executable, *arguments],
+            cwd=HERE,
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return False

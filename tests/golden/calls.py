@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tests.golden.commands import SCORES
+from tests.golden.inputs import CODE, FINDINGS
 
 import equipoise as eq
 from support.command import ran
-from tests.golden.commands import SCORES
-from tests.golden.inputs import CODE, FINDINGS
 
 Call = Callable[[Path], Any]
 CALLS: dict[str, Call] = {}

@@ -1,10 +1,24 @@
 """The recorded commands. A name is of the command, and of what is special about it."""
+# ruff: noqa: E501
 
 from tests.golden.inputs import FINDINGS, SIDE
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "patient"]
 SCORES = ["scores.csv", *ROLES, "--score", "p"]
-TABLE = ["scores.csv", *ROLES, "--feature", "a", "--feature", "b", "--feature", "c", "--model", "net.py:table", "--weights", "table.safetensors"]
+TABLE = [
+    "scores.csv",
+    *ROLES,
+    "--feature",
+    "a",
+    "--feature",
+    "b",
+    "--feature",
+    "c",
+    "--model",
+    "net.py:table",
+    "--weights",
+    "table.safetensors",
+]
 IMAGES = ["images.csv", *ROLES, "--images", "xrays", "--size", str(SIDE), "--model", "net.py:pixels", "--weights", "pixels.safetensors"]
 LABELS = ["scores.csv", *(w for name in FINDINGS for w in ("--label", name)), "--score-prefix", "score_", "--group", "sex", "--reference", "M",
           "--patient", "patient"]  # fmt: skip

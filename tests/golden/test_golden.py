@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tests.golden.net import CALLS, COMMANDS, differences, observed
 
 
