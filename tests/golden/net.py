@@ -1,0 +1,185 @@
+"""Running a recorded command or call, and what is kept of it: exit code, numbers in order of their place, facts of texts.
+
+    PYTHONPATH=src:tests python -m tests.golden record [NAME ...]     # run them and keep what they give
+    PYTHONPATH=src:tests python -m tests.golden check [NAME ...]      # the differences to what was kept
+
+Numbers are compared to 1e-12 on the machine that recorded them (processor, torch, NumPy). On any other, audits and messages are compared
+to 1e-6; of repairs, whose steps amplify rounding, only the exit code is.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import html
+import json
+import math
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tests.golden.calls import CALLS
+from tests.golden.commands import COMMANDS
+from tests.golden.inputs import build
+
+from support.command import ran
+
+KEPT = Path(__file__).parent / "kept"
+CLOSE, CLOSE_ELSEWHERE = 1e-12, 1e-6
+TIMED = ("debias-dry-run",)  # what these print depends on the speed of the machine
+WORDS = "seconds elapsed created date time version versions host duration path command python torch commit platform sha256 checksum files"
+VARIES = re.compile(rf"(?:^|_)(?:{'|'.join(WORDS.split())}|digest|memory|peak)(?:$|_)")
+NUMBER = re.compile(r"(?<![\w.])[-+\u2212]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?(?![\w])")
+STEADY = re.compile(
+    r"^(py-)?(audit|compare-|history|report-audit|study-list|data|split|scan|load)(?!.*(network|images|onnx|findings|estimator|probe))"
+)
+
+
+@cache
+def inputs() -> Path:
+    """The folder of inputs, built once."""
+    folder = Path(tempfile.mkdtemp(prefix="equipoise-golden-"))
+    build(folder)
+    return folder
+
+
+def observed(name: str, place: Path) -> dict[str, Any]:
+    """What a command or call gives in an empty folder."""
+    copytree(inputs(), place, dirs_exist_ok=True)
+    before = {path for path in place.rglob("*") if path.is_file()}
+    home = Path.cwd()
+    os.chdir(place)
+    try:
+        if name in CALLS:
+            return {"values": flat(CALLS[name](place)), "written": _files(place, before)}
+        *first, last = COMMANDS[name]
+        for arguments in first:
+            if arguments[0] == "!append":
+                path = place / arguments[1]
+                path.write_text(path.read_text() + arguments[2])
+                continue
+            done = ran(*arguments)
+            if done.code != 0:
+                raise RuntimeError(f"{name}: {' '.join(arguments)}: {done.err}")
+        before = {path for path in place.rglob("*") if path.is_file()} if first else before
+        done = ran(*last)
+    finally:
+        os.chdir(home)
+    found: dict[str, Any] = {"code": done.code, "error": sorted(facts(done.err)), "written": _files(place, before)}
+    try:
+        return found | {"values": flat(json.loads(done.out))}
+    except ValueError:
+        return found | {"text": [] if name in TIMED else facts(done.out)}
+
+
+def flat(value: Any, where: str = "") -> dict[str, Any]:
+    """Every number and word of a value, by its place."""
+    return dict(_flat(value, where))
+
+
+def _flat(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, pd.DataFrame):
+        value = value.to_dict("list")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not VARIES.search(str(key)):
+                yield from _flat(inner, f"{where}/{key}")
+    elif isinstance(value, (list, tuple)):
+        for k, inner in enumerate(value):
+            yield from _flat(inner, f"{where}/{k}")
+    elif isinstance(value, (bool, np.bool_)) or value is None:
+        yield where, None if value is None else bool(value)
+    elif isinstance(value, (int, float, np.number)):
+        yield where, float(value)
+    else:
+        for k, fact in enumerate(facts(str(value))):
+            yield f"{where}#{k}", fact
+
+
+def facts(text: str) -> list[str]:
+    """The numbers, the quoted words and the options in a text, in their order."""
+    text = re.sub(r"/tmp/\S+", "", text)
+    return re.findall(rf"{NUMBER.pattern}|'[^'\n]{{1,60}}'|--[a-z][a-z-]+", text)
+
+
+def _files(place: Path, before: set[Path]) -> dict[str, Any]:
+    """What was written: names, and the contents of tables, JSON and pages."""
+    found: dict[str, Any] = {}
+    for path in sorted(p for p in place.rglob("*") if p.is_file() and p not in before):
+        name = str(path.relative_to(place))
+        if path.suffix == ".json":
+            found[name] = flat(json.loads(path.read_text()))
+        elif path.suffix == ".csv":
+            found[name] = flat([[_cell(cell) for cell in row] for row in csv.reader(path.open())])
+        elif path.suffix == ".html":
+            found[name] = _page(path.read_text())
+        else:
+            found[name] = {}
+    return found
+
+
+def _cell(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _page(text: str) -> dict[str, Any]:
+    """The headings of a page, and the numbers in its words."""
+    body = re.sub(r"(?is)<(script|style|svg)\b.*?</\1>", " ", text)
+    headings = [re.sub(r"<[^>]+>", "", found).strip() for found in re.findall(r"(?is)<h[123][^>]*>(.*?)</h[123]>", body)]
+    words = html.unescape(re.sub(r"<[^>]+>", " ", body))
+    return flat({"headings": headings, "words": facts(words)})
+
+
+def machine() -> str:
+    """What the last bits of a sum depend on."""
+    import torch
+
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else platform.processor()
+    processor = sorted({line for line in info.splitlines() if line.startswith(("model name", "flags"))})
+    return f"{hashlib.sha256(repr(processor).encode()).hexdigest()[:12]}, torch {torch.__version__}, numpy {np.__version__}"
+
+
+def kept_form(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What is written down: values without their places, which are kept as one digest."""
+    values = flat(found)
+    return {"machine": machine(), "places": _digest(values), "values": list(values.values())}
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256("\n".join(values).encode()).hexdigest()[:16]
+
+
+def differences(name: str, found: dict[str, Any]) -> list[str]:
+    """How this differs from what was kept, at most ten lines."""
+    kept = json.loads((KEPT / f"{name}.json").read_text())
+    values = flat(found)
+    here, steady = kept["machine"] == machine(), STEADY.search(name)
+    if not (here or steady):
+        values = {place: value for place, value in values.items() if place == "/code"}
+        return [f"/code: {kept['values'][0]} -> {values['/code']}"] if values and values["/code"] != kept["values"][0] else []
+    close = CLOSE if here else CLOSE_ELSEWHERE
+    if kept["places"] != _digest(values):
+        return [f"other places: {len(values)} values, {len(kept['values'])} kept"]
+    wrong = []
+    for (place, now), before in zip(values.items(), kept["values"], strict=True):
+        if isinstance(now, float) and isinstance(before, (int, float)):
+            same = math.isclose(now, before, rel_tol=close, abs_tol=close) or (math.isnan(now) and math.isnan(before))
+        else:
+            same = now == before
+        if not same:
+            wrong.append(f"{place}: {before!r} -> {now!r}")
+    return wrong[:10]
