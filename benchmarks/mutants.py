@@ -25,7 +25,7 @@ HERE = Path(__file__).parents[1]
 AUDITS = ["audit", "audit-labels", "audit-two-groups", "audit-weight", "audit-rows", "audit-text", "compare-history"]
 REPAIRS = ["debias-scores-threshold", "debias-group-thresholds", "debias-labels", "debias-bias-gda", "py-compare", "apply-groups"]
 NEAREST: dict[str, tuple[list[str], list[str]]] = {
-    "methods/outcome.py": (["tests/methods/test_outcome.py", "tests/cli/test_scores_repair.py"], REPAIRS),
+    "methods/outcome.py": (["tests/methods/test_outcome.py"], REPAIRS),
     "data/splits.py": (["tests/data/test_splits.py", "tests/data/test_paper_splits.py"], ["py-split", *REPAIRS]),
     "methods/selection.py": (["tests/methods/test_contract.py", "tests/methods/test_candidate.py"], REPAIRS),
     "measures/intervals.py": (

@@ -35,7 +35,8 @@ KEPT = Path(__file__).parent / "kept"
 CLOSE, CLOSE_ELSEWHERE = 1e-12, 1e-6
 TIMED = ("debias-dry-run",)  # what these print depends on the speed of the machine
 WORDS = "seconds elapsed created date time version versions host duration path command python torch commit platform sha256 checksum files"
-VARIES = re.compile(rf"(?:^|_)(?:{'|'.join(WORDS.split())}|digest|memory|peak)(?:$|_)")
+VARIES = re.compile(rf"(?:^|_)(?:{'|'.join(WORDS.split())}|digest|memory|peak|when|provenance)(?:$|_)")
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+]+|\d{1,2} [A-Z][a-z]+ \d{4}(, \d\d:\d\d)?|\d[\d.,]* ?(s|ms|min|minutes|seconds|h)\b")
 NUMBER = re.compile(r"(?<![\w.])[-+\u2212]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?(?![\w])")
 STEADY = re.compile(
     r"^(py-)?(audit|compare-|history|report-audit|study-list|data|split|scan|load)(?!.*(network|images|onnx|findings|estimator|probe))"
@@ -109,7 +110,7 @@ def _flat(value: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 def facts(text: str) -> list[str]:
     """The numbers, the quoted words and the options in a text, in their order."""
-    text = re.sub(r"/tmp/\S+", "", text)
+    text = TIMES.sub("", re.sub(r"/tmp/\S+", "", text))
     return re.findall(rf"{NUMBER.pattern}|'[^'\n]{{1,60}}'|--[a-z][a-z-]+", text)
 
 
@@ -123,7 +124,7 @@ def _files(place: Path, before: set[Path]) -> dict[str, Any]:
         elif path.suffix == ".csv":
             found[name] = flat([[_cell(cell) for cell in row] for row in csv.reader(path.open())])
         elif path.suffix == ".html":
-            found[name] = _page(path.read_text())
+            found[name] = _page(path.read_text(), words=path.name != "report.html")  # which states how long the repair took
         else:
             found[name] = {}
     return found
@@ -136,12 +137,12 @@ def _cell(text: str) -> Any:
         return text
 
 
-def _page(text: str) -> dict[str, Any]:
-    """The headings of a page, and the numbers in its words."""
+def _page(text: str, words: bool) -> dict[str, Any]:
+    """The headings of a page and, with `words`, the numbers and options in them."""
     body = re.sub(r"(?is)<(script|style|svg)\b.*?</\1>", " ", text)
     headings = [re.sub(r"<[^>]+>", "", found).strip() for found in re.findall(r"(?is)<h[123][^>]*>(.*?)</h[123]>", body)]
-    words = html.unescape(re.sub(r"<[^>]+>", " ", body))
-    return flat({"headings": headings, "words": facts(words)})
+    shown = html.unescape(re.sub(r"<[^>]+>", " ", body)) if words else ""
+    return flat({"headings": headings, "words": facts(shown)})
 
 
 def machine() -> str:
