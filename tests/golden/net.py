@@ -122,7 +122,8 @@ def _files(place: Path, before: set[Path]) -> dict[str, Any]:
         if path.suffix == ".json":
             found[name] = flat(json.loads(path.read_text()))
         elif path.suffix == ".csv":
-            found[name] = flat([[_cell(cell) for cell in row] for row in csv.reader(path.open())])
+            rows = csv.DictReader(path.read_text().splitlines())
+            found[name] = flat([{str(key): _cell(cell) for key, cell in row.items()} for row in rows])
         elif path.suffix == ".html":
             found[name] = _page(path.read_text(), words=path.name != "report.html")  # which states how long the repair took
         else:
