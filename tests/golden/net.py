@@ -33,6 +33,7 @@ from support.command import ran
 
 KEPT = Path(__file__).parent / "kept"
 CLOSE, CLOSE_ELSEWHERE = 1e-12, 1e-6
+AUDIT_PAGES = ("audit.html", "history.html")  # pages of repairs state how long these took
 TIMED = ("debias-dry-run",)  # what these print depends on the speed of the machine
 WORDS = "seconds elapsed created date time version versions host duration path command python torch commit platform sha256 checksum files"
 VARIES = re.compile(rf"(?:^|_)(?:{'|'.join(WORDS.split())}|digest|memory|peak|when|provenance)(?:$|_)")
@@ -125,7 +126,7 @@ def _files(place: Path, before: set[Path]) -> dict[str, Any]:
             rows = csv.DictReader(path.read_text().splitlines())
             found[name] = flat([{str(key): _cell(cell) for key, cell in row.items()} for row in rows])
         elif path.suffix == ".html":
-            found[name] = _page(path.read_text(), words=path.name != "report.html")  # which states how long the repair took
+            found[name] = _page(path.read_text(), words=path.name in AUDIT_PAGES)
         else:
             found[name] = {}
     return found
