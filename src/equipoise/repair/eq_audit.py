@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Unpack, cast, overload
 
-from equipoise.data import Cohort, Scan, Scores, Table, check_apart, check_cohort
+from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -219,8 +219,8 @@ def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Co
     from equipoise.methods import Goal
     from equipoise.repair.baseline import fit_baseline
 
-    if isinstance(train.source, Table) and isinstance(cohort.source, Table):
-        train = train.encoded_by(cohort.source.fitted())
+    if train.encoder is not None and (encoder := cohort.encoder) is not None:
+        train = train.encoded_by(encoder)
     original, seed = (scores, audit.rule.decide(scores)), audit.settings.seed
     baseline = fit_baseline(cohort, original, train, Goal(), fitted_on="training set", settings=audit.settings, seed=seed)
     return replace(audit, baseline=baseline)

@@ -29,7 +29,7 @@ from equipoise.models import Checkpoint, Code, Predictor, code_of, resolve_outpu
 from equipoise.presenting import presenter
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate, estimate_rules
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
+from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
 from equipoise.repair.folder import check_folder
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.provenance import (
@@ -234,7 +234,7 @@ def _prepare_network(request: RepairRequest, bars: Bars, running: Callable[[Code
         scores = scores_by_label(network, cohort, labels, output, source.outputs)
         checks = check_known(source, reading, network, cohort, scores)
     # Provenance holds words, which belong to the room that presents.
-    reading_words, input_notes = presenter("reading_words"), presenter("input_words")(checks, preprocessing_of(cohort), origin)
+    reading_words, input_notes = presenter("reading_words"), presenter("input_words")(checks, cohort.source.to_dict(), origin)
     limits = [*reading_words(read, names=False), *weight_notes]
     if len(labels) > 1:
         limits.append(f"the network was repaired for {len(labels)} {reading.kind} at once: {', '.join(labels)}; each has its own report")

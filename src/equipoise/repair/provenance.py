@@ -147,7 +147,7 @@ def inputs_of(cohort: Cohort, **names: Any) -> dict[str, object]:
     """
     bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
     inputs: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", **names, "images": None}
-    if isinstance(cohort.source, Images) and (preprocessing := cohort.source.to_dict()) is not None:
+    if (preprocessing := cohort.source.to_dict()) is not None:
         return inputs | {"images": preprocessing}
     if not isinstance(cohort.source, Table):
         return inputs | {"width": int(cohort.inputs.shape[-1])}
