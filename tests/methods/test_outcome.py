@@ -67,7 +67,7 @@ def test_a_gap_is_closed_where_its_interval_lies_within_the_maximum():
     assert -0.05 < gap.after.simultaneous_low < 0 < gap.after.simultaneous_high < 0.05
     assert (found.max_gap, found.met, found.patients_needed) == (0.05, None, None)
     assert (found.changed, found.patients) == (400, 8000)
-    strict = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, replace(EOD, max_gap=0.01))
+    strict = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, EOD.changed(max_gap=0.01))
     assert strict.outcome is Outcome.REDUCED  # the point is within 0.01, its interval is not
     assert strict.met
 

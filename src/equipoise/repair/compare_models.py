@@ -217,7 +217,7 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
     if isinstance(cohort, Scores):
         if isinstance(subject, bool) or not isinstance(subject, (int, float)):
             raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
-        goal = replace(goal, threshold=float(subject))
+        goal = goal.changed(threshold=float(subject))
     elif model is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
     repair_scores = None if valid is None else predict(model, valid)

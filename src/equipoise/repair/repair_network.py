@@ -166,12 +166,6 @@ def seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(1.0, deadline - time.monotonic())
 
 
-def goal_arguments(goal: Goal) -> dict[str, Any]:
-    """A goal as the keywords of `debias`."""
-    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "keep", "threshold")
-    return {name: getattr(goal, name) for name in names}
-
-
 @dataclass(frozen=True, eq=False)
 class _LabelTask:
     """One label: the output of the network that predicts it, and the rows in which it is known."""
@@ -231,7 +225,7 @@ class _Repairs:
         goal = (self.goals or {}).get(label, self.goal)
         with self.bars(method) as step:
             start = time.perf_counter()
-            arguments = {**goal_arguments(goal), **self._limits(), "seed": self.seed, "train": task.train, "progress": step}
+            arguments = {"goal": goal, **self._limits(), "seed": self.seed, "train": task.train, "progress": step}
             candidate = debias(task.model, task.repair, method=method, **arguments, **settings)
             if self.recalibrate:
                 candidate = recalibrated(candidate, task.model, task.repair, also=[task.test])
@@ -241,7 +235,7 @@ class _Repairs:
         return scored(candidate, task.repair, task.test, seconds, self.bars)
 
     def _repair_all_labels(self, method: str, settings: Mapping[str, Any]) -> dict[str, ScoredCandidate]:
-        goals = goal_arguments(self.goal) if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
+        goals = {"goal": self.goal} if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
         with self.bars(method) as step:
             start = time.perf_counter()
             arguments = {**goals, **self._limits(), "seed": self.seed, "train": self.train, "progress": step}

@@ -17,7 +17,7 @@ from equipoise.models import Predictor
 from equipoise.repair.candidates import ScoredCandidate, choose
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.progress import Bars, no_bars
-from equipoise.repair.repair_network import Methods, Request, check_methods, goal_arguments, run_all, seconds_left, small_cells
+from equipoise.repair.repair_network import Methods, Request, check_methods, run_all, seconds_left, small_cells
 
 
 def check_rules(methods: Methods, features: bool) -> None:
@@ -78,7 +78,7 @@ def try_rules(
         with bars(f"{label}, {method}" if several else method) as step:
             start = time.perf_counter()
             limits: dict[str, Any] = {"force": True, "budget": seconds_left(deadline), "progress": step}
-            candidate = debias(repair[label], method=method, seed=seed, **limits, **goal_arguments(label_goals[label]), **settings)
+            candidate = debias(repair[label], method=method, seed=seed, goal=label_goals[label], **limits, **settings)
             return ScoredCandidate(candidate, repair[label], test[label], time.perf_counter() - start)
 
     def comparison_of(label: str) -> Comparison:
