@@ -8,13 +8,11 @@ from .compare_scores import ScoreComparison as ScoreComparison
 from .compare_scores import score_comparison_facts as score_comparison_facts
 from .dry_run import RepairEstimate as RepairEstimate
 from .dry_run import estimate as estimate
-from .dry_run import estimate_rules as estimate_rules
 from .eq_audit import audit as audit
 from .eq_compare import compare as compare
 from .file_audit import FileAudit as FileAudit
 from .file_audit import audit_file as audit_file
-from .file_repair import PreparedNetwork as PreparedNetwork
-from .file_repair import PreparedScores as PreparedScores
+from .file_repair import PreparedRepair as PreparedRepair
 from .file_repair import RepairRequest as RepairRequest
 from .file_repair import prepare_file as prepare_file
 from .file_source import Source as Source
@@ -32,11 +30,6 @@ from .progress import counting as counting
 from .progress import no_bars as no_bars
 from .provenance import Provenance as Provenance
 from .provenance import Serving as Serving
-from .repair_network import Request as Request
-from .repair_network import check_labels as check_labels
-from .repair_network import check_methods as check_methods
-from .repair_network import try_methods as try_methods
-from .repair_scores import try_rules as try_rules
 from .save import Options as Options
 from .save import Saved as Saved
 from .save import save_all as save_all
@@ -45,4 +38,7 @@ from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
 from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
+from .try_methods import Repairable as Repairable
+from .try_methods import check_methods as check_methods
+from .try_methods import try_methods as try_methods
 from .verify import verified_report as verified_report
