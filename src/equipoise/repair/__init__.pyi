@@ -26,6 +26,9 @@ from .findings import with_sufficient_data as with_sufficient_data
 from .folder import WEIGHT_FILES as WEIGHT_FILES
 from .folder import check_folder as check_folder
 from .folder import folders as folders
+from .methods_tried import Repairable as Repairable
+from .methods_tried import check_methods as check_methods
+from .methods_tried import try_methods as try_methods
 from .progress import counting as counting
 from .progress import no_bars as no_bars
 from .provenance import Provenance as Provenance
@@ -38,7 +41,4 @@ from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
 from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
-from .try_methods import Repairable as Repairable
-from .try_methods import check_methods as check_methods
-from .try_methods import try_methods as try_methods
 from .verify import verified_report as verified_report

@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, Work, cross_fitting_parts, make_settings
 from equipoise.models import encoding
-from equipoise.repair.try_methods import Methods, Repairable
+from equipoise.repair.methods_tried import Methods, Repairable
 
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
 WARM_UP, RESAMPLES = 32, 20  # rows of the first run, which loads libraries, and resamples to time

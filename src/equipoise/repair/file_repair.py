@@ -33,6 +33,7 @@ from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
 from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
 from equipoise.repair.folder import check_folder
+from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.provenance import (
     ROWS_CHECKED,
@@ -45,7 +46,6 @@ from equipoise.repair.provenance import (
 )
 from equipoise.repair.save import Options, Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
-from equipoise.repair.try_methods import Methods, Repairable, check_methods, offers, try_methods
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from equipoise.models import ExportedNetwork, encoding, output_kind, predict, re
 from equipoise.models.units import find_layers, switch_off
 from equipoise.repair import Comparison, Repairable, ScoredCandidate, check_methods, try_methods
 from equipoise.repair.candidates import choose, rescored, unit_maps
-from equipoise.repair.try_methods import most_changed
+from equipoise.repair.methods_tried import most_changed
 from support.facts import facts
 from support.goals import paper_goal
 from support.hospital import network, patients, trained
