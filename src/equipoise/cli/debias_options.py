@@ -131,7 +131,7 @@ class RunOptions:
 def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOptions, folder: Path, arguments: list[str]) -> RepairRequest:
     """The repair that the options ask for. Raises one error with all of their problems."""
     from equipoise.models import OUTPUTS
-    from equipoise.repair import Options, RepairRequest, check_folder, check_labels, check_methods
+    from equipoise.repair import Options, RepairRequest, check_folder, check_methods
 
     labels, network = source.inputs.labels, source.network
     methods = parse_methods(goal_options.method or ["auto"], run.settings or [])
@@ -140,7 +140,8 @@ def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOpti
         problems += _leave_out_group_rules(methods)
     threshold = collected(problems, lambda: parse_thresholds(goal_options.threshold, labels))
     goal = collected(problems, lambda: _parse_goal(goal_options, None if isinstance(threshold, dict) else threshold))
-    collected(problems, lambda: check_methods(None, methods, run.train is not None))
+    together = labels if len(labels) > 1 and not source.columns else ()
+    collected(problems, lambda: check_methods(methods, train=run.train is not None, labels=together, kind=source.kind))
     collected(problems, lambda: pick("--output-type", network.output_type or "auto", OUTPUTS))
     if run.card is not None:
         from equipoise.report import read_facts
@@ -149,7 +150,6 @@ def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOpti
     if len(labels) == 1:
         collected(problems, lambda: parse_output(network.output_name))
     elif not source.columns:
-        collected(problems, lambda: check_labels(list(methods), labels, source.kind))
         collected(problems, lambda: parse_outputs(network.output_name, labels))
     goals = None if goal is None else collected(problems, lambda: _parse_goals(goal_options, labels, goal, threshold))
     if not run.dry_run:
