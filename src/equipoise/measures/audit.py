@@ -13,20 +13,21 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts, Scores
 from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.checksum import with_checksum
-from equipoise.measures.estimates import Estimate, Settings
-from equipoise.measures.gaps import Gap, canonical_name
+from equipoise.measures.estimates import Estimate
+from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 6
+SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Audit:
     rows: int
     patients: int | None
     name: str
-    settings: Settings
+    settings: AuditSpec
     intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
@@ -132,7 +133,7 @@ class Audit:
             "missing_attribute_share": self.missing,
             "patients_in_several_groups": {each.attribute: each.patients for each in self.varying},
             "conflicts": next((each.rule for each in self.varying), "row"),
-            "settings": {name: value for name, value in vars(self.settings).items() if name != "thresholds"},  # those are in `curves`
+            "settings": {name: getattr(self.settings, name) for name in SETTINGS},
             "weighted": self.weighted,
             "comparisons": self.comparisons,
             "own_comparisons": self.own_comparisons,

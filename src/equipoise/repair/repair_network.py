@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
-from equipoise.measures import Settings
+from equipoise.measures import AuditSpec
 from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Goal, check_cells, check_method, debias, make_settings, recalibrated
 from equipoise.models import ExportedNetwork, chosen_outputs, encoding
 from equipoise.repair.candidates import ScoredCandidate, choose, choose_for_all, rescored, scored
@@ -125,7 +125,7 @@ def try_methods(
         best = choose_for_all(list(candidates.values()))
     else:
         best = choose(candidates[request.label], originals[request.label].candidate.goal)
-    settings = Settings(seed=seed)
+    settings = AuditSpec(seed=seed)
 
     def comparison_of(label: str, task: _LabelTask) -> Comparison:
         original, chosen = originals[label], candidates[label][best]

@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.data import Scores
 from equipoise.errors import TooFewPatients, raise_all
-from equipoise.measures import Settings
+from equipoise.measures import AuditSpec
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, debias
 from equipoise.models import Predictor
 from equipoise.repair.candidates import ScoredCandidate, choose
@@ -91,7 +91,7 @@ def try_rules(
             request.title_of(label, several),
             label,
             request.provenance,
-            Settings(seed=seed),
+            AuditSpec(seed=seed),
             failures,
             together=len(repair),
             forced=bool(too_small),
