@@ -29,7 +29,8 @@ import pandas as pd
 from equipoise.data import Attribute, Scores
 from equipoise.measures import GAPS, AuditSpec, Moments, audit_scores, coefficients, moments_of, paired
 from equipoise.measures.estimates import detectable_gaps, estimate_performance
-from equipoise.measures.performance import PERFORMANCE, aurocs
+from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.performance import aurocs
 from equipoise.measures.score_measures import estimate_scores
 
 FloatArray = npt.NDArray[np.float64]

@@ -55,7 +55,6 @@ class Audit:
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
     by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at other thresholds, if computed
     weighted: bool = False  # by sample weights
-    shrink: bool = False  # whether shrunken gaps are reported
     baseline: Baseline | None = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
@@ -108,7 +107,7 @@ class Audit:
         return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if `shrink`.
+        """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if requested.
 
         The checksum is that of all other values; a file in which they have changed is not read.
         """
@@ -142,7 +141,7 @@ class Audit:
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": records(self.groups.rename_axis("group").reset_index()),
             "gaps": records(self.gaps),
-            **({"shrunken_gaps": records(self.shrunken())} if self.shrink else {}),
+            **({"shrunken_gaps": records(self.shrunken())} if self.settings.shrink else {}),
             "curves": records(self.curves),
             "by_threshold": table_to_dict(self.by_threshold),
             "sums": {name: moments.to_dict() for name, moments in self.sums.items()},

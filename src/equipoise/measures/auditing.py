@@ -201,7 +201,6 @@ def assemble(
         curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
         by_threshold=pd.DataFrame(columns=COLUMNS) if decisions_by_threshold is None else decisions_by_threshold,
         weighted=weighted,
-        shrink=spec.shrink,
         sums={each.shown.attribute.name: each.moments for each in estimates},
         digest=digest,
         left_out=left_out,

@@ -100,7 +100,7 @@ def _audits(plain: Mapping[str, Any]) -> Audits:
 def _audit(plain: Mapping[str, Any]) -> Audit:
     curves = _frame(plain["curves"], CURVES)
     cuts = tuple(sorted(curves["threshold"].unique())) if len(curves) else ()
-    settings = AuditSpec(**plain["settings"], thresholds=cuts)
+    settings = AuditSpec(**plain["settings"], thresholds=cuts, shrink="shrunken_gaps" in plain)
     varying = tuple(GroupConflicts(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
     groups_by_attribute = Counter(row["attribute"] for row in plain["groups"])
     return Audit(
@@ -123,7 +123,6 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         curves=curves,
         by_threshold=table_from(plain["by_threshold"]),
         weighted=bool(plain["weighted"]),
-        shrink="shrunken_gaps" in plain,
         baseline=_baseline(plain.get("baseline")),
         label=str(plain["label"]),
         sums={name: Moments.from_dict(each, groups_by_attribute[name]) for name, each in plain["sums"].items()},
