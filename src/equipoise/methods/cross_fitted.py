@@ -51,7 +51,7 @@ HALVES, ALL_ROWS = (
 
 def run_cross_fitted(job: Job, selection: str) -> list[Candidate]:
     """The candidates of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
-    goals = [replace(goal, selection=selection) for goal in job.goals]
+    goals = [goal.changed(selection=selection) for goal in job.goals]
     try:
         if job.method.kind in (Kind.RULE, Kind.PROBES) and job.cohorts[0].targets is None:
             return [_fitted(job.take([k]), goals[0]) for k in range(len(job.models))]
@@ -384,7 +384,7 @@ def _labelled(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: 
         trace=trace,
         why=verdict.why[at],
         met_in_sample=verdict.met[at],
-        goal=replace(verdict.goals[at], selection=evidence.goal.selection),
+        goal=verdict.goals[at].changed(selection=evidence.goal.selection),
         notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": rows})),
         held_out=HeldOut(label.held[0], label.held[place]),
     )

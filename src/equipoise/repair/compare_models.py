@@ -1,6 +1,6 @@
 """Comparisons of models: an original classifier and its candidates, audited once on the same held-out rows.
 
-`compare_models` takes existing models and results of `debias`; `try_methods` and `try_rules` create the candidates first. Reports, cards
+`compare_models` takes existing models and results of `debias`; `try_methods` creates the candidates first. Reports, cards
 and bundles are written from `Comparison.found`, which is computed once.
 """
 
@@ -18,15 +18,14 @@ from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
-from equipoise.models import Predictor, classifier, predict
+from equipoise.models import classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
-from equipoise.repair.provenance import Provenance, Serving, absolute_model_name, serving_of, serving_of_rule
+from equipoise.repair.provenance import Provenance, Serving, absolute_model_name, serving_of
 from equipoise.repair.save import Options, save_all
-from equipoise.repair.saved_predictor import PREDICTOR_SCORE
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,12 +178,8 @@ def compare_models(
         )
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
-    network = original.candidate.model
-    serving = serving_of_rule(cohort) if isinstance(cohort, Scores) else None
-    if isinstance(network, nn.Module) and isinstance(cohort, Cohort):
-        serving = serving_of(network, cohort)
-    elif isinstance(network, Predictor):
-        serving = serving_of_rule(original.test, score=PREDICTOR_SCORE)
+    model = original.candidate.model
+    serving = serving_of(model, cohort if isinstance(model, nn.Module) else original.test)
     baseline = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
         baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
@@ -217,7 +212,7 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
     if isinstance(cohort, Scores):
         if isinstance(subject, bool) or not isinstance(subject, (int, float)):
             raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
-        goal = replace(goal, threshold=float(subject))
+        goal = goal.changed(threshold=float(subject))
     elif model is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
     repair_scores = None if valid is None else predict(model, valid)
