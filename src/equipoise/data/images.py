@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -314,10 +313,10 @@ def _open_by_transform(job: Job, transform: Transform, channels: int | None) -> 
 
     shape: tuple[int, ...] | None = None
     usable: list[int] = []
-    with collect_warnings(job.limit, {threading.get_ident(): 0}, {}):
+    with collect_warnings(job.limit, {}):
         for at, source in enumerate(job.sources):
-            row = attempt(source, make, job.limit)
-            if not isinstance(row, Broken) and row.size:
+            row, _ = attempt(source, make, job.limit, at)
+            if row is not None and row.size:
                 shape = shape or row.shape
                 usable.append(at)
             if len(usable) == CHECKED:
