@@ -16,7 +16,7 @@ rule of a few thresholds, which is equally optimistic at every share, by the mea
 grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOut`; they determine the outcome without
 a test set.
 
-The choice among the steps is in `cross_fitted_choice`.
+The choice among the steps is in `choosing`.
 """
 
 import copy
@@ -31,15 +31,15 @@ from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray, Rows, Scores, a
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.candidate import Candidate, HeldOut
+from equipoise.methods.choosing import Verdict, choose_step
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, cross_fitting_parts
-from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.goal import NOISE, Goal, Note
-from equipoise.methods.job import Half, Job, Run, Verdict
+from equipoise.methods.job import Half, Job, Run
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, ReadOnce, check, predict
 
@@ -51,7 +51,7 @@ HALVES, ALL_ROWS = (
 
 def run_cross_fitted(job: Job, selection: str) -> Candidate:
     """The candidate of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
-    goals = [goal.changed(selection=selection) for goal in job.goals]
+    goals = [goal.derived(selection=selection) for goal in job.goals]
     try:
         if job.method.kind in (Kind.RULE, Kind.PROBES) and job.rows.targets is None:
             return _fitted(job, goals[0])
@@ -150,8 +150,8 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     grows = job.method.kind == Kind.PROBES
     evidence = Evidence.of(corrected(decisions, held, tuned, parts, range(len(steps)), grows), whole, goal)
     estimates = Estimates((LabelEstimates("", cohort, evidence, held),), rows, refused(decisions, whole.attribute.codes))
-    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
-    step = steps[at]
+    verdict = choose_step([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
+    at, step = verdict.at, steps[verdict.at]
     fit_notes = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
     candidate = Candidate(
         method=job.method.name,
@@ -168,7 +168,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     )
     if job.progress:
         job.progress(1, 1)
-    return _labelled(candidate, estimates, verdict, 0, len(cohort), at)
+    return _labelled(candidate, estimates, verdict, 0, len(cohort))
 
 
 def encoded(rows: Rows) -> Rows:
@@ -227,10 +227,10 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> Candidate:
     evidence, held = [label.evidence for label in own.labels], [label.held for label in own.labels]
     candidate = whole_run.candidate
     originals = _originals([each.trace for each in candidate.each])
-    verdict, place = choose(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held, originals)
-    if place:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
+    verdict = choose_step(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held, originals)
+    if verdict.at:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
         candidate = _at_step(candidate, run(replace(everything, half=None, verdict=verdict, deadline=None)).candidate)
-    return _finished(candidate, model, job.cohort, own, verdict, place)
+    return _finished(candidate, model, job.cohort, own, verdict)
 
 
 def _on_half(job: Job, half: Half) -> Job:
@@ -335,13 +335,13 @@ def _at_step(whole: Candidate, last: Candidate) -> Candidate:
     return replace(last, trace=trace, chosen=row, notes=(*last.notes, *cut))
 
 
-def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict, place: int) -> Candidate:
+def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict) -> Candidate:
     """The candidate with the cross-fitted estimates of its steps, or the original if that was kept."""
-    original = place == 0 or candidate.chosen == 0
+    original = verdict.at == 0 or candidate.chosen == 0
     if not candidate.labels:
-        done = _labelled(candidate, estimates, verdict, 0, len(cohort), place)
+        done = _labelled(candidate, estimates, verdict, 0, len(cohort))
         return replace(_with_original_rule(done, estimates, verdict, 0), model=copy.deepcopy(model)) if original else done
-    each = {name: _labelled(own, estimates, verdict, at, len(cohort), place) for at, (name, own) in enumerate(candidate.labels.items())}
+    each = {name: _labelled(own, estimates, verdict, at, len(cohort)) for at, (name, own) in enumerate(candidate.labels.items())}
     network = candidate.model
     if original:
         assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
@@ -354,9 +354,9 @@ def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates:
     return joined(network, each, candidate.trace, 0 if original else candidate.chosen, why, cohort.kind)
 
 
-def _labelled(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: int, rows: int, place: int) -> Candidate:
+def _labelled(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: int, rows: int) -> Candidate:
     """One label's candidate with its corrected trace and its held-out decisions."""
-    label = estimates.labels[at]
+    label, place = estimates.labels[at], verdict.at
     evidence, trace = label.evidence, candidate.trace.copy()
     columns = {
         "gap_honest": evidence.gap,
@@ -372,7 +372,7 @@ def _labelled(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: 
         trace=trace,
         why=verdict.why[at],
         met_in_sample=verdict.met[at],
-        goal=verdict.goals[at].changed(selection=evidence.goal.selection),
+        goal=verdict.goals[at].derived(selection=evidence.goal.selection),
         notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": rows})),
         held_out=HeldOut(label.held[0], label.held[place]),
     )

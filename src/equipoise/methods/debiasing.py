@@ -245,14 +245,14 @@ def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, G
         missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
+        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
             problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
         if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
             problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
     chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})
+    return JointGoal.of({name: own.derived(selection=chosen) for name, own in each.items()})
 
 
 def check_method(method: str, kind: str, example: str) -> None:

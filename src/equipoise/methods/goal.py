@@ -155,17 +155,21 @@ class Goal(Specification):
         """Whether a minimum performance applies: always, except for selection="paper" with only a maximum gap."""
         return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
 
+    def derived(self, **values: Any) -> "Goal":
+        """The goal with other values, which are known to be valid and are not checked again."""
+        return self.model_copy(update=values)
+
     def settled(self, original: float) -> "Goal":
         """The goal with its minimum performance: the one given, or the original's performance less the allowed loss."""
         if self.min_performance is None and self.keeps_performance:
-            return self.changed(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
+            return self.derived(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
         return self
 
     def for_steps(self) -> "Goal":
         """The goal for running the method itself, which chooses in-sample; cross-fitted selection among its steps comes afterwards."""
         if self.selection == "paper":
             return self
-        return self.changed(selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
+        return self.derived(selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
 
     def __str__(self) -> str:
         parts = [f"min |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]

@@ -10,18 +10,9 @@ from torch import nn
 from equipoise.data import BoolArray, Cohort, IntArray, Rows
 from equipoise.errors import BadInput
 from equipoise.methods.candidate import Candidate, Progress
+from equipoise.methods.choosing import Verdict
 from equipoise.methods.contract import Method
-from equipoise.methods.goal import Goal, Why
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A choice that is already made: the step to keep, and for each label the reasons, whether it meets its goal, and that goal."""
-
-    step: int
-    why: tuple[Why, ...]
-    met: tuple[bool, ...]
-    goals: tuple[Goal, ...]
+from equipoise.methods.goal import Goal
 
 
 @dataclass(frozen=True, eq=False)

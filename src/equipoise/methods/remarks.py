@@ -27,7 +27,7 @@ from equipoise.measures import (
     units_of,
 )
 from equipoise.methods.candidate import Candidate
-from equipoise.methods.cross_fitted_choice import SURE
+from equipoise.methods.choosing import SURE
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import NOISE, Goal, Note, kept_rates, limits_of
 from equipoise.methods.selection import too_low

@@ -176,7 +176,7 @@ def compare_models(
             f"one of {len(candidates)} candidates is chosen on the repair set, and none was given. Give it with valid=..., or compare the "
             "original with one candidate"
         )
-    chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
+    chosen = choose([{label: entry} for entry in candidates])
     settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
     model = original.candidate.model
     serving = serving_of(model, cohort if isinstance(model, nn.Module) else original.test)

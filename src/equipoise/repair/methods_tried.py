@@ -29,7 +29,7 @@ from equipoise.methods import (
     recalibrated,
 )
 from equipoise.models import ExportedNetwork, Predictor, chosen_outputs, encoding
-from equipoise.repair.candidates import ScoredCandidate, choose, choose_for_all, scored
+from equipoise.repair.candidates import ScoredCandidate, choose, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.provenance import Provenance
@@ -214,10 +214,7 @@ def try_methods(
         originals = repairs.run(STANDARD, {}, together)
         results, failures = run_all(methods, lambda method, own: repairs.run(method, own, together, originals))  # noqa: B023
         candidates = {label: [result[label] for result in results] for label in together}
-        if whole is not None:
-            best = choose_for_all(list(candidates.values()))
-        else:
-            best = choose(candidates[together[0]], originals[together[0]].candidate.goal)
+        best = choose(results)
         comparisons |= {label: comparison_of(label, originals[label], candidates[label], best) for label in together}
     return comparisons
 
