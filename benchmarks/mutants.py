@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parents[1]
@@ -26,13 +27,16 @@ AUDITS = ["audit", "audit-labels", "audit-two-groups", "audit-weight", "audit-ro
 REPAIRS = ["debias-scores-threshold", "debias-group-thresholds", "debias-labels", "debias-bias-gda", "py-compare", "apply-groups"]
 NEAREST: dict[str, tuple[list[str], list[str]]] = {
     "methods/outcome.py": (["tests/methods/test_outcome.py"], REPAIRS),
-    "data/splits.py": (["tests/data/test_splits.py", "tests/data/test_paper_splits.py"], ["py-split", *REPAIRS]),
+    "data/splits.py": (["tests/data/test_splits.py", "tests/studies/test_protocols.py"], ["py-split", *REPAIRS]),
     "methods/selection.py": (["tests/methods/test_contract.py", "tests/methods/test_candidate.py"], REPAIRS),
     "measures/intervals.py": (
         ["tests/measures/test_intervals.py", "tests/measures/test_laws.py", "tests/measures/test_quotients.py"],
         AUDITS,
     ),
-    "data/columns.py": (["tests/data/test_columns.py", "tests/data/test_table.py", "tests/cli/test_bad_tables.py"], AUDITS),
+    "data/columns.py": (
+        [*(f"tests/data/test_{name}.py" for name in ("columns", "table", "scores", "identifiers")), "tests/cli/test_bad_tables.py"],
+        AUDITS,
+    ),
     "repair/bundle.py": (["tests/repair/test_save.py", "tests/repair/test_verify.py", "tests/cli/test_apply.py"], REPAIRS),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -93,21 +97,45 @@ def run(arguments: list[str], src: Path, limit: float) -> bool:
     return ran.returncode == 0
 
 
-def judge(module: str, number: int, golden: bool) -> tuple[str, str, str, float]:
-    """Which net found a mutant: the tests, the golden outputs, or neither."""
-    start = time.perf_counter()
+def fails(module: str, src: Path) -> str:
+    """Which net of a module fails with this copy of the package: the tests, the golden outputs, or none of them."""
     tests, outputs = NEAREST[module]
+    if not run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], src, 400):
+        return "tests"
+    return "" if run(["-W", "ignore", "-m", "tests.golden", "check", *outputs], src, 400) else "golden"
+
+
+def judge(module: str, number: int) -> tuple[str, str, str, float]:
+    """The net that found a mutant, or that it survived, and the seconds that took."""
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         src = Path(name) / "src"
         shutil.copytree(HERE / "src", src, ignore=shutil.ignore_patterns("__pycache__"))
         path = src / "equipoise" / module
         text, where = mutated(path.read_text(), number)
         path.write_text(text)
-        if not run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], src, 400):
-            return module, where, "tests", time.perf_counter() - start
-        if golden and not run(["-W", "ignore", "-m", "tests.golden", "check", *outputs], src, 400):
-            return module, where, "golden", time.perf_counter() - start
-    return module, where, "survived", time.perf_counter() - start
+        return module, where, fails(module, src) or "survived", time.perf_counter() - start
+
+
+def again(table: Path) -> list[tuple[str, int]]:
+    """The survivors of an earlier table, found by their text in the code of today. Prints those that are no longer there."""
+    with table.open(newline="") as file:
+        survivors = [row for row in csv.DictReader(file) if row["found by"] == "survived"]
+    found = []
+    for row in survivors:
+        line, _, swap = row["mutant"].removeprefix("line ").partition(": ")
+        source = (HERE / "src/equipoise" / row["module"]).read_text()
+        alike = [(abs(int(at.removeprefix("line ").partition(":")[0]) - int(line)), k) for k, at in _all_mutants(source) if swap in at]
+        if alike:
+            found.append((row["module"], min(alike)[1]))
+        else:
+            print(f"gone: {row['module']} {row['mutant']}", flush=True)
+    return found
+
+
+@cache
+def _all_mutants(source: str) -> list[tuple[int, str]]:
+    return [(k, mutated(source, k)[1]) for k in range(len(places(ast.parse(source))))]
 
 
 def main() -> None:
@@ -116,15 +144,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("mutants.csv"))
+    parser.add_argument("--again", type=Path, help="only the survivors of an earlier table")
     options = parser.parse_args()
     everywhere = [(module, k) for module in NEAREST for k in range(len(places(ast.parse((HERE / "src/equipoise" / module).read_text()))))]
-    drawn = random.Random(options.seed).sample(everywhere, min(options.mutants, len(everywhere)))
+    drawn = again(options.again) if options.again else random.Random(options.seed).sample(everywhere, min(options.mutants, len(everywhere)))
     print(f"{len(drawn)} of {len(everywhere)} mutants of {len(NEAREST)} modules", flush=True)
+    for module in sorted({module for module, _ in drawn}):  # a test that fails without a mutant would find every one
+        if broken := fails(module, HERE / "src"):
+            sys.exit(f"{module}: {broken} fail with the sound code")
     with options.out.open("w") as file, ThreadPoolExecutor(options.workers) as pool:
         writer = csv.writer(file)
         writer.writerow(["module", "mutant", "found by", "seconds"])
         counts: dict[str, int] = {}
-        for row in pool.map(lambda one: judge(*one, golden=True), drawn):
+        for row in pool.map(lambda one: judge(*one), drawn):
             writer.writerow([*row[:3], round(row[3], 1)])
             file.flush()
             counts[row[2]] = counts.get(row[2], 0) + 1

@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_no_file_is_longer_than_can_be_read_at_once():
     lines = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.rglob("*.py")}
     assert {name: count for name, count in lines.items() if count > LONGEST} == {}
     assert {name for name in lines if Path(name).stem in {"utils", "helpers", "common", "core", "misc"}} == set()
+
+
+def test_no_room_grows_by_accident():
+    """Growth is a decision, and its number is written down."""
+    sizes = Path(__file__).with_name("room_sizes.toml")
+    most: dict[str, int] = tomllib.loads(sizes.read_text(encoding="utf-8"))
+    lines: dict[str, int] = {}
+    for path in ROOT.rglob("*.py"):
+        first, *below = path.relative_to(ROOT).parts
+        room = first if below else "top"
+        lines[room] = lines.get(room, 0) + len(path.read_text(encoding="utf-8").splitlines())
+    larger = [f"{room} = {count}  # {most.get(room, 0)} there now" for room, count in sorted(lines.items()) if count > most.get(room, 0)]
+    assert larger == [], f"larger than {sizes.name} allows; remove something, or decide to grow and write there:\n" + "\n".join(larger)
+    assert sorted(set(most) - set(lines)) == []  # a room that is gone
 
 
 def imported_by(code: str, *arguments: str) -> set[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Roles, read_columns
+from equipoise.data import Cohort, Roles, Scores, read_columns
 from equipoise.errors import BadInput
 from support.facts import facts, says
 
@@ -114,6 +114,7 @@ def test_a_constant_label_is_an_error(labels, positive, found):
         ),
         ([-3.0, 2.5, 0.0, 1.0], facts("p", "--logits", "logistic")),
         ([0.1, 1.2, 0.3, 0.4], facts("p", "probability")),
+        ([0.1, 2.0, 0.3, 0.4], facts("p", 2, "probability")),  # a percentage would be larger
         ([0.1, np.inf, 0.3, 0.4], facts("p", "0.1", "inf", "probability")),
     ],
 )
@@ -172,3 +173,71 @@ def test_the_columns_are_listed_once_for_all_missing_ones():
 def test_rows_without_a_label_are_counted_with_the_first_and_the_remedy():
     [problem] = _problems(_frame(y=[0, 1, None, 1]))
     assert says(problem, "'y'", 1, 4, "row 3", "leave those rows out")
+
+
+@pytest.mark.parametrize("role", ["label", "group"])
+@pytest.mark.parametrize("given", [pd.Series(["F", "M", "F", "M"]), [0, 1], np.array([1.5, 2.5])], ids=["Series", "list", "ndarray"])
+def test_a_role_is_the_name_of_a_column_and_not_its_values(role: str, given: object):
+    with pytest.raises(BadInput, match=facts(role, type(given).__name__)):
+        Scores.from_frame(_frame(), **{"label": "y", "score": "p", "group": "sex", role: given})
+
+
+def test_rows_are_described_with_their_patients_where_these_are_known():
+    known, unknown = (repr(Scores.from_frame(_frame(), label="y", score="p", group="sex", patient=name)) for name in ("pid", None))
+    assert says(known, "4 rows of 3 patients", "2 positive")
+    assert says(unknown, "4 rows", "2 positive")
+    assert "patients" not in unknown
+
+
+def test_a_feature_that_the_frame_lacks_is_named_with_the_closest():
+    frame = _frame(age=[40, 50, 60, 70])
+    assert len(Cohort.from_frame(frame, label="y", group="sex", patient="pid", features=["age"])) == 4
+    with pytest.raises(BadInput, match=facts("'aeg'", "'age'")):
+        Cohort.from_frame(frame, label="y", group="sex", features=["aeg"])
+
+
+@pytest.mark.parametrize(("others", "more"), [(15, None), (16, 1)])
+def test_twenty_columns_are_all_listed(others: int, more: int | None):
+    problem = _problems(_frame().assign(**{f"x{i}": 0.0 for i in range(others)}), label="label")[0]
+    assert says(problem, "x14")
+    assert says(problem, f"{more} more") if more else "more" not in problem
+
+
+@pytest.mark.parametrize("repeated", [5, 6])
+def test_dots_stand_for_the_ids_that_are_not_listed(repeated: int):
+    frame = pd.concat([_frame()] * 6, ignore_index=True).assign(id=[k % 12 if k % 12 < repeated else 100 + k for k in range(24)])
+    [problem] = _problems(frame, patient=None)
+    assert says(problem, repeated, "0, 1, 2, 3, 4")
+    assert ("..." in problem) == (repeated > 5)
+
+
+def test_empty_identifiers_are_counted_in_the_words_of_their_role():
+    [patient] = _problems(_frame(pid=[1, None, 2, 3]))
+    assert says(patient, "'pid'", "1 of 4", "row 2", "no patient id")
+    [own] = _problems(_frame(id=["a", "b", "c", " "]))
+    assert says(own, "'id'", "1 of 4", "row 4", "no id")
+
+
+def test_a_patient_who_is_a_number_in_some_rows_and_text_in_others_is_refused_with_its_id():
+    [problem] = _problems(_frame(pid=pd.Series([7, "7", 8, 9], dtype=object)))
+    assert says(problem, "'pid'", 7, "text", "dtype=str")
+    assert not says(problem, 8)
+    kept = _read(_frame(pid=pd.Series([7, "8", np.int64(9), np.float64(10)], dtype=object)))
+    assert kept.patients.tolist() == [7, "8", 9, 10]
+    large = float(2**60)
+    [problem] = _problems(_frame(pid=pd.Series([7, "7", large, 9], dtype=object)))
+    assert says(problem, "'pid'", large)  # an id that is not exact comes first: as text it may be another
+
+
+def test_cells_with_several_values_are_refused_and_scalars_of_numpy_are_not():
+    [problem] = _problems(_frame(pid=pd.Series([1, [1, 2], np.array([3]), 4], dtype=object)))
+    assert says(problem, "'pid'", "2 of 4", "row 2")
+    assert _read(_frame(y=pd.Series([np.int64(0), np.int64(1), np.int64(1), np.int64(0)], dtype=object))).y.tolist() == [0, 1, 1, 0]
+
+
+def test_arrays_have_one_value_per_row_and_equal_lengths():
+    with pytest.raises(BadInput, match=facts("score", "(2, 2)")):
+        Scores.from_arrays([0, 1], np.full((2, 2), 0.5), ["F", "M"])
+    with pytest.raises(BadInput, match=facts("2 in y", "3 in score")):
+        Scores.from_arrays([0, 1], [0.5, 0.6, 0.7], ["F", "M"])
+    assert Scores.from_arrays([0, 1], np.array([0.5, 0.6]), ["F", "M"]).score.tolist() == [0.5, 0.6]

@@ -13,7 +13,7 @@ from scipy.stats import binom, binomtest, chi2, norm, t
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Settings, audit_scores, gap_values, paired
+from equipoise.measures import AuditSpec, audit_scores, gap_values, paired
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, halved, quantile, student, tango, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
@@ -45,6 +45,24 @@ def test_quantiles_of_students_t_equal_scipy(level: float):
     np.testing.assert_allclose(student(degrees, level), t.ppf((1 + level) / 2, degrees), rtol=2e-4)
 
 
+def test_quantiles_of_few_degrees_have_the_published_accuracy():
+    """Six digits for three and four degrees of freedom, whose correction has a term of its own."""
+    np.testing.assert_allclose(student([3, 4], 0.8), t.ppf(0.9, [3, 4]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.683])
+@pytest.mark.parametrize("events", [1.0, 2.0, 2.4, 3.0])
+def test_near_the_ends_the_lower_limit_is_the_smaller_of_two_at_low_levels_too(events: float, level: float):
+    poisson, score = chi2.ppf(1 - level, 2 * events) / 2 / 100, _wilson_low(events / 100, 100, level)
+    assert wilson(events / 100, 100, level)[0] == pytest.approx(min(poisson, score), rel=1e-9)
+
+
+def _wilson_low(p: float, n: int, level: float) -> float:
+    """The smaller solution of (p - t)^2 = z^2 t (1 - t) / n."""
+    z = norm.ppf((1 + level) / 2)
+    return float(min(np.roots([1 + z**2 / n, -(2 * p + z**2 / n), p**2])))
+
+
 def test_a_difference_of_proportions_equals_the_published_example():
     """Newcombe 1998, table II, method 10: 56/70 minus 48/80 is 0.2 [0.0524, 0.3339]."""
     ends = [wilson(p, n) for p, n in ((56 / 70, 70), (48 / 80, 80))]
@@ -72,6 +90,11 @@ def test_auroc_limits_solve_newcombes_equation(area: float, m: int, n: int):
     low, high = (float(end) for end in auroc_interval(area, m, n))
     assert low == pytest.approx(0 if area == 0 else brentq(beyond, 1e-9, area - 1e-9), abs=1e-8)
     assert high == pytest.approx(1 if area == 1 else brentq(beyond, area + 1e-9, 1 - 1e-12), abs=1e-8)
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 10), (10, 0), (0, 0)])
+def test_an_auroc_without_both_labels_has_no_limits(m: int, n: int):
+    assert all(np.isnan(end) for end in auroc_interval(0.5, m, n))
 
 
 def _frame(y: list[int], p: list[float], sex: list[str]) -> Scores:
@@ -108,6 +131,19 @@ def test_points_tried_together_give_the_ends_of_halving_one_by_one(intervals: in
     found = halved(outside, inner, outer, 13, each=each)
     np.testing.assert_array_equal(found[0], low)
     np.testing.assert_array_equal(found[1], high)
+
+
+@pytest.mark.parametrize("intervals", [1, 3, 100, 5000])
+def test_points_tried_together_are_a_few_thousand_numbers(intervals: int) -> None:
+    """So that memory stays bounded: 4,096 numbers in a call, or one point of each interval."""
+    sizes = []
+
+    def outside(x: np.ndarray) -> np.ndarray:
+        sizes.append(x.size)
+        return np.asarray(x > 0.3)
+
+    halved(outside, np.zeros(intervals), np.ones(intervals), 13)
+    assert 2048 <= max(sizes) <= max(4096, intervals)
 
 
 def test_a_measure_of_two_rates_at_their_ends_is_uncertain_in_both():
@@ -235,6 +271,15 @@ def test_the_detectable_gap_has_the_power_that_it_states(rate: float, n0: int, n
     assert 0.75 < min(power) < 0.88
 
 
+@pytest.mark.parametrize("coefficients", [[1.0], [-1.0], [0.5, 0.5], [1.0, -1.0]])
+@pytest.mark.parametrize("times", [0.25, 3.0])
+def test_the_detectable_gap_of_a_multiple_of_a_measure_is_that_multiple(coefficients: list[float], times: float) -> None:
+    rates, sizes = np.array([0.6, 0.3][: len(coefficients)]), np.array([150.0, 90.0][: len(coefficients)])
+    one, many = (float(detectable_gap(np.multiply(coefficients, by), rates, sizes, sizes)) for by in (1.0, times))
+    assert many == pytest.approx(times * one, rel=1e-5)  # to which it is searched
+    assert 0.05 < one < 0.5
+
+
 def test_where_no_gap_is_large_enough_there_is_no_detectable_one() -> None:
     assert np.isnan(detectable_gap([1.0], np.array([0.5]), np.array([5.0]), np.array([5.0])))
     both = detectable_gap([0.5, 0.5], np.array([0.5, 0.5]), np.array([200.0, 200.0]), np.array([100.0, 100.0]))
@@ -316,7 +361,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
     before = (rng.random(n) < 0.2 + 0.5 * y).astype(float)
     after = np.where(rng.random(n) < 0.15, 1 - before, before)
     scores = Scores.from_arrays(y, rng.random(n), np.array(["M", "F"])[codes], reference="M")
-    pair = paired(scores, before, after, Settings())
+    pair = paired(scores, before, after, AuditSpec())
     for measure in ("ppv_gap", "npv_gap"):
         old, new = (gap_values(measure, cells)[0] for cells in (pair.before, pair.after))
         change = pair.gap_change(measure, "F")
@@ -324,7 +369,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
         assert change.low < change.value < change.high
     change = pair.performance_change("f1")
     assert change.value == pytest.approx(sk.f1_score(y, after) - sk.f1_score(y, before), abs=1e-12)
-    same = paired(scores, before, before, Settings()).performance_change("f1")
+    same = paired(scores, before, before, AuditSpec()).performance_change("f1")
     assert same.value == 0
     assert same.low < 0 < same.high
 
@@ -332,4 +377,4 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
 @pytest.mark.parametrize("level", [0.0, 1e-300, 1 - 1e-16, 1.0, math.nan])
 def test_a_level_whose_quantile_is_zero_or_infinite_is_refused(level: float):
     with pytest.raises(BadInput, match=facts("level", level)):
-        Settings(level=level)
+        AuditSpec(level=level)

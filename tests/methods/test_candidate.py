@@ -8,8 +8,8 @@ from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import highest_threshold
-from equipoise.methods.selection import merit
+from equipoise.methods.goal import NOISE, highest_threshold
+from equipoise.methods.selection import lacking, merit
 from equipoise.models import predict
 from support.facts import facts, says, suggests
 from support.goals import paper_goal
@@ -112,6 +112,27 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
         assert chosen.met == enough.any()
         if chosen.met:
             assert spare[chosen.row] >= 0
+
+
+@pytest.mark.parametrize(("short", "kept"), [(0.0, True), (NOISE, True), (2 * NOISE, False)])
+def test_a_rate_is_kept_up_to_the_tolerance(short: float, kept: bool):
+    goal = paper_goal("eod", min_performance=0.6, keep={"tpr": "before"})
+    assert select(_trace([0.1], [0.8]).assign(spare=[-short]), goal).met is kept
+    result = LabelResult(0.1, 0.8, 0.5, -short)
+    assert merit([result], [goal]).tier == 2 * kept
+    assert (lacking(result, goal, goal) == ()) is kept
+
+
+def test_a_performance_at_its_minimum_and_a_gap_at_its_maximum_lack_nothing():
+    goal = paper_goal("eod", min_performance=0.75, max_gap=0.125)
+    assert lacking(LabelResult(-0.125, 0.75, 0.5), goal, goal) == ()
+    kinds = [note.kind for note in lacking(LabelResult(-0.126, 0.74, 0.5), goal, goal)]
+    assert kinds == ["too_low", "too_large"]
+
+
+def test_a_goal_without_limits_is_met_by_a_step_whose_gap_is_undefined():
+    chosen = select(_trace([np.nan, np.nan], [0.7, 0.8]), paper_goal("spd"))
+    assert (chosen.row, chosen.met) == (1, True)
 
 
 def test_constraints_that_exclude_each_other_are_named():

@@ -1,5 +1,6 @@
 """Outcomes on held-out rows: each by hand, and by simulation with known truth."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +11,10 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Settings, paired
+from equipoise.measures import AuditSpec, paired
+from equipoise.measures.intervals import wilson
 from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
+from equipoise.methods.goal import NOISE
 from support.goals import paper_goal
 
 FloatArray = npt.NDArray[np.float64]
@@ -56,7 +59,7 @@ def by_hand(tpr_before: dict[str, float], tpr_after: dict[str, float], size: int
             old += [1.0 if label and i < round(size * tpr_before[group]) else 0.0 for i in range(size)]
             new += [1.0 if label and i < round(size * tpr_after[group]) else 0.0 for i in range(size)]
     scores = rows_of(y, codes, tuple(tpr_before))
-    return judge(scores, np.array(old), scores, np.array(new), goal, source="held-out", settings=Settings(**settings))
+    return judge(scores, np.array(old), scores, np.array(new), goal, source="held-out", settings=AuditSpec(**settings))
 
 
 def test_a_gap_is_closed_where_its_interval_lies_within_the_maximum():
@@ -67,7 +70,7 @@ def test_a_gap_is_closed_where_its_interval_lies_within_the_maximum():
     assert -0.05 < gap.after.simultaneous_low < 0 < gap.after.simultaneous_high < 0.05
     assert (found.max_gap, found.met, found.patients_needed) == (0.05, None, None)
     assert (found.changed, found.patients) == (400, 8000)
-    strict = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, replace(EOD, max_gap=0.01))
+    strict = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, EOD.changed(max_gap=0.01))
     assert strict.outcome is Outcome.REDUCED  # the point is within 0.01, its interval is not
     assert strict.met
 
@@ -210,7 +213,7 @@ def test_randomised_decisions_are_judged_by_their_expectation():
 def test_the_numbers_are_those_of_the_paired_comparison():
     scores, old, new = world(np.random.default_rng(3), 900, (0.8, 0.6, 0.7), (0.8, 0.75, 0.7))
     found = judge(scores, old, scores, new, EOD, source="held-out")
-    pair = paired(scores, old, new, Settings())
+    pair = paired(scores, old, new, AuditSpec())
     for gap in found.gaps:
         assert (gap.change.value, gap.change.low, gap.change.high) == tuple(
             getattr(pair.gap_change("eod", gap.group), end) for end in ("value", "low", "high")
@@ -256,6 +259,160 @@ def test_the_outcome_of_several_labels_is_the_worst_that_must_be_known():
     assert joint_outcome([closed, unclear]) is unclear
     assert joint_outcome([unclear, harm, closed]) is harm
     assert (joint_met([None, None]), joint_met([True, None]), joint_met([True, False])) == (None, True, False)
+
+
+# Limits that are reached exactly, which end of an interval counts, and statements about gaps. Sizes of powers of two make rates exact.
+
+
+def kinds(found: Judgement) -> list[str]:
+    return [note.kind for note in found.harms]
+
+
+def test_a_limit_that_is_reached_exactly_is_kept():
+    goal = paper_goal("eod", max_gap=0.125, min_performance=0.84375, keep={"tpr": "before"})
+    found = by_hand({"M": 0.75, "F": 0.5}, {"M": 0.75, "F": 0.625}, 16, goal)
+    assert (abs(found.gaps[0].after.value), found.performance_after.value) == (0.125, 0.84375)
+    assert (found.outcome, found.harms, found.met) == (Outcome.UNCLEAR, (), True)
+    fallen = by_hand({"M": 0.875, "F": 0.625}, {"M": 0.75, "F": 0.625}, 16, goal.changed(keep={}))
+    assert (fallen.performance_after.value, fallen.harms, fallen.clear_loss) == (0.84375, (), None)
+
+
+def test_a_gap_is_within_its_maximum_up_to_the_tolerance_of_counts_over_counts():
+    just, more = 0.25 - NOISE, 0.25 - 2 * NOISE
+    assert just + NOISE == 0.25
+    for most, met in ((just, True), (more, False)):
+        goal = paper_goal("eod", max_gap=most)
+        assert by_hand({"M": 0.75, "F": 0.25}, {"M": 0.75, "F": 0.5}, 16, goal).met is met
+
+
+@pytest.mark.parametrize("after", [0.79, 0.81])
+def test_an_interval_that_ends_at_the_maximum_lies_within_it(after: float):
+    before, now = {"M": 0.8, "F": 0.6}, {"M": 0.8, "F": after}
+    gap = by_hand(before, now, 2000).gaps[0].after
+    end = max(-gap.simultaneous_low, gap.simultaneous_high)
+    assert end == (gap.simultaneous_high if after > 0.8 else -gap.simultaneous_low)
+    assert by_hand(before, now, 2000, paper_goal("eod", max_gap=end)).outcome is Outcome.CLOSED
+    assert by_hand(before, now, 2000, paper_goal("eod", max_gap=np.nextafter(end, 0))).outcome is Outcome.REDUCED
+
+
+def test_a_rate_that_was_below_its_minimum_and_did_not_fall_is_no_harm():
+    goal = paper_goal("eod", min_performance=0.8, max_gap=0.05, keep={"tpr": 0.85})
+    found = by_hand({"M": 0.7, "F": 0.5}, {"M": 0.7, "F": 0.7}, 2000, goal)
+    assert (found.outcome, found.harms, found.met) == (Outcome.CLOSED, (), False)
+
+
+def test_a_rate_kept_as_before_is_judged_by_its_paired_change_and_one_with_a_minimum_by_its_interval():
+    few_lost = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.78, "F": 0.6}, 500, paper_goal("eod", keep={"tpr": "before"}))
+    assert wilson(0.78, 500, 0.975)[1] > 0.8  # the interval of the new rate alone does not exclude the old one
+    assert [(note.kind, note.subject) for note in few_lost.harms] == [("rate_worse", "M")]
+    at_most_little_below = paper_goal("eod", min_performance=0.8, keep={"tpr": 0.81})
+    many_lost = by_hand({"M": 0.9, "F": 0.85}, {"M": 0.8, "F": 0.85}, 500, at_most_little_below)
+    assert "rate_worse" not in kinds(many_lost)  # a clear loss, but not clearly below 0.81
+
+
+@pytest.mark.parametrize("least", ["before", 0.3])
+def test_the_share_of_positive_decisions_can_be_kept(least: float | str):
+    """Half of the rows are negatives that are never flagged, so that the share is half the sensitivity."""
+    goal = paper_goal("eod", min_performance=0.6, keep={"selection": least})
+    found = by_hand({"M": 0.8, "F": 0.7}, {"M": 0.4, "F": 0.7}, 500, goal)
+    notes = {note.subject: note.numbers for note in found.harms if note.kind == "rate_worse"}
+    assert list(notes) == ["M"]
+    assert (notes["M"]["rate"], notes["M"]["before"], notes["M"]["after"]) == ("selection", pytest.approx(0.4), pytest.approx(0.2))
+
+
+def test_a_rate_is_kept_where_the_group_has_as_many_patients_as_a_rate_needs():
+    """40 positives and 40 negatives of each group: 40 patients of a sensitivity."""
+    before, after, goal = {"M": 1.0, "F": 1.0}, {"M": 0.5, "F": 1.0}, paper_goal("spd", min_performance=0.6, keep={"tpr": "before"})
+    assert "rate_worse" in kinds(by_hand(before, after, 40, goal, min_patients=40))
+    assert "rate_worse" not in kinds(by_hand(before, after, 40, goal, min_patients=41))
+
+
+def lost(size: int, share: float, goal: Goal) -> Judgement:
+    """The judgement where both groups lose the same share of the positives that were found: 0.75 before."""
+    return by_hand({"M": 0.75, "F": 0.75}, {"M": 0.75 - share, "F": 0.75 - share}, size, goal)
+
+
+def test_a_loss_from_the_original_is_clear_by_its_paired_change_and_one_below_a_minimum_by_its_interval():
+    """Balanced accuracy falls from 0.875 by half of the share that is lost; at most 0.02 may be lost, or 0.855 is the minimum."""
+    relative, absolute = (lost(256, 0.07, paper_goal("eod", **limit)) for limit in ({"max_loss": 0.02}, {"min_performance": 0.855}))
+    for found in (relative, absolute):
+        assert found.performance_limit == pytest.approx(0.855)
+        assert found.performance_after.value < 0.855 < found.performance_after.high
+        assert 0.875 + found.performance_change.high < 0.855
+    assert (relative.clear_loss, absolute.clear_loss) == (True, False)
+    derived = paper_goal("eod", min_performance=0.755, selection="paper")
+    assert lost(256, 0.07, derived.changed(original=0.775)).clear_loss is True  # a minimum of other rows: 0.02 below the original
+    few = lost(64, 0.0625, paper_goal("eod", min_performance=0.875))  # which the original has exactly
+    assert 0.875 + few.performance_change.high < 0.875 < few.performance_after.high
+    assert few.clear_loss is False
+
+
+def test_a_loss_is_clear_only_where_the_limit_lies_beyond_the_end_of_the_interval():
+    found = lost(256, 0.07, EOD)
+    after, change = found.performance_after.high, found.performance_change.high
+    assert after < 0.875
+    for least, clear in ((after, False), (np.nextafter(after, 1), True)):
+        assert lost(256, 0.07, paper_goal("eod", min_performance=least)).clear_loss is clear
+    assert change < 0
+    for loss, clear in ((-change, False), (-change - 1e-6, True)):
+        assert lost(256, 0.07, paper_goal("eod", max_loss=loss)).clear_loss is clear
+
+
+def test_an_original_below_its_minimum_may_lose_what_is_allowed():
+    goal = paper_goal("eod", min_performance=0.95)
+    before = {"M": 0.8, "F": 0.6}  # balanced accuracy 0.85
+    within, beyond = (by_hand(before, {"M": m, "F": 0.6}, 1000, goal) for m in (0.76, 0.7))
+    assert (within.performance_after.value, kinds(within)) == (pytest.approx(0.84), [])
+    assert (beyond.performance_after.value, kinds(beyond)) == (pytest.approx(0.825), ["performance_below_limit"])
+
+
+def two_digits_up(number: float) -> int:
+    digits = len(str(int(number))) - 2
+    return math.ceil(number / 10**digits) * 10**digits
+
+
+@pytest.mark.parametrize("after", [0.785, 0.815])
+def test_the_patients_needed_are_those_at_which_the_interval_of_the_gap_fits_its_maximum(after: float):
+    """An interval shrinks with the root of the number of patients; the end nearer to its limit is the one that counts."""
+    found = by_hand({"M": 0.8, "F": 0.79 if after < 0.8 else 0.81}, {"M": 0.8, "F": after}, 200)
+    gap = found.gaps[0].after
+    far, room = (
+        (gap.simultaneous_high - gap.value, 0.05 - gap.value) if after > 0.8 else (gap.value - gap.simultaneous_low, 0.05 + gap.value)
+    )
+    assert found.outcome is Outcome.UNCLEAR
+    assert found.patients_needed == two_digits_up(found.patients * (far / room) ** 2)
+
+
+def test_too_few_patients_of_a_group_need_as_many_as_make_thirty():
+    few, thirty = (by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, size, min_patients=size + 1) for size in (15, 30))
+    assert (few.short, few.patients, few.patients_needed) == (("F",), 60, 120)
+    assert (thirty.short, thirty.patients, thirty.patients_needed) == (("F",), 120, None)  # more are not known to suffice
+
+
+def test_the_same_gap_is_one_that_moved_by_less_than_half_a_point_with_no_other_beyond_it():
+    same = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.803, "F": 0.601}, 1000)
+    moved = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.806, "F": 0.6}, 1000)
+    assert (same.same, moved.same) == (True, False)
+    beyond = by_hand({"R": 0.8, "A": 0.6, "B": 0.7}, {"R": 0.8, "A": 0.6, "B": 0.59}, 1000)
+    assert (beyond.largest and beyond.largest.group, beyond.same) == ("A", False)
+    assert by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.61}, 20, min_patients=21).same is False  # no gap is known
+
+
+def test_a_gap_was_clear_where_its_interval_excludes_zero_on_either_side():
+    for before, size, clear in (({"M": 0.8, "F": 0.6}, 500, True), ({"M": 0.6, "F": 0.8}, 500, True), ({"M": 0.8, "F": 0.7}, 20, False)):
+        assert by_hand(before, {"M": 0.8, "F": 0.75}, size).clear_before is clear
+    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.75}, 500)
+    for low, high in ((0.0, 0.3), (-0.3, 0.0)):
+        touching = replace(found.gaps[0], before=replace(found.gaps[0].before, simultaneous_low=low, simultaneous_high=high))
+        assert replace(found, gaps=(touching,)).clear_before is False  # zero is the end of the interval, and belongs to it
+
+
+def test_a_gap_is_larger_where_it_grew_by_more_than_the_tolerance():
+    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.75}, 500)
+    (gap,) = found.gaps
+    for value, larger in ((0.25 + NOISE, False), (0.25 + 2 * NOISE, True)):
+        grown = replace(gap, before=replace(gap.before, value=-0.25), after=replace(gap.after, value=-value))
+        assert replace(found, gaps=(grown,)).larger is larger
 
 
 # Simulations with known truth. The worlds of `benchmarks/outcomes.py` are the same with more samples.

@@ -8,10 +8,14 @@ from equipoise.data import Cohort, hold_out
 from equipoise.methods import METHODS, Goal, Method, cost, standard
 from equipoise.methods.bias_score import method as bias_score
 from equipoise.methods.contract import NoSettings
-from equipoise.repair import dry_run, estimate
+from equipoise.repair import Repairable, dry_run
 from support.facts import says
 from support.goals import paper_goal
 from support.hospital import network, patients
+
+
+def estimate(model: nn.Module, repair: Cohort, test: Cohort, *asked: object, train: Cohort | None = None, **more: object):
+    return dry_run.estimate(Repairable.of(model, ["sick"], [repair], [test], train), *asked, **more)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from equipoise.data import Cohort, hold_out, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
-from equipoise.repair import Comparison, Options, Provenance, Request, Saved, Serving, save_all, try_methods
+from equipoise.repair import Comparison, Options, Provenance, Repairable, Saved, Serving, save_all, try_methods
 from support import hospital
 from support.bundles import rule_in_file
 from support.facts import facts, says
@@ -60,8 +60,7 @@ def serving(tried) -> Serving:
 
 
 def _tried(model, repair: Cohort, test: Cohort, methods: dict, goal: Goal) -> Comparison:
-    request = Request(LABEL, "Sick", PROVENANCE, draws=10)
-    return try_methods(model, repair, test, methods, goal, request=request)[LABEL]
+    return try_methods(Repairable.of(model, [LABEL], [repair], [test]), methods, goal, title="Sick", provenance=PROVENANCE)[LABEL]
 
 
 def _saved(case: Comparison, folder: Path, serving: Serving, options: Options) -> Saved:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -131,7 +131,7 @@ class RunOptions:
 def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOptions, folder: Path, arguments: list[str]) -> RepairRequest:
     """The repair that the options ask for. Raises one error with all of their problems."""
     from equipoise.models import OUTPUTS
-    from equipoise.repair import Options, RepairRequest, check_folder, check_labels, check_methods
+    from equipoise.repair import Options, RepairRequest, check_folder, check_methods
 
     labels, network = source.inputs.labels, source.network
     methods = parse_methods(goal_options.method or ["auto"], run.settings or [])
@@ -140,7 +140,8 @@ def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOpti
         problems += _leave_out_group_rules(methods)
     threshold = collected(problems, lambda: parse_thresholds(goal_options.threshold, labels))
     goal = collected(problems, lambda: _parse_goal(goal_options, None if isinstance(threshold, dict) else threshold))
-    collected(problems, lambda: check_methods(None, methods, run.train is not None))
+    together = labels if len(labels) > 1 and not source.columns else ()
+    collected(problems, lambda: check_methods(methods, train=run.train is not None, labels=together, kind=source.kind))
     collected(problems, lambda: pick("--output-type", network.output_type or "auto", OUTPUTS))
     if run.card is not None:
         from equipoise.report import read_facts
@@ -149,7 +150,6 @@ def parse_request(source: SourceOptions, goal_options: GoalOptions, run: RunOpti
     if len(labels) == 1:
         collected(problems, lambda: parse_output(network.output_name))
     elif not source.columns:
-        collected(problems, lambda: check_labels(list(methods), labels, source.kind))
         collected(problems, lambda: parse_outputs(network.output_name, labels))
     goals = None if goal is None else collected(problems, lambda: _parse_goals(goal_options, labels, goal, threshold))
     if not run.dry_run:
@@ -279,7 +279,7 @@ def _parse_goals(options: GoalOptions, labels: list[str], goal: Goal, threshold:
         return goals
     twice = [label for label in labels if goals is not None and goals[label].threshold is not None]
     raise_all([f"{label} has a threshold in --threshold and in --goal. Omit one of them." for label in twice])
-    return {label: replace((goals or {}).get(label, goal), threshold=threshold[label]) for label in labels}
+    return {label: (goals or {}).get(label, goal).changed(threshold=threshold[label]) for label in labels}
 
 
 def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
@@ -307,7 +307,7 @@ def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[s
         else:
             problems += UnknownName("key in --goal", key, (*GOAL_NAMES, *GOAL_NUMBERS)).problems
     raise_all(problems)
-    return {label: replace(goal, **changes[label]) for label in labels} if texts else None
+    return {label: goal.changed(**changes[label]) for label in labels} if texts else None
 
 
 def parse_kept_rates(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:

@@ -122,7 +122,7 @@ class _Search:
         if self.within is None:
             self.settled = [goal.settled(own.performance) for goal, own in zip(self.goals, evaluation.each, strict=True)]
         else:
-            self.settled = [replace(goal, min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
+            self.settled = [goal.changed(min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
         self._add(Step(0), evaluation, eligible=self.within is None)
         if self.method.needs_gap:
             self.active = evaluation.gap != 0

@@ -2,7 +2,7 @@
 
 - files: file_source (`Source`), file_audit (`audit_file`) and file_repair (`prepare_file`), the commands `audit` and `debias` in Python
 - audit: eq_audit (`eq.audit`), baseline (a simple model next to it), score_checks (`eq.check_scores`) and score_hints
-- repair: repair_network and repair_scores (every method tried), candidates (the choice among them), dry_run
+- repair: methods_tried (`try_methods`), candidates (the choice among them), dry_run
 - compare: eq_compare (`eq.compare`), compare_models and compare_scores; pairing, changed_decisions and findings (their numbers)
 - bundle: save, folder, schema and saved_predictor (written), verify, bundle and new_rows (loaded and used), provenance
 

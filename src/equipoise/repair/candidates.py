@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Rows, Scores
 from equipoise.measures import FloatArray, Rule, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Candidate, Goal, Note, best_of, select
 from equipoise.models import MASKED, predict
@@ -55,13 +55,17 @@ class ScoredCandidate:
         return self.candidate.rule.decide(self.test)
 
 
-def scored(candidate: Candidate, repair: Cohort, test: Cohort, seconds: float, bars: Bars) -> ScoredCandidate:
-    """A candidate with the scores of its network on both sets."""
+def scored(
+    candidate: Candidate, repair: Rows, test: Rows, seconds: float, bars: Bars, known: ScoredCandidate | None = None
+) -> ScoredCandidate:
+    """A candidate with its scores on both sets: those of its classifier, or of another candidate with the same one."""
+    if known is not None and known.valid is not None:
+        return ScoredCandidate(rescored(candidate, known.valid), known.valid, known.test, seconds)
     with bars(f"scores of {candidate.method}") as step:
         valid = predict(candidate.model, repair)
         step(1, 2)
         held_out = predict(candidate.model, test)
-    return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.network))
+    return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.model))
 
 
 def rescored(candidate: Candidate, scores: Scores) -> Candidate:
@@ -89,8 +93,10 @@ def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]
     return float(largest_gap(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
 
 
-def unit_maps(model: nn.Module) -> tuple[UnitMap, ...]:
+def unit_maps(model: object) -> tuple[UnitMap, ...]:
     """For each convolution of images with units switched off, the share of channels that is still on at each position."""
+    if not isinstance(model, nn.Module):
+        return ()
     masked = [(name, module) for name, module in model.named_modules() if type(module) is MASKED[nn.Conv2d]]
     return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
 

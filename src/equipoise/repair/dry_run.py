@@ -10,8 +10,9 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
-from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, cross_fitting_parts, make_settings
-from equipoise.models import chosen_outputs, encoding
+from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, Work, cross_fitting_parts, make_settings
+from equipoise.models import encoding
+from equipoise.repair.methods_tried import Methods, Repairable
 
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
 WARM_UP, RESAMPLES = 32, 20  # rows of the first run, which loads libraries, and resamples to time
@@ -58,79 +59,60 @@ class RepairEstimate:
 
 
 def estimate(
-    model: nn.Module,
-    repair: Cohort,
-    test: Cohort,
-    methods: Mapping[str, Mapping[str, Any]],
-    goal: Goal,
-    train: Cohort | None = None,
-    probe_draws: int | None = None,
-    given_outputs: Mapping[str, int | str] | None = None,
-    budget: float | None = None,
+    classifier: Repairable, methods: Methods, goal: Goal, probe_draws: int | None = None, budget: float | None = None
 ) -> RepairEstimate:
     """The work of `try_methods` with these methods, timed on a few rows. With `probe_draws` probes of the layers are included.
 
     All methods together end within `budget` seconds, if it is given: `auto` starts no further method, and fine-tuning ends with the steps
     that it has made. Rules and probes always run to their end. With several labels, the first is timed: a method that repairs all labels
-    together takes one run, with one evaluation per label; any other method takes one run per label.
+    of a network together takes one run, with one evaluation per label; any other method takes one run per label.
     """
-    sets = {"repair": repair, "test": test} | ({} if train is None else {"train": train})
-    counts = pd.concat([_counts(cohort, name) for name, cohort in sets.items()], ignore_index=True)
-    labels = max(1, len(repair.labels))
-    if repair.labels:
-        model = chosen_outputs(model, repair.inputs, repair.labels, repair.kind, given_outputs or {}).view(0)
-        first = repair.labels[0]
-        repair, test, train = repair.labelled(first), test.labelled(first), None if train is None else train.labelled(first)
-    speed = Speed.measured(model, repair, goal, train, labels)
+    labels, first = len(classifier.labels), classifier.first
+    network = first.model if isinstance(first.model, nn.Module) else None
+    counts = [
+        _counts(getattr(task, name), name, classifier.name_of(label))
+        for name in ("repair", "test", "train")
+        for label, task in classifier.labels.items()
+        if getattr(task, name) is not None
+    ]
+    speed = Speed.measured(network, first.repair, goal, first.train, 1 if network is None else labels)
     estimates, remaining = [], budget
     for name, settings in {STANDARD: {}, **methods}.items():
-        work = speed.work(name, settings)
-        scored_rows = len(repair) + len(test) if not METHODS[name].needs_group else 0  # for the report
+        work, method = speed.work(name, settings), METHODS[name]
+        if isinstance(first.repair, Scores):
+            estimates.append(_rule_estimate(name, work, first.repair, speed, settings, labels, budget))
+            continue
+        scored_rows = len(first.repair) + len(first.test) if not method.needs_group else 0  # for the report
         rows = None if work.rows is None else round(work.rows + scored_rows)
         seconds = speed.seconds(work, scored_rows)
         if remaining is not None:
             scoring = scored_rows * speed.per_row
-            if METHODS[name].runs_others or METHODS[name].kind == Kind.STEPS:
+            if method.runs_others or method.kind == Kind.STEPS:
                 seconds = remaining + scoring if seconds is None else min(seconds, remaining + scoring)
             remaining -= 0.0 if seconds is None or name == STANDARD else min(remaining, max(0.0, seconds - scoring))
         estimates.append(MethodEstimate(name, work.what, rows, seconds))
     probes = None
-    if probe_draws is not None:
-        seconds = 2 * seconds_to_probe(model, test, probe_draws)
+    if probe_draws is not None and isinstance(first.test, Cohort):
+        seconds = 2 * seconds_to_probe(network, first.test, probe_draws)
         probes = MethodEstimate("probes", "probes of the group in every layer, before and after", None, seconds)
-    return RepairEstimate(counts, tuple(estimates), goal, probes)
+    return RepairEstimate(pd.concat(counts, ignore_index=True), tuple(estimates), goal, probes)
 
 
-def estimate_rules(
-    repair: Mapping[str, Scores],
-    test: Mapping[str, Scores],
-    methods: Mapping[str, Mapping[str, Any]],
-    goal: Goal,
-    budget: float | None = None,
-) -> RepairEstimate:
-    """The work of `try_rules` with these methods, for the scores of each label, timed on those of the first."""
-    several = len(repair) > 1
-    counts = [
-        _counts(scores, name, label if several else "")
-        for name, scores_by_label in (("repair", repair), ("test", test))
-        for label, scores in scores_by_label.items()
-    ]
-    first = next(iter(repair.values()))
-    speed = Speed.measured(None, first, goal)
-    estimates = []
-    for name, settings in {STANDARD: {}, **methods}.items():
-        work = speed.work(name, settings)
-        rules = make_settings(name, settings).order(first) if METHODS[name].runs_others else [name]
-        seconds = len(repair) * sum(_fit_seconds(rule, first, goal, speed, settings if rule == name else {}) for rule in rules)
-        seconds = min(seconds, budget) if budget is not None and METHODS[name].runs_others else seconds
-        what = f"{len(repair)} runs, one per label, of: {work.what}" if several else work.what
-        estimates.append(MethodEstimate(name, what, None if work.rows is None else round(len(repair) * work.rows), seconds))
-    return RepairEstimate(pd.concat(counts, ignore_index=True), tuple(estimates), goal)
+def _rule_estimate(
+    name: str, work: Work, scores: Scores, speed: Speed, settings: Mapping[str, Any], labels: int, budget: float | None
+) -> MethodEstimate:
+    """The work of a method on the scores of each label, timed on those of the first."""
+    others = METHODS[name].runs_others
+    rules = make_settings(name, settings).order(scores) if others else [name]
+    seconds = labels * sum(_fit_seconds(rule, scores, speed, settings if rule == name else {}) for rule in rules)
+    what = f"{labels} runs, one per label, of: {work.what}" if labels > 1 else work.what
+    rows = None if work.rows is None else round(labels * work.rows)
+    return MethodEstimate(name, what, rows, min(seconds, budget) if budget is not None and others else seconds)
 
 
-def _fit_seconds(name: str, scores: Scores, goal: Goal, speed: Speed, settings: Mapping[str, Any]) -> float:
+def _fit_seconds(name: str, scores: Scores, speed: Speed, settings: Mapping[str, Any]) -> float:
     """Seconds of a method with cross-fitted selection: one fit of a rule is timed; methods of other kinds have a cost model."""
-    method = METHODS[name]
+    method, goal = METHODS[name], speed.task.goal
     if method.kind != Kind.RULE:
         return speed.seconds(speed.work(name, settings)) or 0.0
     start = time.perf_counter()
@@ -139,10 +121,8 @@ def _fit_seconds(name: str, scores: Scores, goal: Goal, speed: Speed, settings: 
     return (time.perf_counter() - start) * fits
 
 
-def _counts(cohort: Rows, name: str, prefix: str = "") -> pd.DataFrame:
-    """The rows and patients of each group and label of a set; with several labels, or a prefix, the values carry its name."""
-    if cohort.labels:
-        return pd.concat([_counts(cohort.labelled(label), name, label) for label in cohort.labels], ignore_index=True)
+def _counts(cohort: Rows, name: str, prefix: str) -> pd.DataFrame:
+    """The rows and patients of each group and label of a set; with a prefix, the values of the label carry it."""
     frame = pd.DataFrame({"group": pd.Series(cohort.groups).fillna("(missing)"), "label": cohort.y})
     frame["patient"] = range(len(cohort)) if cohort.patients is None else cohort.patients
     counts = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()
@@ -151,7 +131,7 @@ def _counts(cohort: Rows, name: str, prefix: str = "") -> pd.DataFrame:
     return counts.assign(label=[f"{prefix}: {value}" for value in counts["label"]]) if prefix else counts
 
 
-def seconds_to_probe(model: nn.Module, cohort: Cohort, draws: int) -> float:
+def seconds_to_probe(model: Any, cohort: Cohort, draws: int) -> float:
     """Seconds to predict the groups from every layer of a network, with `draws` resamples for the intervals, timed on a few rows."""
     count = min(len(cohort), PROBE_ROWS["images" if len(cohort.inputs.shape) > 2 else "table"])
     sample = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first rows, which may all be of one group

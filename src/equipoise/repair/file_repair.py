@@ -6,13 +6,15 @@ The prepared repair shows a dry run (`estimate`), or tries the methods and write
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from torch import nn
 
 from equipoise.data import (
     Cohort,
+    ReadCohort,
     ReadOptions,
+    Rows,
     Scores,
     check_apart,
     conflicts_in,
@@ -25,12 +27,13 @@ from equipoise.data import (
 )
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
-from equipoise.models import Checkpoint, Code, Predictor, code_of, resolve_output, scores_by_label, set_output
+from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
 from equipoise.repair.compare_models import Comparison
-from equipoise.repair.dry_run import RepairEstimate, estimate, estimate_rules
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
+from equipoise.repair.dry_run import RepairEstimate, estimate
+from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
 from equipoise.repair.folder import check_folder
+from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.provenance import (
     ROWS_CHECKED,
@@ -40,14 +43,9 @@ from equipoise.repair.provenance import (
     inputs_of,
     original_weights,
     serving_by_label,
-    serving_of_rule,
 )
-from equipoise.repair.repair_network import Methods, Request, check_methods, try_methods
-from equipoise.repair.repair_scores import check_rules, try_rules, with_predictor
 from equipoise.repair.save import Options, Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
-
-ByLabel = Mapping[str, Scores]
 
 
 @dataclass(frozen=True)
@@ -81,107 +79,45 @@ class RepairRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedNetwork:
-    """A network and its patients, ready for the repair."""
+class PreparedRepair:
+    """A classifier and its patients, ready for the repair."""
 
     request: RepairRequest
-    network: nn.Module
-    code: Code | None
-    checkpoint: Checkpoint | None  # the original weights
-    output: str  # logit or probability, if known
-    reading: ReadOptions
-    cohort: Cohort  # all rows of the data file
-    train: Cohort | None
-    repair: Cohort
-    test: Cohort
+    classifier: Repairable
+    serving: Mapping[str, Serving]  # by label
     provenance: Provenance
     left_out: Mapping[str, object]  # rows and images left out
-    notes: Sequence[str]  # on the rows and the network, in words
+    notes: Sequence[str]  # on the rows and the classifier, in words
 
     def estimate(self) -> RepairEstimate:
         """The dry run: the patients of each set, the work of each method, and about how long it would take."""
         request = self.request
-        draws, outputs = request.draws if request.probe else None, _outputs(request.source)
-        return estimate(self.network, self.repair, self.test, request.methods, request.goal, self.train, draws, outputs, request.budget)
+        return estimate(self.classifier, request.methods, request.goal, request.draws if request.probe else None, request.budget)
 
     def run(self, folder: str | Path, *, bars: Bars = no_bars) -> tuple[dict[str, Comparison], dict[str, Saved]]:
         """The comparison of each label, and the files written for it in the folder."""
         check_folder(Path(folder), self.request.options.overwrite)  # before any work
-        request, source, reading = self.request, self.request.source, self.reading
-        labels, outputs, model = source.labels, _outputs(source), source.model or ""
-        columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
-        if reading.images is not None:
-            columns |= {"image_column": reading.image_column, "view_column": reading.view}
-        inputs = inputs_of(self.cohort, **columns)
-        sample = self.test.inputs[: min(len(self.test), ROWS_CHECKED)]
-        served = Serving(absolute_model_name(model), self.output, sample, inputs, source.output_name, self.checkpoint, self.code)
-        serving = serving_by_label(self.network, self.repair, labels[0], outputs, served)
+        request, source = self.request, self.request.source
         cases = try_methods(
-            self.network,
-            self.repair,
-            self.test,
+            self.classifier,
             request.methods,
             request.goal,
-            request=Request(labels[0], request.title, self.provenance, request.draws, request.options.thumbnails, request.probe),
-            outputs=outputs,
             goals=request.goals,
             seed=request.seed,
-            train=self.train,
             budget=request.budget,
             recalibrate=request.recalibrate,
             force=request.force,
+            title=request.title,
+            provenance=self.provenance,
+            probe_draws=request.draws if request.probe else None,
+            thumbnails=request.options.thumbnails,
             bars=bars,
         )
-        title = request.title or f"{len(labels)} {reading.kind} of {without_folders(model)}"
-        return cases, save_all(cases, Path(folder), serving, request.options, title=title, bars=bars)
+        title = request.title or f"{len(source.labels)} {source.reading.kind} of {without_folders(source.model or source.file.name)}"
+        return cases, save_all(cases, Path(folder), self.serving, request.options, title=title, bars=bars)
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedScores:
-    """The scores in a file, or of an estimator, ready for the repair."""
-
-    request: RepairRequest
-    reading: ReadOptions
-    estimator: Predictor | None  # saved in the folder
-    scores: ByLabel
-    repair: ByLabel
-    test: ByLabel
-    provenance: Provenance
-    left_out: Mapping[str, object]  # none of the rows
-    notes: Sequence[str]  # on patients in several groups and the comparison with known scores, in words
-
-    def estimate(self) -> RepairEstimate:
-        """The dry run: the patients of each set, the work of each method, and about how long it would take."""
-        return estimate_rules(self.repair, self.test, self.request.methods, self.request.goal, self.request.budget)
-
-    def run(self, folder: str | Path, *, bars: Bars = no_bars) -> tuple[dict[str, Comparison], dict[str, Saved]]:
-        """The comparison of each label, and the files written for it in the folder."""
-        check_folder(Path(folder), self.request.options.overwrite)  # before any work
-        request, source, reading = self.request, self.request.source, self.reading
-        labels, columns = reading.labels, source.scores if self.estimator is None else [PREDICTOR_SCORE]
-        roles: dict[str, Any] = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts, "logits": source.logits}
-        serving = {label: serving_of_rule(self.scores[label], score=column, **roles) for label, column in zip(labels, columns, strict=True)}
-        cases = try_rules(
-            self.repair,
-            self.test,
-            request.methods,
-            request.goal,
-            request=Request(labels[0], request.title, self.provenance),
-            goals=request.goals,
-            seed=request.seed,
-            budget=request.budget,
-            force=request.force,
-            bars=bars,
-        )
-        if self.estimator is not None:
-            cases = {label: with_predictor(case, self.estimator) for label, case in cases.items()}
-        title = request.title or f"{len(labels)} labels of {source.file.name}"
-        return cases, save_all(cases, Path(folder), serving, request.options, title=title, bars=bars)
-
-
-def prepare_file(
-    request: RepairRequest, *, bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None
-) -> PreparedNetwork | PreparedScores:
+def prepare_file(request: RepairRequest, *, bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None) -> PreparedRepair:
     """The repair of a request with its classifier loaded, its patients read and divided, and its scores compared with known ones.
 
     `.estimate()` returns the dry run. `.run(folder)` tries the methods, chooses one on the repair set, evaluates it on the held-out
@@ -200,89 +136,90 @@ def prepare_file(
     >>> comparisons["sick"].result.name, (folder / "rule" / "report.html").is_file()
     ('group-thresholds', True)
     """
-    if request.source.scores or request.source.is_estimator:
-        return _prepare_scores(request, bars)
-    return _prepare_network(request, bars, running)
-
-
-def _prepare_network(request: RepairRequest, bars: Bars, running: Callable[[Code | None], None] | None) -> PreparedNetwork:
-    """The network with its patients; its scores are compared with known ones."""
     source, labels = request.source, request.source.labels
-    model, progress = source.model or "", counting(bars)
-    code = code_of(model)
-    network, reading, origin = load_classifier(source, code=code, running=running)
-    checkpoint, weight_notes = original_weights(network, source.weights)
-    check_methods(network, request.methods, request.train is not None)
-    read = read_cohort(source.file, reading, progress=progress)
-    cohort = read.cohort
-    check_group_names(request.options.group_names, cohort)
-    train = None if request.train is None else read_cohort(request.train, reading.with_bins_of(cohort), progress=progress).cohort
-    if request.test is None:
-        repair, test = hold_out(cohort, request.test_fraction, seed=request.seed)
-    else:
-        test = read_cohort(request.test, reading.like(cohort), progress=progress).cohort
-        repair, test = cohort, same_groups(cohort, test)
-    check_apart(training=train, repair=repair, test=test)
-    output = source.output
-    if len(labels) == 1:
-        scores_by_label(network, repair.take(range(min(2, len(repair)))), labels)  # reports wrong shapes before any work
-        output = resolve_output(network, repair.inputs, output)
-    else:
-        set_output(network, output)
-    checks = []
-    if source.check_scores is not None:
-        scores = scores_by_label(network, cohort, labels, output, source.outputs)
-        checks = check_known(source, reading, network, cohort, scores)
-    # Provenance holds words, which belong to the room that presents.
-    reading_words, input_notes = presenter("reading_words"), presenter("input_words")(checks, preprocessing_of(cohort), origin)
-    limits = [*reading_words(read, names=False), *weight_notes]
-    if len(labels) > 1:
-        limits.append(f"the network was repaired for {len(labels)} {reading.kind} at once: {', '.join(labels)}; each has its own report")
-    limits += input_notes
-    provenance = Provenance.now(
-        arguments=request.arguments, model=model, seed=request.seed, files=request.files, cohort=cohort, limits=limits
-    )
-    notes = [*reading_words(read, names=True), *weight_notes, *input_notes]
-    rows = (reading, cohort, train, repair, test)
-    return PreparedNetwork(request, network, code, checkpoint, output, *rows, provenance, read.to_dict(), notes)
-
-
-def _prepare_scores(request: RepairRequest, bars: Bars) -> PreparedScores:
-    """The scores in a file, or of an estimator, which are then compared with known ones."""
-    source = request.source
-    estimator, reading, _ = load_classifier(source)
-    if request.train is not None or request.probe:
+    code = None if source.model is None or source.is_estimator else code_of(source.model)
+    model, reading, origin = load_classifier(source, code=code, running=running)
+    network = model if isinstance(model, nn.Module) else None
+    if network is None and (request.train is not None or request.probe):
         raise BadInput("train= and probe= (--train, --probe) are for a network. Omit them.")
-    check_rules(request.methods, bool(reading.features) or estimator is not None)
+    check_methods(request.methods, train=request.train is not None, **offers(model, bool(reading.features)))
+    checkpoint, weight_notes = (None, []) if network is None else original_weights(network, source.weights)
+    files: dict[Path, ReadCohort] = {}
 
-    def read(path: Path, how: ReadOptions) -> tuple[dict[str, Scores], Cohort | None]:
-        if estimator is None:
-            return read_scores(path, how, source.scores, logits=source.logits), None
-        cohort = read_cohort(path, how, progress=counting(bars)).cohort
-        return scores_by_label(estimator, cohort, source.labels), cohort
+    def read(path: Path, how: ReadOptions) -> list[Rows]:
+        """The rows of a file: one set with all outputs of a network, otherwise the scores of each label."""
+        if model is None:
+            return list(read_scores(path, how, source.scores, logits=source.logits).values())
+        files[path] = read_cohort(path, how, progress=counting(bars))
+        return [files[path].cohort] if network is not None else list(scores_by_label(model, files[path].cohort, labels).values())
 
-    scores, cohort = read(source.file, reading)
-    checks = [] if cohort is None else check_known(source, reading, estimator, cohort, scores)
-    first = scores[reading.labels[0]]
-    check_group_names(request.options.group_names, first)
-    repair: ByLabel
-    test: ByLabel
-    if request.test is None:
-        repair, test = hold_out_scores(scores, request.test_fraction, seed=request.seed)
+    rows = read(source.file, reading)
+    check_group_names(request.options.group_names, rows[0])
+    train = None if request.train is None else read_cohort(request.train, reading.with_bins_of(rows[0]), progress=counting(bars)).cohort
+    repair, test = _sets(request, rows, lambda path: read(path, reading.like(rows[0])))
+    for repaired, held_out in zip(repair, test, strict=True):  # a label may be unknown in rows where another one is known
+        check_apart(training=train, repair=repaired, test=held_out)
+    output = _output(source, network, repair[0])
+    file = files.get(source.file)
+    checks = []
+    if file is not None and source.check_scores is not None:
+        scores = scores_by_label(model, file.cohort, labels, output, source.outputs)
+        checks = check_known(source, reading, model, file.cohort, scores)
+    classifier = Repairable.of(model, labels, repair, test, train, source.outputs if len(labels) > 1 else None)
+    columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
+    if network is None or file is None:
+        scored = zip(labels, rows, source.scores or [PREDICTOR_SCORE], strict=True)
+        served = {label: inputs_of(own, **columns, score=column, logits=source.logits) for label, own, column in scored}
+        serving = {label: Serving(None, "probability", None, inputs) for label, inputs in served.items()}
     else:
-        test_scores, _ = read(request.test, reading.like(first))
-        repair, test = scores, {label: same_groups(scores[label], test_scores[label]) for label in scores}
-        for label in scores:  # a label may be unknown in rows where another one is known
-            check_apart(repair=scores[label], test=test_scores[label])
-    notes = [*map(presenter("varying_words"), conflicts_in(first.attributes, first.patients)), *map(str, checks)]
-    model, limits = source.model, notes
-    if model is None:
-        model = f"scores in {source.file.name}"
-        limits = [*notes, "the rule decides from scores; the classifier that makes them was not examined"]
-    provenance = Provenance.now(arguments=request.arguments, model=model, seed=request.seed, files=request.files, limits=limits)
-    return PreparedScores(request, reading, estimator, scores, repair, test, provenance, {"left_out": []}, notes)
+        if reading.images is not None:
+            columns |= {"image_column": reading.image_column, "view_column": reading.view}
+        model_name, sample = absolute_model_name(source.model or ""), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
+        own = Serving(model_name, output, sample, inputs_of(rows[0], **columns), source.output_name, checkpoint, code)
+        serving = serving_by_label(network, file.cohort, labels[0], classifier.outputs or {}, own)
+    limits, notes = _notes(file, rows[0], weight_notes, checks, origin)
+    arguments, name = request.arguments, source.model or f"scores in {source.file.name}"
+    cohort = None if file is None else file.cohort
+    provenance = Provenance.now(arguments=arguments, model=name, seed=request.seed, files=request.files, cohort=cohort, limits=limits)
+    return PreparedRepair(request, classifier, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
 
 
-def _outputs(source: Source) -> Mapping[str, int | str]:
-    """The output of the network for each of several labels; the only output of a network with one label is chosen when it is loaded."""
-    return source.outputs if len(source.labels) > 1 else {}
+def _sets(request: RepairRequest, rows: Sequence[Rows], read: Callable[[Path], Sequence[Rows]]) -> tuple[Sequence[Rows], Sequence[Rows]]:
+    """The repair sets and the test sets of the same rows: those of a file, or held out."""
+    if request.test is not None:
+        return rows, [same_groups(own, held_out) for own, held_out in zip(rows, read(request.test), strict=True)]
+    if isinstance(rows[0], Cohort):
+        repair, test = hold_out(rows[0], request.test_fraction, seed=request.seed)
+        return [repair], [test]
+    scores = cast(Sequence[Scores], rows)
+    by_label = hold_out_scores(dict(zip(request.source.labels, scores, strict=True)), request.test_fraction, seed=request.seed)
+    return list(by_label[0].values()), list(by_label[1].values())
+
+
+def _output(source: Source, network: nn.Module | None, repair: Rows) -> str:
+    """The type of the network's output, logit or probability, if known; wrong shapes are reported before any work."""
+    if network is None or isinstance(repair, Scores):
+        return source.output
+    if len(source.labels) > 1:
+        set_output(network, source.output)
+        return source.output
+    scores_by_label(network, repair.take(range(min(2, len(repair)))), source.labels)
+    return resolve_output(network, repair.inputs, source.output)
+
+
+def _notes(
+    file: ReadCohort | None, rows: Rows, weight_notes: Sequence[str], checks: Sequence[object], origin: str
+) -> tuple[list[str], list[str]]:
+    """The limits of the repair for its provenance, and the notes for the terminal, which also name images left out.
+
+    Provenance holds words, which belong to the room that presents.
+    """
+    if file is None:
+        varying = list(map(presenter("varying_words"), conflicts_in(rows.attributes, rows.patients)))
+        return [*varying, "the rule decides from scores; the classifier that makes them was not examined"], varying
+    inputs = presenter("input_words")(checks, file.cohort.source.to_dict(), origin)
+    limits, notes = ([*presenter("reading_words")(file, names=names), *weight_notes] for names in (False, True))
+    if rows.labels:
+        listed = f"{len(rows.labels)} {rows.kind} at once: {', '.join(rows.labels)}"
+        limits.append(f"the network was repaired for {listed}; each has its own report")
+    return [*limits, *inputs], [*notes, *inputs]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import __version__
-from equipoise.data import Cohort, Images, Scores, Table, sha256, sha256_of, without_folders
+from equipoise.data import Cohort, Images, Rows, Scores, Table, sha256, sha256_of, without_folders
 from equipoise.errors import BadInput
 from equipoise.models import (
     MLP,
@@ -31,6 +31,7 @@ from equipoise.models import (
     state_like,
     weights_of,
 )
+from equipoise.repair.saved_predictor import PREDICTOR_SCORE
 
 ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
 OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
@@ -92,22 +93,17 @@ class Serving:
     classes: Mapping[str, Any] | None = None  # for a network that decides between classes: their names, columns and type of output
 
 
-def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
-    """How a network in this process is served: one of Equipoise's networks can be built again, any other is given to `Bundle.load`."""
-    model = OWN_NETWORK if type(network) is MLP else None
-    if (graph := onnx_in(network)) is not None and graph.content:
-        model = f"{absolute_model_name(graph.source)}:{graph.which}"
-    return Serving(model, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
+def serving_of(model: object, rows: Rows) -> Serving:
+    """How a classifier in this process is served; of networks, those of Equipoise are built again, others are given to `Bundle.load`.
 
-
-def serving_of_rule(
-    scores: Scores, *, score: str = "score", patient: str | None = None, id: str | None = None, conflicts: str = "row", logits: bool = False
-) -> Serving:
-    """How a rule for these scores is served: the columns of new scores, their patients and their groups."""
-    bins = {a.name: a.bins.to_dict() for a in scores.attributes if a.bins is not None}
-    features = None if scores.features is None else [str(c) for c in scores.features.frame.columns]
-    names = {"patient": patient, "id": id, "bins": bins, "conflicts": conflicts, "images": None, "features": features}
-    return Serving(None, "probability", None, {**names, "score": score, "logits": logits})
+    `rows` are its inputs; of a classifier that is not a network, its scores.
+    """
+    if not isinstance(model, nn.Module) or isinstance(rows, Scores):
+        return Serving(None, "probability", None, inputs_of(rows, **({} if model is None else {"score": PREDICTOR_SCORE})))
+    name = OWN_NETWORK if type(model) is MLP else None
+    if (graph := onnx_in(model)) is not None and graph.content:
+        name = f"{absolute_model_name(graph.source)}:{graph.which}"
+    return Serving(name, output_kind(model, rows.inputs), rows.inputs[:ROWS_CHECKED], inputs_of(rows))
 
 
 def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoint | None, list[str]]:
@@ -140,20 +136,24 @@ def serving_by_label(
     }
 
 
-def inputs_of(cohort: Cohort, **names: Any) -> dict[str, object]:
+def inputs_of(rows: Rows, **names: Any) -> dict[str, object]:
     """The entry `inputs` of run.json, from which new rows are prepared: columns and their encoding, or the preprocessing of images.
 
-    `names` are entries that a cohort does not hold: patient, id, image_column, view_column and conflicts.
+    `names` are entries that the rows do not hold: patient, id, image_column, view_column and conflicts; of scores, score and logits.
     """
-    bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
-    inputs: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", **names, "images": None}
-    if isinstance(cohort.source, Images) and (preprocessing := cohort.source.to_dict()) is not None:
+    bins = {a.name: a.bins.to_dict() for a in rows.attributes if a.bins is not None}
+    inputs: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", "images": None}
+    if isinstance(rows, Scores):
+        features = None if rows.features is None else [str(c) for c in rows.features.frame.columns]
+        return inputs | {"features": features, "score": "score", "logits": False} | names
+    inputs = {key: value for key, value in inputs.items() if key != "images"} | names | {"images": None}
+    if (preprocessing := rows.source.to_dict()) is not None:
         return inputs | {"images": preprocessing}
-    if not isinstance(cohort.source, Table):
-        return inputs | {"width": int(cohort.inputs.shape[-1])}
-    encoder = cohort.source.fitted()
-    inputs["features"] = [str(column) for column in cohort.source.frame.columns]
-    if cohort.source.scale or encoder.levels:
+    if not isinstance(rows.source, Table):
+        return inputs | {"width": int(rows.inputs.shape[-1])}
+    encoder = rows.source.fitted()
+    inputs["features"] = [str(column) for column in rows.source.frame.columns]
+    if rows.source.scale or encoder.levels:
         inputs["encoder"] = {
             "numeric": {column: list(scaling) for column, scaling in encoder.numeric.items()},
             "levels": {column: list(levels) for column, levels in encoder.levels.items()},

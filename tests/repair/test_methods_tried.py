@@ -15,9 +15,9 @@ from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Candidate, Goal, RejectOption
 from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
 from equipoise.models.units import find_layers, switch_off
-from equipoise.repair import Comparison, Request, ScoredCandidate, check_methods, try_methods
+from equipoise.repair import Comparison, Repairable, ScoredCandidate, check_methods, try_methods
 from equipoise.repair.candidates import choose, rescored, unit_maps
-from equipoise.repair.repair_network import most_changed
+from equipoise.repair.methods_tried import most_changed
 from support.facts import facts
 from support.goals import paper_goal
 from support.hospital import network, patients, trained
@@ -29,7 +29,7 @@ QUICK = {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}
 
 
 def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: Goal, **request: object) -> Comparison:
-    return try_methods(model, repair, test, methods, goal, request=Request("sick", **request))["sick"]
+    return try_methods(Repairable.of(model, ["sick"], [repair], [test]), methods, goal, **request)["sick"]
 
 
 def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> ScoredCandidate:
@@ -154,7 +154,7 @@ def test_a_candidate_whose_final_network_misses_the_goal_is_not_met(parts):
 
 def test_all_problems_of_the_methods_are_raised_before_anything_is_run():
     with pytest.raises(BadInput) as caught:
-        check_methods(None, {"bias-gd": {}, "pruning": {"unit": 3}, "adversarial-training": {}}, train=False)
+        check_methods({"bias-gd": {}, "pruning": {"unit": 3}, "adversarial-training": {}}, train=False)
     for part in ("Did you mean 'bias-gda'?", "Did you mean 'units'?", "--train train.csv"):
         assert part in str(caught.value)
 
@@ -212,13 +212,11 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
 def test_probes_are_of_both_networks_on_the_test_set(parts):
     model, repair, test = parts
     methods = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.05}}
-    found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.5), probe=True, draws=10)
+    found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.5), probe_draws=10)
 
     probes = found.probes
     pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10))
     pd.testing.assert_frame_equal(probes.after, encoding(found.candidates[0].candidate.model, test, draws=10))
     assert not probes.before.equals(probes.after)
-    same = _tried(
-        model, repair, test, {"reject-option": {}}, paper_goal("eod"), probe=True, draws=10
-    ).probes  # another rule of the same network
+    same = _tried(model, repair, test, {"reject-option": {}}, paper_goal("eod"), probe_draws=10).probes  # another rule of the same network
     pd.testing.assert_frame_equal(same.before, same.after)

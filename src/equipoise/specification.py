@@ -1,0 +1,126 @@
+"""Specifications: what a user asks for, as pydantic models that the case file, the command line, Python and a bundle share.
+
+A field holds its type, default, check, help and, if it is used daily, its flag. Nothing is declared, checked or defaulted twice.
+"""
+
+from collections.abc import Iterable
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from equipoise.errors import BadInput, EquipoiseError, did_you_mean, pick
+
+
+class Specification(BaseModel):
+    """A specification of one noun: frozen, without unknown keys; what is wrong with it is one `BadInput` with every problem.
+
+    >>> class Images(Specification):
+    ...     size: int = setting("pixels per side", 224, flag="--size", ge=1)
+    >>> Images(size=0)
+    Traceback (most recent call last):
+    equipoise.errors.BadInput: size (--size): input should be greater than or equal to 1; got 0
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=False)
+
+    if not TYPE_CHECKING:  # type checkers see the fields
+
+        def __init__(self, *values: Any, **named: Any) -> None:
+            given = dict(zip(type(self).model_fields, values, strict=False))
+            try:
+                super().__init__(**given, **named)
+            except ValidationError as error:
+                raise _bad_input(error, type(self)) from None
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values of some fields, checked like the original."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**given, **values})
+
+
+def setting(
+    help: str, default: Any = ..., *, flag: str | None = None, shown: str | None = None, hidden: bool = False, **checks: Any
+) -> Any:
+    """A field of a specification: its help, default (`...`: required), flag on the command line, and checks such as `ge=0`.
+
+    `shown` is the default in words, where the value does not show it. A `hidden` field is set by code alone. A default that can be changed
+    is given as `default_factory=dict`.
+    """
+    extra: Any = {name: value for name, value in {"flag": flag, "shown": shown, "hidden": hidden}.items() if value}
+    if "default_factory" in checks:
+        return Field(description=help, json_schema_extra=extra, **checks)
+    return Field(default, description=help, json_schema_extra=extra, **checks)
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a number, which True, False and text are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_share(value: Any) -> bool:
+    """Whether a value is a number from 0 to 1."""
+    return is_real(value) and bool(0 <= value <= 1)
+
+
+def _share(value: Any) -> float:
+    if not is_share(value):
+        raise ValueError(f"must be a number between 0 and 1; got {value if is_real(value) else repr(value)}")
+    return float(value)
+
+
+def _texts(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+Share = Annotated[float, BeforeValidator(_share)]  # from 0 to 1
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]  # one text, or several
+
+
+def one_of(kind: str, valid: Iterable[str]) -> AfterValidator:
+    """Validates that a text is one of the `valid` names."""
+    return AfterValidator(lambda name: pick(kind, name, valid))
+
+
+def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
+    """The flag of the field at a location in a specification; None if it has none."""
+    at: Any = kind
+    for part in location:
+        field = getattr(at, "model_fields", {}).get(part)
+        if field is None:
+            return None
+        extra, at = field.json_schema_extra, field.annotation
+        if isinstance(extra, dict) and "flag" in extra:
+            return cast(str, extra["flag"])
+    return None
+
+
+def _bad_input(error: ValidationError, kind: type[BaseModel]) -> EquipoiseError:
+    """All problems of the values as one error; the error of a check that failed alone keeps its type, which shows what is wrong."""
+    problems = error.errors(include_url=False)
+    inner = problems[0].get("ctx", {}).get("error")
+    if len(problems) == 1 and isinstance(inner, BadInput):
+        return inner
+    return BadInput(*specification_problems(error, kind))
+
+
+def specification_problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
+    """What is wrong with the values of a specification: the field as in a case file, its flag, the expectation and the value."""
+    problems: list[str] = []
+    for problem in error.errors(include_url=False):
+        place, flag = ".".join(map(str, problem["loc"])), flag_of(kind, *problem["loc"])
+        where = f"{place} ({flag})" if flag else place
+        inner = problem.get("ctx", {}).get("error")
+        if isinstance(inner, BadInput):  # raised by a check, with its own words
+            problems += inner.problems
+            continue
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = f"there is no such setting.{did_you_mean(str(problem['loc'][-1]), kind.model_fields)}"
+        elif problem["type"] == "missing":
+            message = "is missing"
+        elif problem["type"] != "value_error":
+            message += f"; got {str(problem['input'])[:60]!s}"
+        link = " " if message.startswith(("must ", "is ")) else ": "
+        problems.append(f"{where}{link}{message[:1].lower()}{message[1:]}" if where else message)
+    return problems
