@@ -143,7 +143,7 @@ def test_a_threshold_for_everybody_is_moved_only_for_a_gap_of_a_standard_error()
     goal, least = Goal("eod", min_performance=0.6, selection="honest"), METHODS["single-threshold"].least_gap
     assert choose_step([small], (0, 1), [goal], 0.4).at == 1
     kept = choose_step([small], (0, 1), [goal], least)
-    assert row == 0
+    assert kept.at == 0
     assert note_of(kept.why[0], "nothing_to_repair").numbers["rows"] == 400
     large = _steps((0.2, 0.8, 0.2, 0.7), (0.2, 0.8, 0.2, 0.8), n=400)
     assert choose_step([large], (0, 1), [goal], least).at == 1

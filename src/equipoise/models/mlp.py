@@ -63,7 +63,7 @@ class FlatMLP:
         self.device = device or device_of(model)
         self.original_device = device_of(model)
         self.chunk = CPU_CHUNK if self.device.type == "cpu" else CHUNK
-        self.model = copy.deepcopy(model).float().to(self.device).eval()
+        self.model = copy.deepcopy(model).to(self.device).eval()
         self.width, self.depth, self.dropout = model.width, model.depth, model.dropout.p
         self.parameters = dict(self.model.named_parameters())
         sizes = [p.numel() for p in self.parameters.values()]
@@ -73,8 +73,9 @@ class FlatMLP:
         for (name, p), values, gradient in zip(self.parameters.items(), self.theta.split(sizes), self.gradient.split(sizes), strict=True):
             p.data = values.view(p.shape)
             p.grad = self.gradients[name] = gradient.view(p.shape)
-        self.lengths = torch.tensor(sizes, device=self.device)  # of every tensor, in theta's order
-        self.block = torch.arange(len(sizes), device=self.device).repeat_interleave(self.lengths)  # the tensor of each number in theta
+        lengths = torch.tensor(sizes)
+        self.lengths = lengths.to(self.device)  # of every tensor, in theta's order
+        self.block = torch.arange(len(sizes)).repeat_interleave(lengths).to(self.device)  # the tensor of each number in theta
         norms = [f"norms.{k}" for k in range(self.depth + 1)]
         self.means, self.variances = ([self.model.get_buffer(f"{norm}.running_{name}") for norm in norms] for name in ("mean", "var"))
 

@@ -56,7 +56,7 @@ class RepairableMLP(Repairable):
     """The paper's MLP, without frozen parameters; its rows stay on its device, and nothing is in bfloat16."""
 
     def __init__(self, model: MLP, inputs: Tensor) -> None:
-        self.flat = FlatMLP(model, compute_device(model, inputs))
+        self.flat = FlatMLP(copy.deepcopy(model).float(), compute_device(model, inputs))
         self.device, self.original_device, self.model = self.flat.device, self.flat.original_device, self.flat.model
         self.x, self.rows = inputs.to(self.device), len(inputs)
         self.frozen, self.reduced = (0, 0), False
