@@ -32,11 +32,10 @@ def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: 
     return try_methods(Repairable.of(model, ["sick"], [repair], [test]), methods, goal, **request)["sick"]
 
 
-def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> ScoredCandidate:
+def _repair(name: str, gap: float, performance: float, goal: Goal) -> dict[str, ScoredCandidate]:
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
-    rule = GROUPED if grouped else Threshold(0.5)
-    candidate = Candidate(name, nn.Identity(), rule, trace, 1, (), True, paper_goal(), 0)
-    return ScoredCandidate(candidate, SCORES, SCORES)
+    candidate = Candidate(name, nn.Identity(), Threshold(0.5), trace, 1, (), True, goal, 0)
+    return {"sick": ScoredCandidate(candidate, SCORES, SCORES)}
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +69,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     ],
 )
 def test_the_choice_follows_the_goal(goal, found, expected):
-    assert choose([_repair(str(k), *values) for k, values in enumerate(found)], goal) == expected
-
-
-def test_a_rule_that_needs_no_group_is_preferred_among_equals():
-    goal = paper_goal(min_performance=0.7)
-    assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.014, 0.8)], goal) == 1
-    assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.016, 0.8)], goal) == 0
+    assert choose([_repair(str(k), *values, goal) for k, values in enumerate(found)]) == expected
 
 
 # The run

@@ -6,8 +6,8 @@ label counts. A randomised rule, or one that needs each patient's group, must be
 
 Steps. A relative minimum of performance is counted from the original, at thresholds and on rows that are cross-fitted too. The estimate
 must reach it before smoothing as well, since the outcome is judged by it. Kept rates must reach their limits with one standard error to
-spare. With "one-se", the best performing of all steps whose |gap| differs from the chosen one by at most the standard error of the difference is
-taken. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original is clearly
+spare. With "one-se", the best performing of all steps whose |gap| differs from the chosen one by at most the standard error of the
+difference is taken. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original is clearly
 within the maximum gap, and if its gap is too small relative to its standard error. `why` gives the reason.
 
 How large the gap must be depends on the rule. A fit that removes an observed gap g + e, where e is chance, leaves -e, and cross-fitting
@@ -93,7 +93,7 @@ class Options:
 def choose(options: Options, equal: Callable[[int], BoolArray]) -> int | None:
     """The position of the best option; None if none qualifies. `equal` are the options that count as as good as the one at a position."""
     taken, least = None, float("inf")  # `least` is the smallest loss of options that need less, whether it was taken or not
-    for needs in sorted({options.needs[k] for k in np.flatnonzero(options.qualified)}):
+    for needs in sorted({options.needs[k] for k in np.flatnonzero(options.qualified).tolist()}):
         eligible = options.qualified & np.array([own == needs for own in options.needs])
         best = int(np.where(eligible, options.loss, np.inf).argmin())
         first = int(np.where(eligible & equal(best), options.later, np.inf).argmin())
@@ -198,7 +198,7 @@ def choose_step(
 
     def equal(best: int) -> BoolArray:
         if not one_se:
-            return options.loss <= options.loss[best]
+            return np.less_equal(options.loss, options.loss[best])
         pairs = zip(each, labels, strict=True)
         return _all(label.size - label.size[best] <= SURE * own.gap_se(against=best) + NOISE for own, label in pairs)
 
