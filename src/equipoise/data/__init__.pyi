@@ -94,8 +94,8 @@ from .splits import hold_out as hold_out
 from .splits import make_parts as make_parts
 from .splits import same_groups as same_groups
 from .splits import split as split
+from .splits import splitmix64 as splitmix64
 from .stored import Stored as Stored
-from .stored import splitmix64 as splitmix64
 from .table import Encoder as Encoder
 from .table import Table as Table
 from .table import Tensors as Tensors

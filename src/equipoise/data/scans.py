@@ -31,7 +31,8 @@ from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_nume
 from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
 from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
 from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
-from equipoise.data.stored import EXPANSION, CodedRows, HashArray, Part, Storage, Stored, splitmix64
+from equipoise.data.splits import HashArray, splitmix64
+from equipoise.data.stored import EXPANSION, CodedRows, Part, Storage, Stored
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
 

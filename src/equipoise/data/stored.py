@@ -16,6 +16,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes, row_numbers
 from equipoise.data.files import LIMIT_VARIABLE
 from equipoise.data.scores import Scores, score_and_logit
+from equipoise.data.splits import splitmix64
 from equipoise.data.targets import UNKNOWN
 from equipoise.errors import BadInput
 
@@ -25,7 +26,6 @@ FILES = 128  # each must fit in memory; with a billion rows, a file has 8 millio
 # Bytes of coded rows per byte of the table on disk. A row is coded in 13 to 40 bytes; even with rounded scores it takes one byte on disk.
 EXPANSION = 50
 
-HashArray = npt.NDArray[np.uint64]
 # The columns of coded rows: y (n, labels) as 0, 1 or -1, score (n, labels), code0, code1, ... (one per attribute, numbered in the order in
 # which the groups occurred) and, if there are any, patient (hashes) and weight.
 CodedRows = dict[str, npt.NDArray[Any]]
@@ -177,11 +177,3 @@ def _as_records(rows: CodedRows) -> npt.NDArray[np.void]:
     for name, column in rows.items():
         records[name] = column
     return records
-
-
-def splitmix64(numbers: HashArray) -> HashArray:
-    """The numbers scattered over 64 bits; equal numbers give equal results (the finaliser of splitmix64)."""
-    x = numbers + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
