@@ -27,6 +27,7 @@ ROWS = 2**19  # per batch
 FIRST_ROWS = 2**14  # in the first batch of a CSV file, which shows how long its rows are
 BATCH_BYTES = 2**26  # of a CSV file per batch; the parser takes several times that in memory
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # a missing value in the folder names of partitioned data sets
+Columns = tuple[int, dict[str, Any], dict[str, "pd.Series[Any]"]]  # the number of rows, names as Arrow arrays, other columns
 SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of the files in a folder that are read
 
 
@@ -52,19 +53,13 @@ def read_batches(path: str | Path, *, text: Sequence[str], values: Sequence[str]
         required = [name for name in requested if name not in partition]
         start = 0
         try:
-            parts = (
-                _parquet_parts(file, where, requested, required)
-                if is_parquet(file)
-                else _csv_parts(file, where, requested, required, text, words)
-            )
-            for rows, columns in parts:
-                columns |= {name: pd.Series([partition[name]] * rows, dtype=object) for name in requested if name not in columns}
-                yield Batch(
-                    where if not start else f"{where}, rows {start + 1:,} to {start + rows:,} (the numbers of rows below count from there)",
-                    rows,
-                    {name: _as_arrow(columns[name]) for name in text},
-                    {name: _as_pandas(columns[name]) for name in requested if name not in text},
-                )
+            read = _parquet_parts if is_parquet(file) else _csv_parts
+            for rows, texts, others in read(file, where, requested, required, text, words):
+                fixed = {name: pd.Series([value] * rows, dtype=object) for name, value in partition.items() if name in requested}
+                texts |= {name: _as_arrow(column) for name, column in fixed.items() if name in text and name not in texts}
+                others |= {name: column for name, column in fixed.items() if name not in text and name not in others}
+                place = f"{where}, rows {start + 1:,} to {start + rows:,} (the numbers of rows below count from there)" if start else where
+                yield Batch(place, rows, texts, others)
                 start += rows
         except BadInput:
             raise
@@ -95,8 +90,10 @@ def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
     return files
 
 
-def _parquet_parts(file: Path, where: str, requested: Sequence[str], required: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of rows and the columns, as Arrow arrays, of each batch of a Parquet file."""
+def _parquet_parts(
+    file: Path, where: str, requested: Sequence[str], required: Sequence[str], text: Sequence[str], _words: Sequence[str]
+) -> Iterator[Columns]:
+    """The rows of each batch of a Parquet file."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
@@ -106,13 +103,14 @@ def _parquet_parts(file: Path, where: str, requested: Sequence[str], required: S
     flat_columns(schema, stored, where)
     for part in parquet_batches(file, stored, ROWS, MAX_TABLE_BYTES):
         if len(part):
-            yield len(part), {name: part.column(name) for name in stored}
+            texts = {name: part.column(name) for name in stored if name in text}
+            yield len(part), texts, {name: arrow_values(part.column(name)) for name in stored if name not in text}
 
 
 def _csv_parts(
     file: Path, where: str, requested: Sequence[str], required: Sequence[str], text: Sequence[str], words: Sequence[str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of rows and the columns, as pandas columns, of each batch of a CSV file."""
+) -> Iterator[Columns]:
+    """The rows of each batch of a CSV file."""
     with _open_unzipped(file) as stream:
         check_no_workbook(stream.read(8), file)
     with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
@@ -134,7 +132,9 @@ def _csv_parts(
                 return
             rows = min(ROWS, 4 * rows, max(1, BATCH_BYTES * len(part) // max(1, metered.used)))
             frame = dialect.rename(part.reset_index(drop=True), {*text, *words})
-            yield len(frame), {name: frame[name] for name in requested if name in frame.columns}
+            names = [name for name in requested if name in frame.columns]
+            texts = {name: _as_arrow(frame[name]) for name in names if name in text}
+            yield len(frame), texts, {name: frame[name] for name in names if name not in text}
 
 
 class _Metered(io.RawIOBase):
@@ -171,11 +171,7 @@ def _open_unzipped(file: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(file, "rb")) if zipped else file.open("rb")
 
 
-def _as_arrow(column: Any) -> "pa.Array[Any]":
+def _as_arrow(column: "pd.Series[Any]") -> "pa.Array[Any]":
     import pyarrow as pa
 
-    return pa.array(column.to_numpy(dtype=object), pa.string(), from_pandas=True) if isinstance(column, pd.Series) else column
-
-
-def _as_pandas(column: Any) -> "pd.Series[Any]":
-    return column if isinstance(column, pd.Series) else arrow_values(column)
+    return pa.array(column.to_numpy(dtype=object), pa.string(), from_pandas=True)

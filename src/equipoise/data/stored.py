@@ -5,15 +5,14 @@ The files have no name (on Windows, they are deleted when they are closed), so t
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from equipoise.data.attribute import Attribute, ObjectArray, resolve_codes, row_numbers
+from equipoise.data.attribute import Attribute, ObjectArray, row_numbers
 from equipoise.data.files import LIMIT_VARIABLE
 from equipoise.data.scores import Scores, score_and_logit
 from equipoise.data.splits import splitmix64
@@ -92,29 +91,22 @@ def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """All rows of some patients: in memory, or in a file."""
+    """All rows of some patients: in memory, or in a file of records."""
 
     held: CodedRows | None
-    file: IO[bytes] | None
-    dtype: np.dtype[np.void] | None  # of the records in the file
-    level_codes: tuple[npt.NDArray[np.int32], ...]  # of each attribute, from the codes in order of occurrence to those of its levels
-    rule: str  # of CONFLICTS
-    kept_codes: tuple[npt.NDArray[np.int32], ...] = ()  # from the codes of the levels to those that still have rows under the rule
+    file: IO[bytes] | None = None
+    dtype: np.dtype[np.void] | None = None
+    recode: Callable[[CodedRows], CodedRows] = dict  # from the codes in order of occurrence to those of the attributes
 
     def read(self) -> CodedRows:
-        """The rows, with the codes of the levels, after the rule was applied."""
+        """The rows, with the codes of the attributes."""
         rows = self.held
         if rows is None:
             file = cast("IO[bytes]", self.file)
             file.seek(0)
             records = np.fromfile(file, cast("np.dtype[np.void]", self.dtype))
             rows = {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], records.dtype.names)}
-        codes = [level_codes[rows[f"code{k}"]] for k, level_codes in enumerate(self.level_codes)]
-        if self.rule not in ("row", "error"):
-            units = pd.factorize(rows["patient"])[0]
-            resolved = [resolve_codes(code.astype(np.int64), units, self.rule) for code in codes]
-            codes = [kept_codes[code] for kept_codes, code in zip(self.kept_codes, resolved, strict=True)]
-        return rows | {f"code{k}": code for k, code in enumerate(codes)}
+        return self.recode(rows)
 
 
 class Storage:
@@ -163,13 +155,13 @@ class Storage:
         for file in self.files:
             file.close()
 
-    def parts(self, level_codes: tuple[npt.NDArray[np.int32], ...], rule: str) -> list[Part]:
+    def parts(self) -> list[Part]:
         """All rows, in one part in memory or in one part per file. The storage releases the rows in memory."""
         if self.files:
-            return [Part(None, file, self.dtype, level_codes, rule) for file in self.files if file.tell()]
+            return [Part(None, file, self.dtype) for file in self.files if file.tell()]
         rows = {name: np.concatenate([held[name] for held in self.held]) for name in self.held[0]}
         self.held = []
-        return [Part(rows, None, None, level_codes, rule)]
+        return [Part(rows)]
 
 
 def _as_records(rows: CodedRows) -> npt.NDArray[np.void]:
