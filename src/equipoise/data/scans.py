@@ -27,13 +27,12 @@ from equipoise.data.attribute import (
     resolve_codes,
     varying_units,
 )
-from equipoise.data.batches import Batch, read_batches, stored_bytes
+from equipoise.data.batches import EXPANSION, Batch, CodedRows, Part, Storage, Stored, read_batches, stored_bytes
 from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_numeric_column
 from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
 from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
 from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
 from equipoise.data.splits import HashArray, splitmix64
-from equipoise.data.stored import EXPANSION, CodedRows, Part, Storage, Stored
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
 
