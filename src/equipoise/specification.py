@@ -3,11 +3,13 @@
 A field holds its type, default, check, help and, if it is used daily, its flag. Nothing is declared, checked or defaulted twice.
 """
 
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from equipoise.errors import BadInput, did_you_mean
+from equipoise.errors import BadInput, EquipoiseError, did_you_mean, pick
 
 
 class Specification(BaseModel):
@@ -29,7 +31,7 @@ class Specification(BaseModel):
             try:
                 super().__init__(**given, **named)
             except ValidationError as error:
-                raise BadInput(*specification_problems(error, type(self))) from None
+                raise _bad_input(error, type(self)) from None
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values of some fields, checked like the original."""
@@ -37,15 +39,47 @@ class Specification(BaseModel):
         return type(self)(**{**given, **values})
 
 
-def setting(help: str, default: Any = ..., *, flag: str | None = None, **checks: Any) -> Any:
+def setting(
+    help: str, default: Any = ..., *, flag: str | None = None, shown: str | None = None, hidden: bool = False, **checks: Any
+) -> Any:
     """A field of a specification: its help, default (`...`: required), flag on the command line, and checks such as `ge=0`.
 
-    A default that can be changed is given as `default_factory=dict`.
+    `shown` is the default in words, where the value does not show it. A `hidden` field is set by code alone. A default that can be changed
+    is given as `default_factory=dict`.
     """
-    extra: Any = {} if flag is None else {"flag": flag}
+    extra: Any = {name: value for name, value in {"flag": flag, "shown": shown, "hidden": hidden}.items() if value}
     if "default_factory" in checks:
         return Field(description=help, json_schema_extra=extra, **checks)
     return Field(default, description=help, json_schema_extra=extra, **checks)
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a number, which True, False and text are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_share(value: Any) -> bool:
+    """Whether a value is a number from 0 to 1."""
+    return is_real(value) and bool(0 <= value <= 1)
+
+
+def _share(value: Any) -> float:
+    if not is_share(value):
+        raise ValueError(f"must be a number between 0 and 1; got {value if is_real(value) else repr(value)}")
+    return float(value)
+
+
+def _texts(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+Share = Annotated[float, BeforeValidator(_share)]  # from 0 to 1
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]  # one text, or several
+
+
+def one_of(kind: str, valid: Iterable[str]) -> AfterValidator:
+    """Validates that a text is one of the `valid` names."""
+    return AfterValidator(lambda name: pick(kind, name, valid))
 
 
 def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
@@ -59,6 +93,15 @@ def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
         if isinstance(extra, dict) and "flag" in extra:
             return cast(str, extra["flag"])
     return None
+
+
+def _bad_input(error: ValidationError, kind: type[BaseModel]) -> EquipoiseError:
+    """All problems of the values as one error; the error of a check that failed alone keeps its type, which shows what is wrong."""
+    problems = error.errors(include_url=False)
+    inner = problems[0].get("ctx", {}).get("error")
+    if len(problems) == 1 and isinstance(inner, BadInput):
+        return inner
+    return BadInput(*specification_problems(error, kind))
 
 
 def specification_problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
@@ -78,5 +121,6 @@ def specification_problems(error: ValidationError, kind: type[BaseModel]) -> lis
             message = "is missing"
         elif problem["type"] != "value_error":
             message += f"; got {str(problem['input'])[:60]!s}"
-        problems.append(f"{where}: {message[:1].lower()}{message[1:]}" if where else message)
+        link = " " if message.startswith(("must ", "is ")) else ": "
+        problems.append(f"{where}{link}{message[:1].lower()}{message[1:]}" if where else message)
     return problems

@@ -1,7 +1,6 @@
 """The report in a real browser: it opens alone, every figure is there, lines can be dragged, and no name in it runs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +146,7 @@ def test_a_floor_that_is_typed_chooses_as_the_library_does(open_report, min_perf
     case = small_case(steps=60)
     page = open_report(case).page
     page.locator("#min_performance").fill(f"{100 * min_performance:.1f}")
-    assert _rows(page) == _expected(case, replace(GOAL, min_performance=min_performance))
+    assert _rows(page) == _expected(case, GOAL.changed(min_performance=min_performance))
 
 
 def test_the_lines_are_sliders_for_the_keyboard(open_report):
@@ -160,7 +159,7 @@ def test_the_lines_are_sliders_for_the_keyboard(open_report):
         page.keyboard.press("ArrowUp")
     assert line.get_attribute("aria-valuenow") == "77.0"
     assert line.get_attribute("aria-valuetext") == "77.0% balanced accuracy"
-    assert _rows(page) == _expected(case, replace(GOAL, min_performance=0.77))
+    assert _rows(page) == _expected(case, GOAL.changed(min_performance=0.77))
     page.keyboard.press("End")
     assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
     assert {row[4] for row in _rows(page)} == {"no"}
@@ -174,13 +173,13 @@ def test_a_bound_can_be_added_and_stand_alone(open_report):
     assert not page.locator("#line-max_gap").is_visible()
     assert page.locator("#use-min_performance").is_disabled()  # one of the two is needed
     page.locator("#use-max_gap").check()
-    assert _rows(page) == _expected(case, replace(GOAL, max_gap=0.05))
+    assert _rows(page) == _expected(case, GOAL.changed(max_gap=0.05))
     page.locator("#use-min_performance").uncheck()
-    assert _rows(page) == _expected(case, replace(GOAL, min_performance=None, max_gap=0.05))
+    assert _rows(page) == _expected(case, GOAL.changed(min_performance=None, max_gap=0.05))
     page.locator("#line-max_gap").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#line-max_gap").get_attribute("aria-valuetext") == "5.5 percentage points"
-    assert _rows(page) == _expected(case, replace(GOAL, min_performance=None, max_gap=0.055))
+    assert _rows(page) == _expected(case, GOAL.changed(min_performance=None, max_gap=0.055))
 
 
 def test_every_tab_stop_can_be_seen_and_none_traps(open_report):
@@ -251,7 +250,7 @@ def test_long_traces_are_thinned_and_the_page_says_so(open_report):
     page = open_report(case).page
     assert says(page.locator("#explorer").text_content(), "2,001")
     page.locator("#min_performance").fill("79.5")
-    assert _rows(page) == _expected(case, replace(GOAL, min_performance=0.795))
+    assert _rows(page) == _expected(case, GOAL.changed(min_performance=0.795))
 
 
 def test_hostile_names_are_text_and_run_nothing(open_report):

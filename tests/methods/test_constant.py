@@ -1,7 +1,6 @@
 """A classifier that decides the same for everybody has no gap; no repair may end in one."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -52,7 +51,7 @@ def _always(kind: str):
         trace = pd.DataFrame(
             {"step": [0, 1], "gap": [own.trace["gap"].iloc[0], 0.0], "performance": [0.7, 0.7], "threshold": [original.value, np.nan]}
         )
-        return Fit(rule, trace, 1, (), True, replace(own.goal, min_performance=0.1), (), None, (FitStep(original), FitStep(rule)))
+        return Fit(rule, trace, 1, (), True, own.goal.changed(min_performance=0.1), (), None, (FitStep(original), FitStep(rule)))
 
     return run
 

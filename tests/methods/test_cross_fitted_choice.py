@@ -1,6 +1,5 @@
 """The choice among steps by cross-fitted values: what is taken, what is declined, and the reason that is given."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,7 +32,7 @@ def _choose(goal: Goal, *rates: tuple[float, float, float, float], n: int = 4000
 
 def _verdict(evidence: Evidence, steps: list[int], goal: Goal) -> SimpleNamespace:
     """The verdict of one label."""
-    found, _ = choose([evidence], steps, [replace(goal, selection="honest" if goal.selection == "paper" else goal.selection)])
+    found, _ = choose([evidence], steps, [goal.changed(selection="honest" if goal.selection == "paper" else goal.selection)])
     return SimpleNamespace(step=found.step, why=found.why[0], met=found.met[0], goal=found.goals[0])
 
 

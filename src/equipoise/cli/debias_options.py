@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -279,7 +279,7 @@ def _parse_goals(options: GoalOptions, labels: list[str], goal: Goal, threshold:
         return goals
     twice = [label for label in labels if goals is not None and goals[label].threshold is not None]
     raise_all([f"{label} has a threshold in --threshold and in --goal. Omit one of them." for label in twice])
-    return {label: replace((goals or {}).get(label, goal), threshold=threshold[label]) for label in labels}
+    return {label: (goals or {}).get(label, goal).changed(threshold=threshold[label]) for label in labels}
 
 
 def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
@@ -307,7 +307,7 @@ def parse_label_goals(texts: list[str], labels: list[str], goal: Goal) -> dict[s
         else:
             problems += UnknownName("key in --goal", key, (*GOAL_NAMES, *GOAL_NUMBERS)).problems
     raise_all(problems)
-    return {label: replace(goal, **changes[label]) for label in labels} if texts else None
+    return {label: goal.changed(**changes[label]) for label in labels} if texts else None
 
 
 def parse_kept_rates(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:

@@ -11,12 +11,11 @@ import json
 import logging
 import os
 import re
-import threading
 import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -27,7 +26,7 @@ import numpy as np
 from equipoise.data.faults import Broken
 from equipoise.data.files import atomic_path
 from equipoise.data.image_files import Make, Pixels, Source, file_state
-from equipoise.data.image_rows import CHUNK, Gone, Job, Processes, cache_folder, check_disk_space, fill
+from equipoise.data.image_rows import CHUNK, Job, cache_folder, check_disk_space, fill, worker_processes
 from equipoise.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -122,9 +121,9 @@ def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tu
     """
     sources, limit, folder = job.sources, job.limit, cache_folder(job.cache)
     many = len(sources) >= MANY and limit.threads >= SEVERAL and not any(isinstance(source, bytes) for source in sources)
-    with Processes() if many else nullcontext() as processes:
+    with worker_processes(limit.threads) if many else nullcontext() as workers:
         key = blake2b(repr((VERSION, settings, shape, limit.pixels)).encode(), digest_size=16)
-        for identity in _identities(sources, limit.threads, processes):
+        for identity in _identities(sources, limit.threads, workers):
             key.update(len(identity).to_bytes(4, "big") + identity)
         path = folder / f"{key.hexdigest()}.npy"
         stored = _read_cached(path, job, make, shape)
@@ -135,7 +134,7 @@ def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tu
         with atomic_path(path, follow=False) as temporary:
             check_disk_space(folder, (len(sources), *shape), np.uint8)
             out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
-            broken = fill(out, job, make, processes)
+            broken = fill(out, job, make, workers)
             out.flush()
             faults = {str(row): [fault.kind, fault.reason] for row, fault in broken.items()}
             document = {"checksum": _checksum(out, faults), "broken": faults}
@@ -165,8 +164,8 @@ def _read_cached(path: Path, job: Job, make: Make, shape: tuple[int, ...]) -> tu
         log.warning("the cached images in %s have changed since they were decoded, so they are decoded again from the image files", path)
         return None
     # A codec may have been installed since, so images that were broken are tried again.
-    with collect_warnings(job.limit, {threading.get_ident(): 0}, {}):
-        still_broken = all(isinstance(attempt(job.sources[row], make, job.limit), Broken) for row in broken)
+    with collect_warnings(job.limit, {}):
+        still_broken = all(attempt(job.sources[row], make, job.limit, row)[1] for row in broken)
     return (pixels, broken) if still_broken else None
 
 
@@ -179,14 +178,14 @@ def _checksum(pixels: Pixels, broken: Mapping[str, Sequence[str]]) -> str:
     return f"crc32:{found:08x}"
 
 
-def _identities(sources: Sequence[Source], threads: int, processes: Processes | None) -> Iterator[bytes]:
+def _identities(sources: Sequence[Source], threads: int, workers: Executor | None) -> Iterator[bytes]:
     """The identity of each file, in order."""
 
     def identify(start: int) -> list[bytes]:
         chunk = sources[start : start + CHUNK]
-        if processes is not None:
-            with suppress(Gone):
-                return processes.call(identify_chunk, chunk)
+        if workers is not None:
+            with suppress(BrokenExecutor, OSError):
+                return workers.submit(identify_chunk, chunk).result()
         return identify_chunk(chunk)
 
     with ThreadPoolExecutor(threads) as pool:

@@ -1,30 +1,23 @@
 """Arrays of rows made from images: in memory or in a mapped file, filled by threads or, for many images, by worker processes.
 
 Pillow releases Python's global lock while it decodes, but opening a small image takes about as long, so 16 threads are hardly faster than
-two; each thread hands its images to a worker process instead. A process forked from one with threads or a GPU may hang, and one started by
-multiprocessing runs the user's script again. These workers are started from the interpreter's command line, import none of the user's
-code, and end when their pipe is closed.
+two; each thread hands its images to a worker process instead. The processes are joblib's: one forked from a process with threads or a GPU
+may hang, and one started by multiprocessing runs the user's script again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import pickle
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +25,11 @@ import numpy.typing as npt
 from equipoise.data.faults import Broken, ImageLimit
 from equipoise.data.files import user_cache
 from equipoise.data.image_files import Make, Source
-from equipoise.errors import BadInput, first_line
+from equipoise.errors import BadInput
 
 IN_MEMORY = 2**28  # bytes of rows that are kept in memory unless a cache is named: 5,349 gray images of 8 bits at 224 px
 CHUNK = 32  # images that one thread takes at a time
-COMMAND = "from equipoise.data.image_rows import serve; serve()"
-Result = TypeVar("Result")
-log = logging.getLogger(__name__)
+Chunk = Mapping[int, Source]  # some images by row
 decoding_log = logging.getLogger("equipoise.data.images.decoding")
 
 
@@ -56,37 +47,30 @@ class Job:
             self.progress(images)
 
 
-def fill(out: npt.NDArray[Any], job: Job, make: Make, processes: Processes | None = None) -> dict[int, Broken]:
+def fill(out: npt.NDArray[Any], job: Job, make: Make, workers: Executor | None = None) -> dict[int, Broken]:
     """Puts the row that `make` returns for each image into `out` (n, ...), in threads. Returns the broken images by position.
 
-    With `processes`, for which `out` must be a mapped file, a thread decodes only the images that its process leaves to it.
+    With `workers`, processes for which `out` must be a mapped file, a thread decodes only the images that a process leaves or loses.
     """
-    from equipoise.data.decode import attempt, collect_warnings  # late: a cohort without images does not need Pillow
+    from equipoise.data.decode import collect_warnings  # late: a cohort without images does not need Pillow
 
     sources, limit = job.sources, job.limit
     broken: dict[int, Broken] = {}
-    current_row: dict[int, int] = {}  # by thread
     remarks: dict[int, str] = {}
 
     def fill_chunk(start: int) -> int:
-        rows = range(start, min(start + CHUNK, len(sources)))
-        remaining: Iterable[int] = rows
-        if processes is not None:
-            with suppress(Gone):
-                result = processes.call(fill_mapped, str(out.filename), start, sources[start : rows.stop], make, limit)  # type: ignore[attr-defined]
-                broken.update(result.broken)
-                remarks.update(result.remarks)
-                remaining = result.remaining
-        for row in remaining:
-            current_row[threading.get_ident()] = row
-            pixels = attempt(sources[row], make, limit)
-            if isinstance(pixels, Broken):
-                broken[row] = pixels
-            else:
-                out[row] = pixels
-        return len(rows)
+        chunk: Chunk = dict(enumerate(sources[start : start + CHUNK], start))
+        remaining = chunk
+        if workers is not None:
+            with suppress(BrokenExecutor, OSError):
+                path: str = out.filename  # type: ignore[attr-defined]
+                remaining, faults, said = workers.submit(fill_mapped, path, chunk, make, limit).result()
+                broken.update(faults)
+                remarks.update(said)
+        broken.update(_fill_rows(out, remaining, make, limit))
+        return len(chunk)
 
-    with collect_warnings(limit, current_row, remarks), ThreadPoolExecutor(limit.threads) as pool:
+    with collect_warnings(limit, remarks), ThreadPoolExecutor(limit.threads) as pool:
         tasks = [pool.submit(fill_chunk, start) for start in range(0, len(sources), CHUNK)]
         try:
             for task in tasks:
@@ -101,40 +85,52 @@ def fill(out: npt.NDArray[Any], job: Job, make: Make, processes: Processes | Non
     return broken
 
 
-@dataclass(frozen=True)
-class Filled:
-    """The result of a worker process, by row: broken images, remarks of decoders, and rows that are left to the caller."""
+def _fill_rows(out: npt.NDArray[Any], chunk: Chunk, make: Make, limit: ImageLimit) -> dict[int, Broken]:
+    """Puts the rows of some images into `out`; returns the broken images."""
+    from equipoise.data.decode import attempt
 
-    broken: dict[int, Broken] = field(default_factory=dict)
-    remarks: dict[int, str] = field(default_factory=dict)
-    remaining: list[int] = field(default_factory=list)
+    broken = {}
+    for row, source in chunk.items():
+        pixels, fault = attempt(source, make, limit, row)
+        if fault is not None:
+            broken[row] = fault
+        else:
+            out[row] = pixels
+    return broken
 
 
-def fill_mapped(path: str, start: int, sources: Sequence[Source], make: Make, limit: ImageLimit) -> Filled:
-    """Fills the rows of a mapped file from `start` on. Runs in a worker process.
+def fill_mapped(path: str, chunk: Chunk, make: Make, limit: ImageLimit) -> tuple[Chunk, dict[int, Broken], dict[int, str]]:
+    """Fills rows of a mapped file in a worker process; returns the images that are left to the caller, broken images, and remarks.
 
     An image that fails for another reason than its own fault (a missing library, or a large image that needs the caller's lock) is left to
     the caller, which raises the same error or has the lock.
     """
-    from equipoise.data.decode import attempt, collect_warnings
+    from equipoise.data.decode import collect_warnings
 
     out = np.lib.format.open_memmap(path, mode="r+")
-    filled = Filled()
-    current_row: dict[int, int] = {}
-    with collect_warnings(limit, current_row, filled.remarks):
-        for row, source in enumerate(sources, start):
-            current_row[threading.get_ident()] = row
+    remaining: dict[int, Source] = {}
+    broken: dict[int, Broken] = {}
+    remarks: dict[int, str] = {}
+    with collect_warnings(limit, remarks):
+        for row, source in chunk.items():
             try:
-                pixels = attempt(source, make, limit)
+                broken |= _fill_rows(out, {row: source}, make, limit)
             except Exception:
-                filled.remaining.append(row)
-                filled.remarks.pop(row, None)
-                continue
-            if isinstance(pixels, Broken):
-                filled.broken[row] = pixels
-            else:
-                out[row] = pixels
-    return filled
+                remaining[row] = source
+                remarks.pop(row, None)
+    return remaining, broken, remarks
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[Executor]:
+    """Processes that call functions of importable modules. They import none of the user's code, and end with the block."""
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    workers = ProcessPoolExecutor(count, env={"OMP_NUM_THREADS": "1"})
+    try:
+        yield workers
+    finally:
+        workers.shutdown(kill_workers=True)
 
 
 def fits_in_memory(rows: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
@@ -177,88 +173,3 @@ def cache_folder(folder: str | Path | None = None) -> Path:
 def source_name(source: Source, position: int) -> str:
     """The name of a source in messages."""
     return f"image {position + 1}" if isinstance(source, bytes) else str(source)
-
-
-class Gone(Exception):
-    """A worker process could not be started, or ended before it answered."""
-
-
-class Processes:
-    """Worker processes that call functions of importable modules, one for each concurrent call. They end with the block."""
-
-    def __init__(self) -> None:
-        self._all: list[subprocess.Popen[bytes]] = []
-        self._idle: list[subprocess.Popen[bytes]] = []
-        self._failed = False
-
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for worker in self._all:
-            with suppress(OSError):
-                _pipes(worker)[0].close()
-            if kind is not None:
-                worker.kill()
-        for worker in self._all:
-            worker.wait()
-            _pipes(worker)[1].close()
-
-    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Returns or raises what the function does in a worker process. Raises `Gone` once any worker has ended without an answer."""
-        if self._failed:
-            raise Gone
-        try:
-            try:
-                worker = self._idle.pop()
-            except IndexError:
-                worker = _start_worker()
-                self._all.append(worker)
-            requests, answers = _pipes(worker)
-            pickle.dump((function, arguments), requests)
-            requests.flush()
-            succeeded, answer = pickle.load(answers)
-        except (OSError, EOFError, pickle.PickleError) as error:
-            self._failed = True
-            log.info("a process of this interpreter could not be used (%s); its work is done by threads", first_line(error))
-            raise Gone from error
-        self._idle.append(worker)
-        if not succeeded:
-            raise answer
-        result: Result = answer
-        return result
-
-
-def _start_worker() -> subprocess.Popen[bytes]:
-    if not sys.executable or getattr(sys, "frozen", False):
-        raise OSError("there is no interpreter to start")
-    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-c", COMMAND]  # -P: import no module from the current folder
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-
-
-def _pipes(worker: subprocess.Popen[bytes]) -> tuple[Any, Any]:
-    """The pipe for requests and the pipe for answers."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    return worker.stdin, worker.stdout
-
-
-def serve() -> None:
-    """The loop of a worker process: calls each function that it is sent and sends back the result or error, until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the caller ends this one
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps the output of libraries out of the pipe
-    with requests, answers:
-        while True:
-            try:
-                function, arguments = pickle.load(requests)
-            except EOFError:
-                return
-            try:
-                answer = True, function(*arguments)
-            except Exception as error:
-                answer = False, error
-            answers.write(pickle.dumps(answer))
-            answers.flush()

@@ -164,7 +164,7 @@ def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, trains: Sequence[C
         return Speed.measured(model, cohort, goal, train)
     assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
     label = cohort.labels[0]
-    label_goal = replace(goal.each[0], selection=goal.selection)
+    label_goal = goal.each[0].changed(selection=goal.selection)
     label_train = None if train is None else train.labelled(label)
     return Speed.measured(model.view(0), cohort.labelled(label), label_goal, label_train, len(cohort.labels))
 

@@ -22,14 +22,24 @@ from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
-from equipoise.methods.defaults import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
 from equipoise.methods.driver import joined, run
-from equipoise.methods.goal import Goal, JointGoal, Note, goals_at, is_real, keeping, raise_together
+from equipoise.methods.goal import (
+    DEFAULT_MEASURE,
+    DEFAULT_PERFORMANCE,
+    DEFAULT_SELECTION,
+    Goal,
+    JointGoal,
+    Note,
+    goals_at,
+    keeping,
+    raise_together,
+)
 from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, Predictor, chosen_outputs, classifier, predict
+from equipoise.specification import is_real
 
 NO_NETWORK = {  # advice by the type of an argument that is not a network
     "Cohort": "The network comes first, then the cohort.",
@@ -44,6 +54,7 @@ def debias(
     cohort: Cohort | None = None,
     *,
     method: str = "auto",
+    goal: Goal | None = None,
     measure: Gap = DEFAULT_MEASURE,
     performance: str = DEFAULT_PERFORMANCE,
     min_performance: float | None = None,
@@ -69,7 +80,7 @@ def debias(
     a network can get new weights; the others get a decision rule. With scores, `eq.debias(scores)`, there is no cohort, `result.model` is
     None, and new scores are decided by `result.rule.decide(new_scores)`. A mapping of labels to scores gets one rule per label.
 
-    The goal:
+    The goal, `goal=eq.Goal(...)` or its parts:
 
     - `measure`: the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
@@ -98,11 +109,15 @@ def debias(
     """
     given = model
     errors = _argument_errors(method, budget, seed)
-    goal = Goal()
     with keeping(errors):
         plain = None if isinstance(threshold, Mapping) else threshold
-        goal = Goal(cast(str, measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, plain)
+        bounds = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss, "threshold": plain}
+        asked = Goal(measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
+        if goal is not None and asked != Goal():
+            raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
+        goal = goal or asked
     raise_together(errors)
+    assert goal is not None
     if isinstance(threshold, Mapping):
         labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
         goal, goals = Goal(selection=goal.selection), goals_at(threshold, labels, goal, goals)
@@ -231,14 +246,14 @@ def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, G
         missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if replace(goal, selection=DEFAULT_SELECTION) != Goal():
+        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
             problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
         if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
             problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
     chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return JointGoal.of({name: replace(own, selection=chosen) for name, own in each.items()})
+    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})
 
 
 def check_method(method: str, kind: str, example: str) -> None:

@@ -150,7 +150,7 @@ class _Search:
             if self.within is None:
                 settled = [goal.settled(float(own.performance[r])) for goal, own in zip(self.goals, evaluation.each, strict=True)]
             else:
-                settled = [replace(goal, min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
+                settled = [goal.changed(min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
             self.tracks.append(_Track(settled))
         self._add(Step(0), evaluation, self.active, eligible=self.within is None)
         if self.method.needs_gap:

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from numbers import Real
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
+from pydantic import BeforeValidator, model_validator
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, IntArray, canonical_name, thresholds_by_name
-from equipoise.methods.defaults import DEFAULT_MAX_LOSS, DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION
+from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, Gap, IntArray, canonical_name, thresholds_by_name
+from equipoise.specification import Share, Specification, is_share, one_of, setting
 
+DEFAULT_MEASURE = "eod"
+DEFAULT_PERFORMANCE = "balanced_accuracy"
+DEFAULT_SELECTION = "honest"
+DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
 SELECTIONS = ("paper", "honest", "one-se")
 NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
@@ -53,13 +57,7 @@ def raise_together(errors: Sequence[BadInput]) -> None:
     raise_all([problem for error in errors for problem in error.problems])
 
 
-def is_real(value: object) -> bool:
-    """Whether a value is a number, which True, False and text are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_share(value: Any) -> bool:
-    return is_real(value) and bool(0 <= value <= 1)
+Why = tuple[Note, ...]  # the reasons for choosing a step, and the parts of the goal that it misses
 
 
 def _measure_name(measure: Any) -> str:
@@ -70,11 +68,21 @@ def _measure_name(measure: Any) -> str:
     return canonical_name(measure)
 
 
-Why = tuple[Note, ...]  # the reasons for choosing a step, and the parts of the goal that it misses
+def _kept(keep: Any) -> dict[str, float | str]:
+    """A copy of the limits of rates; raises `BadInput` with every rate and limit that is not one."""
+    if not isinstance(keep, Mapping):
+        raise BadInput(f"keep must be a mapping of rates to minimums, such as {{'tpr': {BEFORE!r}}}; got {keep!r}")
+    errors: list[BadInput] = []
+    for rate, least in keep.items():
+        with keeping(errors):
+            pick("rate to keep", rate, RATES)
+        if least != BEFORE and not is_share(least):
+            errors.append(BadInput(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}"))
+    raise_together(errors)
+    return dict(keep)
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(Specification):
     """The goal of a repair: the smallest |gap| that keeps performance; with `max_gap`, a |gap| of at most that.
 
     - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is stored as 'tpr-fpr'.
@@ -92,43 +100,45 @@ class Goal:
     |eod| <= 0.05, balanced_accuracy >= original - 0.02, tpr >= 0.8
     """
 
-    measure: str = DEFAULT_MEASURE
-    performance: str = DEFAULT_PERFORMANCE
-    min_performance: float | None = None
-    max_gap: float | None = None
-    keep: Keep = field(default_factory=dict, hash=False)
-    selection: str = DEFAULT_SELECTION
-    max_loss: float | None = None
-    threshold: float | None = None
-    original: float | None = field(default=None, compare=False)  # the original's performance, if `min_performance` was derived from it
+    measure: Annotated[str, BeforeValidator(_measure_name)] = setting(
+        "gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr", DEFAULT_MEASURE, flag="--measure"
+    )
+    performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = setting(
+        "performance to preserve: balanced_accuracy, accuracy or f1", DEFAULT_PERFORMANCE
+    )
+    min_performance: Share | None = setting("lowest performance to accept, in place of max_loss", None)
+    max_gap: Share | None = setting("largest |gap| to accept", None, flag="--max-gap", shown="as small as possible")
+    keep: Annotated[dict[str, float | str], BeforeValidator(_kept)] = setting(
+        'rates that may not fall in any group: { tpr = "before" }, or a minimum, { tpr = 0.8 }', default_factory=dict
+    )
+    selection: Annotated[str, one_of("selection", SELECTIONS)] = setting(
+        "how a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to", DEFAULT_SELECTION
+    )
+    max_loss: Share | None = setting(
+        "loss of performance to accept, compared with the original", None, flag="--max-loss", shown=str(DEFAULT_MAX_LOSS)
+    )
+    threshold: Share | None = setting("threshold in use today, at which the original is evaluated", None, shown="that of best performance")
+    original: float | None = setting("performance of the original, if min_performance was derived from it", None, hidden=True)
 
-    def __post_init__(self) -> None:
-        errors: list[BadInput] = []
-        with keeping(errors):
-            object.__setattr__(self, "measure", _measure_name(self.measure))
-        with keeping(errors):
-            pick("performance measure", self.performance, AT_THRESHOLD)
-        with keeping(errors):
-            pick("selection", self.selection, SELECTIONS)
-        problems = []
-        for name in ("min_performance", "max_gap", "max_loss", "threshold"):
-            value = getattr(self, name)
-            if value is not None and not _is_share(value):
-                problems.append(f"{name} must be a number between 0 and 1; got {value if is_real(value) else repr(value)}")
+    if TYPE_CHECKING:  # the measure may be given without its name
+
+        def __init__(self, measure: Gap = ..., **others: Any) -> None: ...
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
         if self.max_loss is not None and self.min_performance is not None:
             given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
-            problems.append(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
-        keep: Any = self.keep  # of any type, if the caller has no type checker
-        if not isinstance(keep, Mapping):
-            problems.append(f"keep must be a mapping of rates to minimums, such as {{'tpr': {BEFORE!r}}}; got {keep!r}")
-            keep = {}
-        for rate, least in keep.items():
-            with keeping(errors):
-                pick("rate to keep", rate, RATES)
-            if least != BEFORE and not _is_share(least):
-                problems.append(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}")
-        raise_together([*errors, *([BadInput(*problems)] if problems else [])])
-        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that the caller cannot change it
+            raise BadInput(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the goals ask for the same, wherever a minimum performance comes from."""
+        if not isinstance(other, Goal):
+            return NotImplemented
+        return {**vars(self), "original": None} == {**vars(other), "original": None}
+
+    def __hash__(self) -> int:
+        return hash((self.measure, self.performance, self.min_performance, self.max_gap, self.selection, self.max_loss, self.threshold))
 
     @property
     def each(self) -> "tuple[Goal, ...]":
@@ -148,14 +158,14 @@ class Goal:
     def settled(self, original: float) -> "Goal":
         """The goal with its minimum performance: the one given, or the original's performance less the allowed loss."""
         if self.min_performance is None and self.keeps_performance:
-            return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
+            return self.changed(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
         return self
 
     def for_steps(self) -> "Goal":
         """The goal for running the method itself, which chooses in-sample; cross-fitted selection among its steps comes afterwards."""
         if self.selection == "paper":
             return self
-        return replace(self, selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
+        return self.changed(selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
 
     def __str__(self) -> str:
         parts = [f"min |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]
@@ -166,12 +176,11 @@ class Goal:
         return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])
 
 
-@dataclass(frozen=True)
 class JointGoal(Goal):
     """The goals of several labels, or classes, at once; measure, performance and selection are those of the first."""
 
-    names: tuple[str, ...] = ()
-    goals: tuple[Goal, ...] = ()
+    names: tuple[str, ...] = setting("the labels", ())
+    goals: tuple[Goal, ...] = setting("the goal of each label", ())
 
     @property
     def each(self) -> tuple[Goal, ...]:
@@ -184,7 +193,7 @@ class JointGoal(Goal):
         first = next(iter(goals.values()))
         limit = min((goal.max_gap for goal in goals.values() if goal.max_gap is not None), default=None)
         names, each = tuple(goals), tuple(goals.values())
-        return cls(first.measure, first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
+        return cls(measure=first.measure, performance=first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
 
     def __str__(self) -> str:
         each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
@@ -196,7 +205,7 @@ def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, 
     if len(labels) < 2 or goals is not None:
         why = "goals was given, which has them too" if goals is not None else "there is one label"
         raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
-    return {label: replace(goal, threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
+    return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
 def kept_rates(keep: Keep, cells: Cells) -> FloatArray:

@@ -16,7 +16,7 @@ Departures from AIF360:
 - With more than two groups, the band favours those with the lowest rates; the search also chooses their number.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -190,11 +190,11 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     top = int(rank[step, best[step]])
     notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    limits = replace(settled, max_gap=max_gap, max_loss=None)
+    limits = settled.changed(max_gap=max_gap, max_loss=None)
     if top == 1:
         why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
     else:
-        limits = limits if top == 2 else replace(settled, max_gap=None)
+        limits = limits if top == 2 else settled.changed(max_gap=None)
         why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
     return Fit(rule, trace, step + 1, (why,), met, settled, notes)
 

@@ -1,7 +1,7 @@
 """Choosing a step by the goal: the better of two steps, the best row of a trace, and the parts of the goal that a chosen step misses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -118,7 +118,7 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
         row, by = int(best.argmin()), "performance" if fine.any() else "gap"
         return Selection(row, (selected("step", by, goal, int(fine.sum()), len(trace), size[row]),), bool(fine.any()))
     fine = (performance >= goal.min_performance - NOISE) & kept
-    without_gap = replace(goal, max_gap=None)
+    without_gap = goal.changed(max_gap=None)
     if not fine.any():
         row = int(np.nanargmax(np.where(pool, performance, -np.inf)))
         return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance[row]),), False)

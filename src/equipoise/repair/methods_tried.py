@@ -14,7 +14,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
-from equipoise.measures import Settings
+from equipoise.measures import AuditSpec
 from equipoise.methods import (
     ALL_AT_ONCE,
     METHODS,
@@ -191,7 +191,7 @@ def try_methods(
     if too_small and not force:
         raise TooFewPatients(*too_small)
     deadline = None if budget is None else time.monotonic() + budget
-    repairs, settings = _Repairs(classifier, goal, goals, seed, recalibrate, deadline, bars), Settings(seed=seed)
+    repairs, settings = _Repairs(classifier, goal, goals, seed, recalibrate, deadline, bars), AuditSpec(seed=seed)
 
     def comparison_of(label: str, original: ScoredCandidate, tried: Sequence[ScoredCandidate], best: int) -> Comparison:
         named = f"{title}: {label}" if classifier.name_of(label) else title
@@ -248,12 +248,6 @@ def run_all(methods: Methods, run: Callable[[str, Mapping[str, Any]], Candidates
     return results, failures
 
 
-def goal_arguments(goal: Goal) -> dict[str, Any]:
-    """A goal as the keywords of `debias`."""
-    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "keep", "threshold")
-    return {name: getattr(goal, name) for name in names}
-
-
 @dataclass(frozen=True, eq=False)
 class _Repairs:
     """Runs methods on the same classifier, rows, goals and budget."""
@@ -271,14 +265,14 @@ class _Repairs:
         tasks, network = self.classifier.labels, self.classifier.network
         # Without originals this is the original itself; argmax leaves it no threshold to choose for a class alone.
         if network is not None and METHODS[method].labels == ALL_AT_ONCE and (originals is not None or network.repair.kind == "classes"):
-            goals = goal_arguments(self.goal) if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
+            goals = {"goal": self.goal} if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
             views = {label: task.model for label, task in tasks.items()}
             result, seconds = self._repaired(network, method, method, views, **goals, outputs=self.classifier.outputs or {}, **settings)
             return {label: scored(own, tasks[label].repair, tasks[label].test, seconds, self.bars) for label, own in result.labels.items()}
         candidates = {}
         for label in labels:
             task, named = tasks[label], self.classifier.name_of(label)
-            arguments = {**goal_arguments((self.goals or {}).get(label, self.goal)), **settings}
+            arguments = {"goal": (self.goals or {}).get(label, self.goal), **settings}
             candidate, seconds = self._repaired(task, method, f"{label}, {method}" if named else method, task.model, **arguments)
             known = None if originals is None or not METHODS[method].needs_group else originals[label]  # the same scores with another rule
             candidates[label] = scored(candidate, task.repair, task.test, seconds, self.bars, known)

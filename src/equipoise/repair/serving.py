@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.data import Cohort, Images, Rows, Scores, Table
+from equipoise.data import Cohort, Rows, Scores, Table
 from equipoise.errors import BadInput
 from equipoise.models import (
     MLP,
@@ -104,7 +104,7 @@ def inputs_of(rows: Rows, **names: Any) -> Inputs:
     if isinstance(rows, Scores):
         features = None if rows.features is None else [str(c) for c in rows.features.frame.columns]
         return Inputs(**{"features": features, "score": "score"} | known)
-    if isinstance(rows.source, Images) and (preprocessing := rows.source.to_dict()) is not None:
+    if (preprocessing := rows.source.to_dict()) is not None:
         return Inputs(**known, images=IMAGES_FORMAT.validate_json(json.dumps(preprocessing)))
     if not isinstance(rows.source, Table):
         return Inputs(**known, width=int(rows.inputs.shape[-1]))

@@ -117,9 +117,9 @@ class Arm:
 
     def goal(self, data: str, measure: str, performance: str) -> Goal:
         """The goal of this arm on these data."""
-        limits = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
-        loss = self.max_loss if limits == (None, None) else None  # a table of limits may leave some data out
-        return Goal(measure, performance, *limits, selection=self.selection, max_loss=loss)
+        least, most = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
+        loss = self.max_loss if least is None and most is None else None  # a table of limits may leave some data out
+        return Goal(measure, performance=performance, min_performance=least, max_gap=most, selection=self.selection, max_loss=loss)
 
 
 def _parse_settings(method: str, raw: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
