@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,17 +17,19 @@ from equipoise.data.attribute import conflicts_in, row_numbers
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort, cohort_from_table
 from equipoise.data.columns import Roles, read_columns
-from equipoise.data.faults import MAX_PIXELS, Broken, ImageLimit, count_by_kind
+from equipoise.data.faults import BROKEN_ADVICE, MAX_PIXELS, Broken, ImageLimit, count_by_kind
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, is_view
-from equipoise.data.images import BROKEN_ADVICE, Images
 from equipoise.data.preprocessing import Norm
 from equipoise.data.repeated_patients import warn_of_repeated_patients
-from equipoise.data.scans import Scan
 from equipoise.data.scores import Rows, Scores, read_scores_of
 from equipoise.data.table_files import as_parsed, column_names, read_table
 from equipoise.data.targets import known
-from equipoise.data.transforms import Transform
 from equipoise.errors import BadInput, did_you_mean, raise_all
+
+if TYPE_CHECKING:
+    from equipoise.data.images import Images
+    from equipoise.data.scans import Scan
+    from equipoise.data.transforms import Transform
 
 LISTED = 100  # reasons in a result; a folder may hold many thousand unreadable images
 Counting = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]  # (task, total) to a context that counts increments
@@ -62,7 +64,7 @@ class ReadOptions:
     channels: int | None = None
     norm: Norm = field(default_factory=lambda: Norm(mean=(), std=()))
     preset: str | None = None
-    transform: Callable[[Any], Any] | Transform | None = None
+    transform: "Callable[[Any], Any] | Transform | None" = None
     skip_broken: bool = False
     allow_outside: bool = False
     max_pixels: int = MAX_PIXELS
@@ -184,8 +186,10 @@ def read_cohort(path: str | Path, reading: ReadOptions, *, progress: Counting = 
     return _read_images(frame, path.name, reading, reading.images, progress)
 
 
-def scan_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scan]:
+def scan_scores(path: str | Path, reading: ReadOptions, columns: Sequence[str], *, logits: bool = False) -> "dict[str, Scan]":
     """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
+    from equipoise.data.scans import Scan
+
     if reading.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit --id {reading.id} (id=).")
     return {
@@ -273,8 +277,8 @@ def _read_images(frame: pd.DataFrame, name: str, reading: ReadOptions, folder: P
         raise BadInput(*header_problems, *error.problems, source=name) from None
     if broken_headers and not reading.skip_broken:
         raise BadInput(*header_problems, source=name, advice=BROKEN_ADVICE)
-    assert isinstance(cohort.source, Images)
-    return ReadCohort(cohort, (*broken_headers.values(), *cohort.source.broken.values()), len(readable) - frontal)
+    images = cast("Images", cohort.source)
+    return ReadCohort(cohort, (*broken_headers.values(), *images.broken.values()), len(readable) - frontal)
 
 
 def _with_headers(

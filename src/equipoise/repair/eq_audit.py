@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from equipoise.data import Cohort, Scan, Scores, Table, check_apart, check_cohort
+from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -183,8 +183,8 @@ def with_baselines(audit: Audit, scores: Mapping[str, Scores], cohort: Cohort, t
     labels = {}
     for label, own in audit.labels.items():
         rows, fitted_rows = (each.labelled(label) if each.targets is not None else each for each in (cohort, train))
-        if isinstance(fitted_rows.source, Table) and isinstance(rows.source, Table):
-            fitted_rows = fitted_rows.encoded_by(rows.source.fitted())
+        if fitted_rows.encoder is not None and (encoder := rows.encoder) is not None:
+            fitted_rows = fitted_rows.encoded_by(encoder)
         original, spec = (scores[label], own.rule.decide(scores[label])), own.settings
         baseline = fit_baseline(rows, original, fitted_rows, Goal(), fitted_on="training set", settings=spec, seed=spec.seed)
         labels[label] = replace(own, baseline=baseline)

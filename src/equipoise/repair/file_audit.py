@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise import data, measures
 from equipoise.errors import raise_all
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
+from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
 from equipoise.repair.progress import Bars, counting, no_bars
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class FileAudit:
     @property
     def preprocessing(self) -> dict[str, object] | None:
         """The preprocessing of the images as plain values; None for a table."""
-        return preprocessing_of(self.image_files[""].cohort) if self.image_files else None
+        return self.image_files[""].cohort.source.to_dict() if self.image_files else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the names of rows that were left out, since they may be shared."""
