@@ -181,8 +181,7 @@ def with_baselines(audit: Audit, scores: Mapping[str, Scores], cohort: Cohort, t
     from equipoise.repair.baseline import fit_baseline
 
     labels = {}
-    for label, own in audit.labels.items():
-        rows, fitted_rows = (each.labelled(label) if each.targets is not None else each for each in (cohort, train))
+    for (label, own), rows, fitted_rows in zip(audit.labels.items(), cohort.by_label.values(), train.by_label.values(), strict=True):
         if fitted_rows.encoder is not None and (encoder := rows.encoder) is not None:
             fitted_rows = fitted_rows.encoded_by(encoder)
         original, spec = (scores[label], own.rule.decide(scores[label])), own.settings
