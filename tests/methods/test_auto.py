@@ -195,9 +195,7 @@ def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(p
     assert choose_method([original, aware, blind], [rows]) == 2  # one patient more or less is no difference
     far = candidate(1, False)
     assert choose_method([original, aware, far], [rows]) == 1
-    assert (
-        choose_method([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2
-    )  # whose performance does not hold
+    assert choose_method([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
     assert choose_method([original], [rows]) == 0
 
 
@@ -224,9 +222,7 @@ def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_o
     monkeypatch.setattr(choosing, "size_and_error", size_and_error)
     rules = dict(zip(upper_and_error, (standard.rule, thresholds, thresholds, randomised), strict=True))
     tried = [candidate(method, rule) for method, rule in rules.items()]
-    assert (
-        choose_method(tried, [rows]) == 0
-    )  # no group rule is clearly better than it, and the randomised one not than the group rules
+    assert choose_method(tried, [rows]) == 0  # no group rule is clearly better than it, and the randomised one not than the group rules
     assert choose_method([tried[0], tried[3]], [rows]) == 1
     upper_and_error["reject-option"] = (0.11, 0.039)
     upper_and_error["group-thresholds"] = (0.12, 0.039)

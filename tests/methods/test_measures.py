@@ -15,9 +15,9 @@ from equipoise.measures import bootstrap_cells, gap_values, linearised, tabulate
 from equipoise.methods import METHODS, Label
 from equipoise.methods.bias_score.problem import Posteriors, Problem
 from equipoise.methods.bias_score.programs import parity_path
+from equipoise.methods.choosing import choose_step
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
-from equipoise.methods.choosing import choose_step
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train

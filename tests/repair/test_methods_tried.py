@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Cohort, Images, Scores, hold_out
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
-from equipoise.methods import METHODS, Candidate, Goal, RejectOption
+from equipoise.methods import METHODS, Candidate, Goal
 from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
 from equipoise.models.units import find_layers, switch_off
 from equipoise.repair import Comparison, Repairable, ScoredCandidate, check_methods, try_methods
@@ -24,7 +24,6 @@ from support.hospital import network, patients, trained
 from support.published import debias
 
 SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")
-GROUPED = RejectOption(0.5, 0.1, ("F",), ("M", "F"))
 QUICK = {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}
 
 

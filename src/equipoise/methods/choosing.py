@@ -7,8 +7,8 @@ label counts. A randomised rule, or one that needs each patient's group, must be
 Steps. A relative minimum of performance is counted from the original, at thresholds and on rows that are cross-fitted too. The estimate
 must reach it before smoothing as well, since the outcome is judged by it. Kept rates must reach their limits with one standard error to
 spare. With "one-se", the best performing of all steps whose |gap| differs from the chosen one by at most the standard error of the
-difference is taken. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original is clearly
-within the maximum gap, and if its gap is too small relative to its standard error. `why` gives the reason.
+difference is taken. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original
+is clearly within the maximum gap, and if its gap is too small relative to its standard error. `why` gives the reason.
 
 How large the gap must be depends on the rule. A fit that removes an observed gap g + e, where e is chance, leaves -e, and cross-fitting
 cannot detect this: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group turns all
