@@ -104,11 +104,11 @@ def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
 def test_a_network_without_a_gap_to_speak_of_stops_after_the_original():
     goal, ended = paper_goal("eod", max_gap=1.0), []
     cases = [trained("mlp", seed) for seed in range(3)]
-    gaps = [abs(run_method("standard", m, p.valid, goal, seed=1).trace["gap"].iloc[0]) for m, p in cases]
+    gaps = [abs(run_method("standard", m, p.valid, {"": goal}, seed=1).trace["gap"].iloc[0]) for m, p in cases]
     max_gap = 2 * sorted(gaps)[0] + 1e-6  # one original is within half of it
     for model, parts in cases:
         settings = {"settings": QUICK, "methods": METHODS_TRIED}
-        found = run_method("auto", model, parts.valid, paper_goal("eod", max_gap=max_gap), seed=1, settings=settings)
+        found = run_method("auto", model, parts.valid, {"": paper_goal("eod", max_gap=max_gap)}, seed=1, settings=settings)
         ended.append(any((note.kind, note.subject) == ("not_tried", "standard") for note in found.notes))
     assert ended[gaps.index(min(gaps))]
     assert not all(ended)

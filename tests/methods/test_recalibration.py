@@ -11,7 +11,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Calibration, LogitMap, Threshold, logit_map
-from equipoise.methods import Candidate, EqualisedOdds, GroupThresholds, RejectOption, recalibrated
+from equipoise.methods import EqualisedOdds, GroupThresholds, LabelCandidate, RejectOption, recalibrated
 from equipoise.methods.equalised_odds import Steps
 from equipoise.methods.recalibration import moved
 from equipoise.models import OneOutput, predict
@@ -21,10 +21,10 @@ from support.networks import biased_cohort, trained
 from support.notes import note_of
 
 
-def _shifted(model: nn.Module, rule: Threshold, method: str = "bias-gda", chosen: int = 1) -> Candidate:
+def _shifted(model: nn.Module, rule: Threshold, method: str = "bias-gda", chosen: int = 1) -> LabelCandidate:
     """A candidate as a repair would leave it."""
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.2, 0.0], "performance": [0.7, 0.7], "threshold": [0.5, rule.value]})
-    return Candidate(method, model, rule, trace, chosen, (), True, paper_goal("eod"), 0)
+    return LabelCandidate(method, model, rule, trace, chosen, (), True, paper_goal("eod"), 0)
 
 
 def _linear(bias: float = 0.0, sign: float = 1.0) -> nn.Module:

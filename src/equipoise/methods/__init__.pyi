@@ -1,5 +1,6 @@
 from .candidate import Candidate as Candidate
 from .candidate import HeldOut as HeldOut
+from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress
 from .candidate import Recalibration as Recalibration
 from .choosing import choose_method as choose_method

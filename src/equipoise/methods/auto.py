@@ -20,14 +20,14 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
-from equipoise.methods.candidate import Candidate, Progress
+from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.choosing import SAME, SURE, choose_method, few_rows_for_probes, performance_holds, size_and_error
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, make_settings, method
 from equipoise.methods.cost import Speed, work_of
 from equipoise.methods.debiasing import run_method
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
-from equipoise.models import ChosenOutputs, first_decides, predict
+from equipoise.models import first_decides, label_views, predict
 
 NAME = "auto"
 ZERO = 0.01  # a gap that counts as zero
@@ -96,7 +96,7 @@ def cost(task: Task, settings: Settings) -> Work:
 def run(
     model: nn.Module | None,
     cohort: Rows,
-    goal: Goal,
+    goals: Mapping[str, Goal],
     *,
     seed: int,
     settings: Settings,
@@ -112,7 +112,7 @@ def run(
     for at, name in enumerate(order):
         if deadline is not None and name != STANDARD:
             # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
-            speed = speed or _speed(model, cohort, goal, train)
+            speed = speed or _speed(model, cohort, goals, train)
             if late := _too_late(name, speed, settings, deadline):
                 remarks.append(late)
                 continue
@@ -121,7 +121,7 @@ def run(
                 name,
                 model,
                 cohort,
-                goal,
+                goals,
                 seed=seed,
                 train=train,
                 settings=settings.settings.get(name),
@@ -137,7 +137,9 @@ def run(
         tried.append(candidate)
         if progress:
             progress(at + 1, len(order))
-        if (left_out := tuple(order[at + 1 :])) and all(_good_enough(*each) for each in _each(candidate, cohort)):
+        if (left_out := tuple(order[at + 1 :])) and all(
+            _good_enough(own, cohort.by_label[label]) for label, own in candidate.labels.items()
+        ):
             remarks.append(Note("not_tried", name, {"methods": left_out}))
             break
     if progress:
@@ -145,15 +147,11 @@ def run(
     return _chosen(tried, remarks, cohort, settings)
 
 
-def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, train: Cohort | None) -> Speed:
+def _speed(model: nn.Module | None, cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
     """The speed of this machine, measured on a few rows of the first label."""
-    if cohort.targets is None:
-        return Speed.measured(model, cohort, goal, train)
-    assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-    label = cohort.labels[0]
-    label_goal = goal.each[0].changed(selection=goal.selection)
-    label_train = None if train is None else train.labelled(label)
-    return Speed.measured(model.view(0), cohort.labelled(label), label_goal, label_train, len(cohort.labels))
+    first, goal = next(iter(goals.items()))
+    label_train = None if train is None else train.by_label[first]
+    return Speed.measured(label_views(model, goals)[first], cohort.by_label[first], goal, label_train, len(goals))
 
 
 def _too_late(name: str, speed: Speed, settings: Settings, deadline: float) -> Note | None:
@@ -185,16 +183,10 @@ def _applicable(name: str, model: nn.Module | None, cohort: Rows) -> bool:
         return False
     if method.kind == Kind.STEPS and model is not None and next(model.parameters(), None) is None:
         return False  # a network without parameters, as from an ONNX file, has nothing to fine-tune
-    return cohort.targets is None or (method.classes if cohort.kind == "classes" else bool(method.labels))
+    return not cohort.labels or (method.classes if cohort.kind == "classes" else bool(method.labels))
 
 
-def _each(candidate: Candidate, cohort: Rows) -> list[tuple[Candidate, Rows]]:
-    """The candidate of every label with the rows of that label; with one label, the candidate itself."""
-    parts: list[Rows] = [cohort.labelled(name) for name in candidate.labels] or [cohort]
-    return list(zip(candidate.each, parts, strict=True))
-
-
-def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
+def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
     """Whether nothing is left to improve, so that costlier methods need not be tried.
 
     With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
@@ -218,9 +210,9 @@ def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
 
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], cohort: Rows, settings: Settings) -> Candidate:
     """The best of the candidates tried, with notes on all of them."""
-    best = tried[choose_method([candidate.each for candidate in tried], [part for _, part in _each(tried[0], cohort)])]
+    best = tried[choose_method([list(candidate.labels.values()) for candidate in tried], list(cohort.by_label.values()))]
     notes, reached = [], {}
-    cut = [note for candidate in tried if candidate is not best for note in candidate.notes if note.kind == "cut_short"]
+    cut = [note for candidate in tried if candidate is not best for note in _first(candidate).notes if note.kind == "cut_short"]
     for candidate in tried:
         reached[candidate.method] = numbers = _in_sample_numbers(candidate)
         about = {"taken": candidate is best, "changed": _changed(candidate), "met": candidate.met_in_sample, "best": best.method}
@@ -229,26 +221,33 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], cohort: Rows, s
     head = Note("best_of_methods", best.method, {**summary, "reached": {} if best.met_in_sample else reached})
     used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
 
-    def as_auto(candidate: Candidate) -> Candidate:
-        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *cut, *remarks))
+    changes = {"method": NAME, "ran_as": best.method, "settings": used}
+    return best.with_labels(
+        {
+            name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *notes, *cut, *remarks))
+            for name, own in best.labels.items()
+        }
+    )
 
-    labels = {name: as_auto(own) for name, own in best.labels.items()}
-    return replace(as_auto(best), why=(head, *best.why), labels=labels)
+
+def _first(candidate: Candidate) -> LabelCandidate:
+    """The result of the first label."""
+    return next(iter(candidate.labels.values()))
 
 
 def _changed(candidate: Candidate) -> bool:
     """Whether any label has a step other than the original."""
-    return any(own.chosen > 0 for own in candidate.each)
+    return any(own.chosen > 0 for own in candidate.labels.values())
 
 
 def _in_sample_numbers(candidate: Candidate) -> dict[str, object]:
     """Gap and performance before and after, on the rows that the candidate was chosen on."""
-    before, after = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
+    before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], _first(candidate).goal
     return {
-        "measure": candidate.goal.measure,
+        "measure": goal.measure,
         "gap_before": float(before["gap"]),
         "gap": float(after["gap"]),
-        "of": candidate.goal.performance,
+        "of": goal.performance,
         "performance_before": float(before["performance"]),
         "performance": float(after["performance"]),
     }

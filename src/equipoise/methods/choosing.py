@@ -33,7 +33,7 @@ import numpy as np
 
 from equipoise.data import BoolArray, Rows
 from equipoise.measures import FloatArray
-from equipoise.methods.candidate import Candidate
+from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.contract import LEAST, METHODS, PROBED_ROWS, Kind
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import BEFORE, NOISE, Goal, Note, Why
@@ -106,7 +106,7 @@ def choose(options: Options, equal: Callable[[int], BoolArray]) -> int | None:
 # Methods.
 
 
-def choose_method(tried: Sequence[Sequence[Candidate]], parts: Sequence[Rows] | None) -> int:
+def choose_method(tried: Sequence[Sequence[LabelCandidate]], parts: Sequence[Rows] | None) -> int:
     """The position of the best of several methods; each has one candidate per label, and `parts` has the rows of each label.
 
     By cross-fitted values if every candidate has them, otherwise by the paper's rule on the values of the rows that it was fitted to.
@@ -125,14 +125,14 @@ def choose_method(tried: Sequence[Sequence[Candidate]], parts: Sequence[Rows] | 
     return int(np.min([label.performance for label in labels], axis=0).argmax()) if best is None else best
 
 
-def _label_options(candidates: Sequence[Candidate], rows: Rows) -> LabelOptions:
+def _label_options(candidates: Sequence[LabelCandidate], rows: Rows) -> LabelOptions:
     """The candidates of several methods for one label."""
     sizes, errors = np.array([size_and_error(own, rows) for own in candidates]).T
     performance = np.array([float(own.trace["performance_honest"].iloc[own.chosen]) for own in candidates])
     return LabelOptions(sizes, errors, performance, np.array([performance_holds(own) for own in candidates]), np.ones(len(sizes), bool))
 
 
-def size_and_error(candidate: Candidate, rows: Rows) -> tuple[float, float]:
+def size_and_error(candidate: LabelCandidate, rows: Rows) -> tuple[float, float]:
     """|gap| of a candidate as the root mean square of its two estimates, and its standard error."""
     row, held = candidate.trace.iloc[candidate.chosen], candidate.held_out
     assert held is not None  # the caller compares cross-fitted candidates
@@ -140,14 +140,14 @@ def size_and_error(candidate: Candidate, rows: Rows) -> tuple[float, float]:
     return float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2)), float(row["gap_se"])
 
 
-def performance_holds(candidate: Candidate) -> bool:
+def performance_holds(candidate: LabelCandidate) -> bool:
     """Whether the cross-fitted performance of the chosen step reaches its minimum, which is counted from that of the original."""
     values = candidate.trace["performance_honest"]
     least = performance_limit(candidate.goal, float(values.iloc[0]))
     return bool(values.iloc[candidate.chosen] >= least - NOISE)
 
 
-def few_rows_for_probes(candidate: Candidate, rows: Rows) -> bool:
+def few_rows_for_probes(candidate: LabelCandidate, rows: Rows) -> bool:
     """Whether a candidate is the result of probes, which have many coefficients, on few rows."""
     return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
 
@@ -198,7 +198,8 @@ def choose_step(
 
     def equal(best: int) -> BoolArray:
         if not one_se:
-            return np.less_equal(options.loss, options.loss[best])
+            smallest: BoolArray = options.loss <= options.loss[best]
+            return smallest
         pairs = zip(each, labels, strict=True)
         return _all(label.size - label.size[best] <= SURE * own.gap_se(against=best) + NOISE for own, label in pairs)
 

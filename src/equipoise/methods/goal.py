@@ -141,11 +141,6 @@ class Goal(Specification):
         return hash((self.measure, self.performance, self.min_performance, self.max_gap, self.selection, self.max_loss, self.threshold))
 
     @property
-    def each(self) -> "tuple[Goal, ...]":
-        """The goal of every label; with one label, the goal itself."""
-        return (self,)
-
-    @property
     def allowed_loss(self) -> float:
         """The allowed loss of performance, for a goal without a minimum performance."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
@@ -178,30 +173,6 @@ class Goal(Specification):
         if self.max_loss is not None:
             parts.append(f"{self.performance} >= original - {self.max_loss:g}")
         return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])
-
-
-class JointGoal(Goal):
-    """The goals of several labels, or classes, at once; measure, performance and selection are those of the first."""
-
-    names: tuple[str, ...] = setting("the labels", ())
-    goals: tuple[Goal, ...] = setting("the goal of each label", ())
-
-    @property
-    def each(self) -> tuple[Goal, ...]:
-        """The goal of every label."""
-        return self.goals
-
-    @classmethod
-    def of(cls, goals: Mapping[str, Goal]) -> "JointGoal":
-        """The joint goal of these labels."""
-        first = next(iter(goals.values()))
-        limit = min((goal.max_gap for goal in goals.values() if goal.max_gap is not None), default=None)
-        names, each = tuple(goals), tuple(goals.values())
-        return cls(measure=first.measure, performance=first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
-
-    def __str__(self) -> str:
-        each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
-        return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
 def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:

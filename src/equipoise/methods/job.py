@@ -1,7 +1,7 @@
 """The input and output of the driver: a job is a method with a network, rows and goals; a run is its candidate."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,12 +43,12 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The input of a run: a method, a network with its repair set, one goal per label, a seed, settings, and the training set."""
+    """The input of a run: a method, a network with its repair set, the goal of each label, a seed, settings, and the training set."""
 
     method: Method
     model: nn.Module | None  # None: scores without a network
     rows: Rows
-    goals: Sequence[Goal]
+    goals: Mapping[str, Goal]  # by label
     seed: int
     settings: Any
     train: Cohort | None = None

@@ -11,7 +11,7 @@ import pandas as pd
 
 from equipoise.data import Rows
 from equipoise.measures import Threshold
-from equipoise.methods.candidate import Candidate
+from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import NOISE, Goal, Note, Why
 
@@ -129,13 +129,13 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     return Selection(row, (why,), True)
 
 
-def choose_in_sample(tried: Sequence[Sequence[Candidate]]) -> int:
+def choose_in_sample(tried: Sequence[Sequence[LabelCandidate]]) -> int:
     """The position of the method of best merit, the first of equals; each has one candidate per label."""
     merits = [merit([_chosen_result(own) for own in each], [own.goal for own in each]) for each in tried]
     return merits.index(max(merits))
 
 
-def _chosen_result(candidate: Candidate) -> LabelResult:
+def _chosen_result(candidate: LabelCandidate) -> LabelResult:
     """The chosen step of a candidate; `spare` is negative if it does not keep the rates of its goal."""
     row = candidate.trace.iloc[candidate.chosen]
     broken = any(note.kind == "rate_too_low" or (note.kind == "too_low" and note.numbers["group"] is not None) for note in candidate.why)

@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Rows, Scores
 from equipoise.measures import FloatArray, Rule, gap_values, largest_gap, performance_values, tabulate
-from equipoise.methods import Candidate, Goal, Note, choose_method, select
+from equipoise.methods import Goal, LabelCandidate, Note, choose_method, select
 from equipoise.models import MASKED, predict
 from equipoise.repair.progress import Bars
 
@@ -30,7 +30,7 @@ class UnitMap:
 class ScoredCandidate:
     """A candidate under its name, with its scores on the repair set (None if unknown) and on the test set."""
 
-    candidate: Candidate
+    candidate: LabelCandidate
     valid: Scores | None
     test: Scores
     seconds: float = 0.0
@@ -54,7 +54,7 @@ class ScoredCandidate:
 
 
 def scored(
-    candidate: Candidate, repair: Rows, test: Rows, seconds: float, bars: Bars, known: ScoredCandidate | None = None
+    candidate: LabelCandidate, repair: Rows, test: Rows, seconds: float, bars: Bars, known: ScoredCandidate | None = None
 ) -> ScoredCandidate:
     """A candidate with its scores on both sets: those of its classifier, or of another candidate with the same one."""
     if known is not None and known.valid is not None:
@@ -66,7 +66,7 @@ def scored(
     return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.model))
 
 
-def rescored(candidate: Candidate, scores: Scores) -> Candidate:
+def rescored(candidate: LabelCandidate, scores: Scores) -> LabelCandidate:
     """The candidate, with its chosen step re-evaluated on the scores of the network that is saved.
 
     During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.

@@ -108,7 +108,7 @@ class Repairable:
         problems: list[str] = []
         for label, task in self.labels.items():
             try:
-                check_cells({"the repair set": task.repair, "the test set": task.test}, [goals[label]], label=self.name_of(label))
+                check_cells({"the repair set": task.repair, "the test set": task.test}, {"": goals[label]}, label=self.name_of(label))
             except TooFewPatients as error:
                 problems += error.problems
         return problems
@@ -270,24 +270,26 @@ class _Repairs:
         for label in labels:
             task, named = tasks[label], self.classifier.name_of(label)
             arguments = {"goal": (self.goals or {}).get(label, self.goal), **settings}
-            candidate, seconds = self._repaired(task, method, f"{label}, {method}" if named else method, task.model, **arguments)
+            originals_here = {"": task.model}
+            result, seconds = self._repaired(task, method, f"{label}, {method}" if named else method, originals_here, **arguments)
             known = None if originals is None or not METHODS[method].needs_group else originals[label]  # the same scores with another rule
-            candidates[label] = scored(candidate, task.repair, task.test, seconds, self.bars, known)
+            candidates[label] = scored(result.only, task.repair, task.test, seconds, self.bars, known)
         return candidates
 
-    def _repaired(self, task: LabelTask, method: str, named: str, original: Any, **arguments: Any) -> tuple[Candidate, float]:
-        """The candidate of one repair, and the seconds that it took; `original` is the network of each label."""
+    def _repaired(self, task: LabelTask, method: str, named: str, originals: Any, **arguments: Any) -> tuple[Candidate, float]:
+        """The result of one repair, and the seconds that it took; `originals` is the classifier of each label."""
         with self.bars(named) as step:
             start = time.perf_counter()
             budget = None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
             # Recalibration follows where both sets are at hand to check that no decision changes; cells were checked before.
             limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": budget, "seed": self.seed, "progress": step}
-            candidate = debias(**task.subject, method=method, **limits, **arguments)
-            if candidate.rule_only:
-                candidate = replace(candidate, model=task.model)  # an estimator is saved with its rule
+            result = debias(**task.subject, method=method, **limits, **arguments)
+            if not isinstance(result.model, nn.Module):  # an estimator is saved with its rule
+                each = {name: replace(own, model=task.model) for name, own in result.labels.items()}
+                result = result.with_labels(each, model=task.model)
             elif self.recalibrate and isinstance(task.repair, Cohort) and isinstance(task.test, Cohort):
-                candidate = recalibrated(candidate, original, task.repair, also=[task.test])
-            return candidate, time.perf_counter() - start
+                result = recalibrated(result, originals, task.repair, also=[task.test])
+            return result, time.perf_counter() - start
 
 
 def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:
