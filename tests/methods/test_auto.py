@@ -9,7 +9,7 @@ import pytest
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import Rule
-from equipoise.methods import METHODS, Candidate, HeldOut, Note, auto, choose_method, choosing, run_method
+from equipoise.methods import METHODS, HeldOut, LabelCandidate, Note, auto, choose_method, choosing, run_method
 from equipoise.methods.choosing import SURE
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
 from equipoise.methods.group_thresholds import GroupThresholds
@@ -132,7 +132,7 @@ def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_on
 
 def test_what_meets_the_goal_is_compared_by_the_goal_whatever_else_it_has(problem):
     model, parts = problem
-    standard = debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5)
+    standard = debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5).only
     near, far = (
         replace(standard, trace=standard.trace.assign(gap=gap, performance=performance)) for gap, performance in ((0.01, 0.52), (0.4, 0.47))
     )
@@ -170,10 +170,10 @@ def test_fine_tuning_ends_with_the_steps_that_it_has_when_its_time_is_up(problem
     np.testing.assert_array_equal(cut.trace["gap"], free.trace["gap"].iloc[:2])
 
 
-def _standard(problem) -> tuple[Candidate, Cohort]:
+def _standard(problem) -> tuple[LabelCandidate, Cohort]:
     """The original with honest selection, and its rows."""
     model, parts = problem
-    return debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest"), parts.valid
+    return debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest").only, parts.valid
 
 
 def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(problem):
@@ -215,7 +215,7 @@ def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_o
         "equalised-odds": (0.0376, 0.031),
     }
 
-    def size_and_error(own: Candidate, _: object) -> tuple[float, float]:
+    def size_and_error(own: LabelCandidate, _: object) -> tuple[float, float]:
         upper, error = upper_and_error[own.method]
         return upper - SURE * error, error
 
