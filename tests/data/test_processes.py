@@ -13,7 +13,7 @@ import pytest
 from joblib.externals.loky import ProcessPoolExecutor
 from PIL import Image
 
-from equipoise.data import Images, image_cache, image_rows
+from equipoise.data import Images, image_rows
 from equipoise.data.decode import decode
 from equipoise.data.faults import ImageLimit, NoRoom
 from equipoise.data.image_rows import fill_mapped, worker_processes
@@ -51,9 +51,9 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         called.append(function.__name__)
         return real(self, function, *given)
 
-    monkeypatch.setattr(image_cache, "MANY", 2)
-    monkeypatch.setattr(image_cache, "SEVERAL", 1)
-    monkeypatch.setattr(image_cache, "CHUNK", 4)
+    monkeypatch.setattr(image_rows, "MANY", 2)
+    monkeypatch.setattr(image_rows, "SEVERAL", 1)
+    monkeypatch.setattr(image_rows, "CHUNK", 4)
     monkeypatch.setattr(image_rows, "CHUNK", 4)
     monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
     return called

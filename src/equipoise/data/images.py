@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import BROKEN_ADVICE, MAX_PIXELS, BadTransform, Broken, ImageLimit
-from equipoise.data.image_cache import cached
 from equipoise.data.image_files import Source
-from equipoise.data.image_rows import Job, fill, fits_in_memory, float_rows, source_name
+from equipoise.data.image_rows import Job, cached, fill, fits_in_memory, float_rows, source_name
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
 from equipoise.data.table import Inputs
 from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed

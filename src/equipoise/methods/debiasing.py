@@ -35,7 +35,6 @@ from equipoise.methods.goal import (
     raise_together,
 )
 from equipoise.methods.job import Job
-from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, Predictor, chosen_outputs, classifier, predict
@@ -352,7 +351,7 @@ def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> C
     if held is None:
         return candidate
     rows = cohort if isinstance(cohort, Scores) else Scores.of(cohort, held.before)  # the score itself is not used
-    return replace(candidate, judgement=judge(rows, held.before, rows, held.after, goal, source="cross-fitted", labels=labels))
+    return replace(candidate, held_out=replace(held, judged_on=(rows, goal, labels)))
 
 
 def _one_by_one(

@@ -35,17 +35,10 @@ from equipoise.repair.file_source import Source, check_group_names, check_known,
 from equipoise.repair.folder import check_folder
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
-from equipoise.repair.provenance import (
-    ROWS_CHECKED,
-    Provenance,
-    Serving,
-    absolute_model_name,
-    inputs_of,
-    original_weights,
-    serving_by_label,
-)
 from equipoise.repair.save import Options, Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
+from equipoise.repair.schema import Provenance
+from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, models_by_label, original_weights, saved_model
 
 
 @dataclass(frozen=True)
@@ -169,14 +162,14 @@ def prepare_file(request: RepairRequest, *, bars: Bars = no_bars, running: Calla
     columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
     if network is None or file is None:
         scored = zip(labels, rows, source.scores or [PREDICTOR_SCORE], strict=True)
-        served = {label: inputs_of(own, **columns, score=column, logits=source.logits) for label, own, column in scored}
-        serving = {label: Serving(None, "probability", None, inputs) for label, inputs in served.items()}
+        serving = {label: Serving(inputs_of(own, **columns, score=column, logits=source.logits)) for label, own, column in scored}
     else:
         if reading.images is not None:
             columns |= {"image_column": reading.image_column, "view_column": reading.view}
-        model_name, sample = absolute_model_name(source.model or ""), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
-        own = Serving(model_name, output, sample, inputs_of(rows[0], **columns), source.output_name, checkpoint, code)
-        serving = serving_by_label(network, file.cohort, labels[0], classifier.outputs or {}, own)
+        inputs, sample = inputs_of(file.cohort, **columns), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
+        saved = saved_model(source.model, output, code=code, output_name=source.output_name)
+        models = models_by_label(saved, network, file.cohort, labels[0], classifier.outputs or {})
+        serving = {label: Serving(inputs, own, sample, checkpoint) for label, own in models.items()}
     limits, notes = _notes(file, rows[0], weight_notes, checks, origin)
     arguments, name = request.arguments, source.model or f"scores in {source.file.name}"
     cohort = None if file is None else file.cohort
