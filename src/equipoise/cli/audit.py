@@ -61,7 +61,7 @@ def audit(
     check_files(source, analysis, files, history)
     with notes("equipoise.data.images"):
         result = _run_audit(source, analysis, files, history)
-    facts = measures.audit_facts(result.audits if result.only is None else result.only) if conditions else []
+    facts = measures.audit_facts(result.audit) if conditions else []
     failures = failures_of(conditions, facts)
     lines = _input_notes(result, history)
     document = result.to_dict() if as_json or files.save else {}
@@ -74,7 +74,7 @@ def audit(
         _write_figures(result, files.figures)
     if history.append:
         new_groups = history.new_group or ()
-        measures.history(history.append).append(result.audits, history.date or "", replace=history.replace_period, new_groups=new_groups)
+        measures.history(history.append).append(result.audit, history.date or "", replace=history.replace_period, new_groups=new_groups)
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
         print(to_json(measures.with_checksum(document)))
@@ -110,36 +110,26 @@ def _input_notes(result: FileAudit, history: HistoryOptions) -> list[str]:
 
 def _write(result: FileAudit, files: FileOptions, document: dict[str, Any], origin: report.Origin) -> None:
     for place in (files.page, files.pdf):
-        if place and result.only is not None:
-            report.write_audit_page(result.only, place, group_names=result.group_names, origin=origin)
-        elif place:
-            report.write_audits_page(result.audits, place, group_names=result.group_names, origin=origin)
+        if place:
+            report.write_audit_page(result.audit, place, group_names=result.group_names, origin=origin)
     if files.save:
         data.write_text(files.save, to_json(measures.with_checksum(document)) + "\n")
 
 
 def _write_figures(result: FileAudit, folder: Path) -> None:
     for name, place in repair.folders(folder, result.source.labels).items():
-        report.save_audit_figures(result.scores.get(name), result.audits[name], place)
-    if result.audits.no_finding is not None:
-        report.save_underdiagnosis_figure(result.audits.no_finding, folder)
+        report.save_audit_figures(result.scores.get(name), result.audit.labels[name], place)
+    if result.audit.no_finding is not None:
+        report.save_underdiagnosis_figure(result.audit.no_finding, folder)
 
 
 def _print(result: FileAudit, analysis: AnalysisOptions, lines: list[str], verbose: bool) -> None:
     """Prints one screen, or every group, rate and gap."""
-    several = result.only is None
-    if several and not verbose:
-        out.print(report.audits_summary(result.audits))
-    else:
-        for name, audit in result.audits.items():
-            if several:
-                say(f"\n{name}", "bold underline")
-            view = report.audit_view if verbose else report.audit_summary
-            out.print(view(audit, result.group_names))
-    for name, audit in result.audits.items() if analysis.shrink else ():
-        out.print("", report.shrunken_view(audit, name if several else ""))
-    if result.audits.no_finding is not None:
-        out.print("", report.underdiagnosis_view(result.audits.no_finding))
+    out.print(report.audit_view(result.audit, result.group_names) if verbose else report.audit_summary(result.audit, result.group_names))
+    if analysis.shrink:
+        out.print(report.shrunken_view(result.audit))
+    if result.audit.no_finding is not None:
+        out.print("", report.underdiagnosis_view(result.audit.no_finding))
     if result.layers is not None:
         out.print(report.encoding_view(result.layers, analysis.level))
     rows = [f"{path.name}: {line}" for path, read in result.files.items() for line in report.reading_words(read, names=True, varying=False)]

@@ -326,8 +326,7 @@ def _check_given(method: Method, model: nn.Module | None, rows: Rows, goal: Goal
 
 def _parts(cohort: Rows, goal: Goal) -> list[tuple[Rows, Goal]]:
     """The rows of each label, with its goal."""
-    parts: list[Rows] = [cohort] if cohort.targets is None else [cohort.labelled(name) for name in cohort.labels]
-    return list(zip(parts, goal.each, strict=True))
+    return list(zip(cohort.by_label.values(), goal.each, strict=True))
 
 
 def _noted(method: Method, candidate: Candidate, model: nn.Module | None, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:

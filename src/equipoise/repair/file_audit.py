@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FileAudit:
-    """The audit of each label of a file, and the rows it was computed from."""
+    """The audit of the labels of a file, and the rows it was computed from."""
 
     source: Source
-    audits: measures.Audits
+    audit: measures.Audit
     scores: Mapping[str, data.Scores]  # by label; empty if the table was read in batches
     files: Mapping[Path, data.ReadCohort]  # the files that a model was run on
     valid: Path | None = None
@@ -37,11 +37,6 @@ class FileAudit:
     group_names: Mapping[str, str] | None = None
     preprocessing_origin: str = ""  # in words, if the model came with its preprocessing
     returning: data.ReturningPatients | None = None  # patients of earlier periods; None if they were not identified
-
-    @property
-    def only(self) -> measures.Audit | None:
-        """The audit of the label, if there is only one."""
-        return next(iter(self.audits.audits.values())) if len(self.source.labels) == 1 else None
 
     @property
     def image_files(self) -> dict[str, data.ReadCohort]:
@@ -57,11 +52,7 @@ class FileAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the names of rows that were left out, since they may be shared."""
-        document: dict[str, Any]
-        if self.only is None:
-            document = self.audits.to_dict()
-        else:
-            document = self.only.to_dict() | measures.no_finding_dict(self.audits.no_finding, self.source.labels[0])
+        document: dict[str, Any] = self.audit.to_dict()
         if self.layers is not None:
             document["encoding"] = json.loads(self.layers.to_json(orient="records", double_precision=15))
         if self.checks:
@@ -100,7 +91,7 @@ def audit_file(
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
     >>> _ = path.write_text("sick,p,sex\\n" + "1,0.9,F\\n0,0.2,F\\n1,0.4,M\\n0,0.3,M\\n" * 50)
     >>> reading = ReadOptions(labels=["sick"], group=["sex"], reference=["M"])
-    >>> audit_file(Source(path, reading, scores=["p"]), threshold=0.5).only["eod"].value
+    >>> audit_file(Source(path, reading, scores=["p"]), threshold=0.5).audit["eod"].value
     1.0
     """
     raise_all(_problems(source, spec, threshold, earlier))
@@ -130,14 +121,16 @@ def audit_file(
     if scores:
         check_group_names(group_names, next(iter(scores.values())))
     with bars("audit") as step:
-        audits = _audit_scores(source, scores, spec, threshold, valid, _label_progress(step, source.labels))
+        audit = _audit_scores(source, scores, spec, threshold, valid, _label_progress(step, source.labels))
     if training_set is not None:
+        from equipoise.repair.eq_audit import with_baselines
+
         with bars("simple model"):
-            audits = _with_baselines(audits, scores, files[source.file].cohort, training_set)
+            audit = with_baselines(audit, scores, files[source.file].cohort, training_set)
     layers = None
     if spec.probe and model is not None:
         layers = _probe_layers(model, files[source.file].cohort, spec, bars)
-    return FileAudit(source, audits, scores, files, spec.valid, checks, layers, group_names, origin, returning)
+    return FileAudit(source, audit, scores, files, spec.valid, checks, layers, group_names, origin, returning)
 
 
 def _problems(source: Source, spec: measures.AuditSpec, threshold: object, earlier: Sequence[object]) -> list[str]:
@@ -165,8 +158,8 @@ def _audit_scores(
     threshold: float | Mapping[str, float] | None,
     valid: Mapping[str, data.Scores],
     progress: Callable[[str], Callable[[int, int], None]],
-) -> measures.Audits:
-    """The audits of the scores of each label; without scores, of the table on disk, which is read in batches."""
+) -> measures.Audit:
+    """The audit of the scores of each label; without scores, of the table on disk, which is read in batches."""
     kind = source.reading.kind
     argmax = measures.ARGMAX if kind == "classes" else None  # on the margin over the other classes
     rules = measures.rules_by_label(source.labels, argmax, threshold, valid, spec.optimise)
@@ -183,17 +176,6 @@ def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Call
         return lambda done, total: step(labels.index(label) * total + done, len(labels) * total)
 
     return progress
-
-
-def _with_baselines(audits: measures.Audits, scores: Mapping[str, data.Scores], cohort: data.Cohort, train: data.Cohort) -> measures.Audits:
-    """The audits, each with a simple model fitted to the training set."""
-    from equipoise.repair.eq_audit import with_baseline
-
-    with_baselines = {}
-    for name, audit in audits.items():
-        test_rows, train_rows = (rows.labelled(name) if rows.targets is not None else rows for rows in (cohort, train))
-        with_baselines[name] = with_baseline(audit, scores[name], test_rows, train_rows)
-    return replace(audits, audits=with_baselines)
 
 
 def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:
