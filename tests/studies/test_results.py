@@ -172,9 +172,9 @@ def test_a_study_from_before_a_measure_is_read_and_resumed(study: results.StudyF
     resumed = run_study(study.plan, study.path, runner="serial")
     assert kept.read_bytes() == old
     found = read_rows(resumed)
-    assert found[column].notna().tolist() == ((found["data"] == "loh") & (found["method"] == "bias-gda")).tolist()
+    assert found[column].notna().tolist() == ((found["data"] == "loh") & (found["method"] == "bias-gda") & (found["seed"] == 0)).tolist()
     known = found[found[column].notna()]
-    assert len(known) == 2
+    assert len(known) == 1
     assert known[column].to_numpy() == pytest.approx((known["test_eod"] - known["test_fpr_gap"]).to_numpy())
     assert everything(study).drop(columns=column).equals(before)
 
