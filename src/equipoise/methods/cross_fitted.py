@@ -295,10 +295,8 @@ def _estimates(
     runs = (*half_runs, whole)
     shares, rows = aligned([run.candidate.trace for run in runs], numbered)
     labels, constant = [], []
-    for at, goal in enumerate(goals):
-        name = "" if cohort.targets is None else cohort.labels[at]
-        places = np.arange(len(cohort)) if cohort.targets is None else np.flatnonzero(cohort.targets[:, at] != UNKNOWN)
-        part = cohort if cohort.targets is None else cohort.labelled(name)
+    for at, ((name, part), goal) in enumerate(zip(cohort.by_label.items(), goals, strict=True)):
+        places = np.flatnonzero(cohort.column(name) != UNKNOWN)
         view = model.view(at) if isinstance(model, ChosenOutputs) else model
         scores = predict(view, part).score
         decisions = [_step_decisions(scores, places, at, run, own) for run, own in zip(runs, rows, strict=True)]
