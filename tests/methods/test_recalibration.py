@@ -155,7 +155,7 @@ def test_a_network_without_a_layer_for_it_is_wrapped_and_several_labels_of_one_a
         assert note_of(own.notes, "not_recalibrated").subject == "no_layer_for_it"
     one = cohort.labelled(LABELS[0])
     view = OneOutput(model, 0, output="logit")
-    alone = recalibrated(_shifted(view, Threshold(0.5)), view, one)
+    alone = recalibrated(_shifted(view, Threshold(0.5)), {"": view}, one)
     assert not alone.recalibration.folded
     assert isinstance(one, Cohort)
 
@@ -170,7 +170,7 @@ def test_labels_that_the_network_has_learnt_by_heart_do_not_make_it_sure():
         model.weight[0, 5] = 6.0  # reads what only these rows have
     new = replace(test, source=torch.cat([test.inputs[:, :5], torch.zeros(len(test), 1)], 1))
     original = _linear(-2.0)
-    found = recalibrated(_shifted(model, Threshold(0.5)), original, known)
+    found = recalibrated(_shifted(model, Threshold(0.5)), {"": original}, known)
     scores = predict(found.model, new)
     right = Calibration.of(scores.score, new.y)
     hard = logit_map(predict(model, known).score, known.y)(predict(model, new).score)

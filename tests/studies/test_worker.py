@@ -149,8 +149,8 @@ def test_one_thread_restores_the_number_of_threads() -> None:
 
 
 def test_damaged_networks_are_refused() -> None:
-    content = networks.to_bytes([torch.nn.Linear(2, 1)], [0], {"fingerprint": "x"})
-    assert set(networks.from_bytes(content, "w")[0][0]) == {"weight", "bias"}
+    content = networks.to_bytes(torch.nn.Linear(2, 1), {"fingerprint": "x"})
+    assert set(networks.from_bytes(content, "w")[0]) == {"weight", "bias"}
     flipped = content[:-1] + bytes([content[-1] ^ 1])
     for damaged in (flipped, content[:-1], b"", b"nothing"):
         with pytest.raises(BadInput, match=facts("w", "damaged")):

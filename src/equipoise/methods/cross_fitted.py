@@ -300,10 +300,9 @@ def _estimates(
     """The cross-fitted estimates of the steps on the whole set that can be chosen."""
     runs = (*half_runs, whole)
     shares, rows = aligned([run.candidate.trace for run in runs], numbered)
-    labels, constant, parts = [], [], cohort.by_label
-    for at, (name, view) in enumerate(label_views(model, goals).items()):
-        places = np.arange(len(cohort)) if cohort.targets is None else np.flatnonzero(cohort.targets[:, at] != UNKNOWN)
-        part, goal = parts[name], goals[name]
+    labels, constant = [], []
+    for at, ((name, part), view) in enumerate(zip(cohort.by_label.items(), label_views(model, goals).values(), strict=True)):
+        places, goal = np.flatnonzero(cohort.column(name) != UNKNOWN), goals[name]
         scores = predict(view, part).score
         decisions = [_step_decisions(scores, places, at, name, run, own) for run, own in zip(runs, rows, strict=True)]
         held, tuned = np.empty_like(decisions[2]), np.empty_like(decisions[2])
