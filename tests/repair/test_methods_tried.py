@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Cohort, Images, Scores, hold_out
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
-from equipoise.methods import METHODS, Candidate, Goal
+from equipoise.methods import METHODS, Goal, LabelCandidate
 from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
 from equipoise.models.units import find_layers, switch_off
 from equipoise.repair import Comparison, Repairable, ScoredCandidate, check_methods, try_methods
@@ -33,7 +33,7 @@ def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: 
 
 def _repair(name: str, gap: float, performance: float, goal: Goal) -> dict[str, ScoredCandidate]:
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
-    candidate = Candidate(name, nn.Identity(), Threshold(0.5), trace, 1, (), True, goal, 0)
+    candidate = LabelCandidate(name, nn.Identity(), Threshold(0.5), trace, 1, (), True, goal, 0)
     return {"sick": ScoredCandidate(candidate, SCORES, SCORES)}
 
 
@@ -134,7 +134,7 @@ def test_a_failing_method_does_not_stop_the_others(parts, monkeypatch):
 
 def test_a_candidate_whose_final_network_misses_the_goal_is_not_met(parts):
     model, repair, _ = parts
-    candidate = debias(model, repair, method="standard", min_performance=0.6)
+    candidate = debias(model, repair, method="standard", min_performance=0.6).only
     scores = predict(model, repair)
     assert rescored(candidate, scores) is candidate
     trace = candidate.trace.assign(performance=1.0, gap=0.0)
