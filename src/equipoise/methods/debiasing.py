@@ -288,15 +288,14 @@ def run_method(
     chosen = make_settings(name, settings or {})
     _check_given(method, model, cohort, goal, train)
     deadline = None if budget is None else time.monotonic() + budget
-    candidate: Candidate
     if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        candidate = method.run(model, cohort, goal, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
-        return candidate
+        best: Candidate = method.run(model, cohort, goal, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
+        return best
     if isinstance(model, ChosenOutputs) and isinstance(cohort, Cohort) and method.labels == ONE_BY_ONE:
         return _one_by_one(name, model, cohort, seed, goal.each, settings or {}, train, progress, refuse_constant)
     goals = [own.for_steps() for own in goal.each]  # cross-fitting happens here, not in the method
-    used_train = train if method.takes_train else None
-    job = Job(method, model, cohort, goals, seed, chosen, used_train, progress, deadline=deadline, refuse_constant=refuse_constant)
+    used = train if method.takes_train else None
+    job = Job(method, model, cohort, goals, seed, chosen, used, progress, deadline=deadline, refuse_constant=refuse_constant)
     try:
         candidate = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else run(job).candidate
     except EmptyCell as error:
