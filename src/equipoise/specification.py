@@ -3,13 +3,18 @@
 A field holds its type, default, check, help and, if it is used daily, its flag. Nothing is declared, checked or defaulted twice.
 """
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from equipoise.errors import BadInput, EquipoiseError, did_you_mean, pick
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Specification(BaseModel):
@@ -24,14 +29,12 @@ class Specification(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=False)
 
-    if not TYPE_CHECKING:  # type checkers see the fields
-
-        def __init__(self, *values: Any, **named: Any) -> None:
-            given = dict(zip(type(self).model_fields, values, strict=False))
-            try:
-                super().__init__(**given, **named)
-            except ValidationError as error:
-                raise _bad_input(error, type(self)) from None
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = dict(zip(type(self).model_fields, values, strict=False))
+        try:
+            super().__init__(**given, **named)
+        except ValidationError as error:
+            raise _bad_input(error, type(self)) from None
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values of some fields, checked like the original."""
@@ -51,6 +54,38 @@ def setting(
     if "default_factory" in checks:
         return Field(description=help, json_schema_extra=extra, **checks)
     return Field(default, description=help, json_schema_extra=extra, **checks)
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    """The flag, shown default and visibility of a field."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _keyword(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = field.get_default(call_default_factory=True)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
+
+
+def takes_fields_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[[Function], Function]:
+    """A decorator that shows the fields of a specification as keywords of a function, in place of its `**others`; others are refused."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        given = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        taken = {name: field for name, field in kind.model_fields.items() if name not in without and not _extra(field).get("hidden")}
+        named = [_keyword(name, field) for name, field in taken.items()]
+
+        @wraps(function)
+        def call(*values: Any, **others: Any) -> Any:
+            for name in others:
+                if name in without:
+                    raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}")
+            return function(*values, **others)
+
+        call.__signature__ = signature.replace(parameters=[*given, *named])  # type: ignore[attr-defined]
+        return cast(Function, call)
+
+    return decorate
 
 
 def is_real(value: object) -> bool:
@@ -89,8 +124,8 @@ def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
         field = getattr(at, "model_fields", {}).get(part)
         if field is None:
             return None
-        extra, at = field.json_schema_extra, field.annotation
-        if isinstance(extra, dict) and "flag" in extra:
+        extra, at = _extra(field), field.annotation
+        if "flag" in extra:
             return cast(str, extra["flag"])
     return None
 

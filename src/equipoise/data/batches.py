@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pandas as pd
 
-from equipoise.data.columns import missing_columns
+from equipoise.data.column_values import missing_columns
 from equipoise.data.files import MAX_TABLE_BYTES, no_such_file
 from equipoise.data.parquet_files import arrow_values, flat_columns, parquet_batches
 from equipoise.data.table_files import HEADER_BYTES, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable

@@ -135,7 +135,7 @@ def audit(
     if request.no_finding is not None and not multi_label:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if isinstance(subject, Scan):
-        label = subject.roles.labels[0]
+        label = subject.columns.label[0]
         valid_by_label = None if valid is None else {label: cast(Scores, valid)}
         return audit_scans({label: subject}, valid=valid_by_label, progress=_for_each_label(progress), **options)[label]
     if isinstance(subject, Scores):
