@@ -27,9 +27,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, Moments, Settings, audit_scores, coefficients, moments_of, paired
+from equipoise.measures import GAPS, AuditSpec, Moments, audit_scores, coefficients, moments_of, paired
 from equipoise.measures.estimates import detectable_gaps, estimate_performance
-from equipoise.measures.performance import PERFORMANCE, aurocs
+from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.performance import aurocs
 from equipoise.measures.score_measures import estimate_scores
 
 FloatArray = npt.NDArray[np.float64]
@@ -267,7 +268,7 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     attribute = Attribute("group", tuple(map(str, range(many))), whole.group)
     ids = whole.unit.astype(object)
     scores = Scores(whole.y, whole.score, (attribute,), ids, ids, "simulated", whole.weight)
-    settings = Settings(thresholds=THRESHOLDS)
+    settings = AuditSpec(thresholds=THRESHOLDS)
     sums = moments_of(whole.before, whole.y, whole.group, many, whole.unit, whole.weight)
     for name in RATES:
         low, high = sums.interval(name)
@@ -321,7 +322,7 @@ def _events(sums: Moments, name: str, world: World) -> FloatArray:
     return np.asarray(sums.rows[:, list(sums.ratios).index(name)] * np.minimum(rates, 1 - rates))
 
 
-def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: Settings) -> Iterator[Hit]:
+def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: AuditSpec) -> Iterator[Hit]:
     """Every paired interval of a change of the decisions."""
     pair, noise = paired(scores, before, after, settings), NOISE[repair]
     flips = np.zeros((len(scores.attribute.levels), 2))  # changed decisions, by group and label
@@ -400,7 +401,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
     """
     groups, signed = len(world.design.share), coefficients(measure)
     sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit, sample.weight)
-    if min(sums.patients(name)[:2].min() for name in signed) < Settings().min_patients:
+    if min(sums.patients(name)[:2].min() for name in signed) < AuditSpec().min_patients:
         return
     gap = float(detectable_gaps(sums, [signed], 0.95)[0, 0])
     yield f"detectable {measure}", gap

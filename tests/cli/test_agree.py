@@ -278,9 +278,9 @@ def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     audit_module = importlib.import_module("equipoise.measures.auditing")
     done, real = [], audit_module.untested_audit
 
-    def counted(scores: Any, asked: Any, *rest: Any, **more: Any) -> Any:
-        done.append(asked.decision.describe())
-        return real(scores, asked, *rest, **more)
+    def counted(scores: Any, rule: Any, *rest: Any, **more: Any) -> Any:
+        done.append(rule.describe())
+        return real(scores, rule, *rest, **more)
 
     monkeypatch.setattr(audit_module, "untested_audit", counted)
     return done

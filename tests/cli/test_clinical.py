@@ -59,7 +59,7 @@ def test_points_and_thresholds_are_options(run: Run, table: pd.DataFrame) -> Non
     assert len(short.splitlines()) <= 30
     ran = run("audit", "rows.csv", *ROLES, "--specificity", "1", "--sensitivity", "0", "--thresholds", "0.5:0.1")
     assert ran.code == 2
-    assert says(ran.err, "--specificity", "--sensitivity", "0.5:0.1")
+    assert says(ran.err, "specificity", "sensitivity", "0.5:0.1")
 
 
 def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame) -> None:

@@ -12,6 +12,7 @@ import equipoise as eq
 from equipoise import data, repair, report, studies
 from equipoise.cli.app import command_line
 from equipoise.data import ReadOptions
+from equipoise.measures import AuditSpec
 from equipoise.repair import RepairRequest, Source, audit_file, prepare_file
 from support import hospital
 from support.command import ran
@@ -82,7 +83,7 @@ def _printed(run, *arguments: object) -> Any:
 
 def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
     path, valid = write_csv("scores.csv"), write_csv("valid.csv", scores_frame(120))
-    found = audit_file(Source(path, SCORES, scores=["p"]), valid=valid, level=0.9)
+    found = audit_file(Source(path, SCORES, scores=["p"]), AuditSpec(valid=valid, level=0.9))
     printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--level", 0.9)
     assert found.to_dict() == printed
     assert found.only is found.audits["y"]
@@ -101,7 +102,7 @@ def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
 def test_a_network_is_audited_on_a_file_as_by_the_command(table):
     steps: list[str] = []
     source = Source(Path("local.csv"), TABLE, **NETWORK)
-    found = audit_file(source, probe=True, draws=20, bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
+    found = audit_file(source, AuditSpec(probe=True, draws=20), bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
     assert found.to_dict() == _printed(table, "audit", "local.csv", *hospital.ROLES, "--id", "id", *MODEL, "--probe", "--draws", 20)
     assert steps == ["audit", "probes"]
 
@@ -164,7 +165,11 @@ def test_a_source_has_scores_or_a_model_for_each_label(options, fact):
 
 @pytest.mark.parametrize(
     ("options", "fact"),
-    [({"probe": True}, "--probe"), ({"train": "train.csv"}, "--train"), ({"earlier": ["old.csv"]}, "--patient")],
+    [
+        ({"spec": AuditSpec(probe=True)}, "--probe"),
+        ({"spec": AuditSpec(train="train.csv")}, "--train"),
+        ({"earlier": ["old.csv"]}, "--patient"),
+    ],
 )
 def test_arguments_of_an_audit_that_cannot_be_combined_are_rejected(options, fact):
     reading = ReadOptions(labels=["y"], group=["sex"])

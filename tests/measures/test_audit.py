@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, best_threshold, holm, p_values
-from equipoise.measures.performance import PERFORMANCE
+from equipoise.measures.gaps import PERFORMANCE
 from equipoise.repair import audit
 from support.facts import facts, says, suggests
 
@@ -122,7 +122,7 @@ def test_a_measure_that_is_asked_for_needs_its_cells():
     assert np.isnan(found["eod"].value)
     assert says(str(found["eod"]), found["eod"].note)
     assert list(audit(_scores(frame), measures=["spd"], threshold=0.5).estimates) == ["spd"]
-    with pytest.raises(UnknownName, match=suggests("eod")):
+    with pytest.raises(BadInput, match=suggests("eod")):
         audit(_scores(frame), measures=["eodd"])
     with pytest.raises(UnknownName, match="measure"):
         found["nonsense"]

@@ -13,7 +13,7 @@ from scipy.stats import binom, binomtest, chi2, norm, t
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Settings, audit_scores, gap_values, paired
+from equipoise.measures import AuditSpec, audit_scores, gap_values, paired
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, halved, quantile, student, tango, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
@@ -361,7 +361,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
     before = (rng.random(n) < 0.2 + 0.5 * y).astype(float)
     after = np.where(rng.random(n) < 0.15, 1 - before, before)
     scores = Scores.from_arrays(y, rng.random(n), np.array(["M", "F"])[codes], reference="M")
-    pair = paired(scores, before, after, Settings())
+    pair = paired(scores, before, after, AuditSpec())
     for measure in ("ppv_gap", "npv_gap"):
         old, new = (gap_values(measure, cells)[0] for cells in (pair.before, pair.after))
         change = pair.gap_change(measure, "F")
@@ -369,7 +369,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
         assert change.low < change.value < change.high
     change = pair.performance_change("f1")
     assert change.value == pytest.approx(sk.f1_score(y, after) - sk.f1_score(y, before), abs=1e-12)
-    same = paired(scores, before, before, Settings()).performance_change("f1")
+    same = paired(scores, before, before, AuditSpec()).performance_change("f1")
     assert same.value == 0
     assert same.low < 0 < same.high
 
@@ -377,4 +377,4 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
 @pytest.mark.parametrize("level", [0.0, 1e-300, 1 - 1e-16, 1.0, math.nan])
 def test_a_level_whose_quantile_is_zero_or_infinite_is_refused(level: float):
     with pytest.raises(BadInput, match=facts("level", level)):
-        Settings(level=level)
+        AuditSpec(level=level)

@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditRequest, LabelRules, Threshold, audit_labels, holm
+from equipoise.measures import AuditSpec, LabelRules, Threshold, audit_labels, holm
 from equipoise.repair import audit
 from support.facts import facts, says
 
@@ -103,8 +103,7 @@ def test_a_label_may_have_the_name_that_is_used_for_derived_decisions():
     rng = np.random.default_rng(1)
     groups = rng.choice(["F", "M"], 200)
     scores = {label: Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), groups) for label in ("no finding", "edema")}
-    asked = AuditRequest.of({"threshold": 0.5, "no_finding": "derived"})
-    found = audit_labels(scores, dict.fromkeys(scores, asked), "labels", "scores")
+    found = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(no_finding="derived"), "labels", "scores")
     assert list(found) == ["no finding", "edema"]
     assert found["no finding"].rule == found["edema"].rule == Threshold(0.5)
     assert found.no_finding is not None

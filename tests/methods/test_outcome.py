@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Settings, paired
+from equipoise.measures import AuditSpec, paired
 from equipoise.measures.intervals import wilson
 from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
 from equipoise.methods.goal import NOISE
@@ -59,7 +59,7 @@ def by_hand(tpr_before: dict[str, float], tpr_after: dict[str, float], size: int
             old += [1.0 if label and i < round(size * tpr_before[group]) else 0.0 for i in range(size)]
             new += [1.0 if label and i < round(size * tpr_after[group]) else 0.0 for i in range(size)]
     scores = rows_of(y, codes, tuple(tpr_before))
-    return judge(scores, np.array(old), scores, np.array(new), goal, source="held-out", settings=Settings(**settings))
+    return judge(scores, np.array(old), scores, np.array(new), goal, source="held-out", settings=AuditSpec(**settings))
 
 
 def test_a_gap_is_closed_where_its_interval_lies_within_the_maximum():
@@ -213,7 +213,7 @@ def test_randomised_decisions_are_judged_by_their_expectation():
 def test_the_numbers_are_those_of_the_paired_comparison():
     scores, old, new = world(np.random.default_rng(3), 900, (0.8, 0.6, 0.7), (0.8, 0.75, 0.7))
     found = judge(scores, old, scores, new, EOD, source="held-out")
-    pair = paired(scores, old, new, Settings())
+    pair = paired(scores, old, new, AuditSpec())
     for gap in found.gaps:
         assert (gap.change.value, gap.change.low, gap.change.high) == tuple(
             getattr(pair.gap_change("eod", gap.group), end) for end in ("value", "low", "high")

@@ -7,13 +7,13 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Paired, Settings, Threshold, paired, shown_scores
+from equipoise.measures import AuditSpec, Paired, Threshold, paired, shown_scores
 from equipoise.repair import Comparison, ScoredCandidate
 from equipoise.repair.changed_decisions import Affected, affected, all_attributes, balances
 from equipoise.repair.pairing import same_rows
 from support.cases import small_case
 
-SETTINGS = Settings()
+SETTINGS = AuditSpec()
 
 
 def _affected(case: Comparison) -> list[Affected]:

@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import Settings, audit_scores
+from equipoise.measures import AuditSpec, audit_scores
 from equipoise.methods import Note
 from equipoise.repair import Comparison
 from equipoise.report import why_words
@@ -157,7 +157,7 @@ def test_the_hub_reads_the_metadata(text, tmp_path):
 
 
 def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
-    case = replace(small_case(), settings=Settings(level=0.5))
+    case = replace(small_case(), settings=AuditSpec(level=0.5))
     last = case.found.after
     monkeypatch.setattr("equipoise.repair.compare_models.find", lambda *_: pytest.fail("it was audited again"))
     written = results_of(ET.fromstring(cards(case)["card.xml"].encode()), "FairnessEquity")["eod by sex, F minus M, after"]

@@ -10,7 +10,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import Settings, Threshold, sweep
+from equipoise.measures import AuditSpec, Threshold, sweep
 from equipoise.methods import Candidate, Goal, Note, equalised_odds, reject_option, select
 from equipoise.models import AUROC_LABELS
 from equipoise.models.layer_encoding import COLUMNS
@@ -93,7 +93,7 @@ def small_case(
         original=original,
         candidates=tuple(repairs),
         chosen=chosen,
-        settings=Settings(seed=seed),
+        settings=AuditSpec(seed=seed),
         provenance=Provenance(
             command="equipoise debias local.csv --label pneumonia --group sex --reference M --method bias-gda --method pruning "
             "--min-performance 0.74",

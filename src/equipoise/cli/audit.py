@@ -11,7 +11,7 @@ from equipoise import data, measures, repair, report
 from equipoise.cli.audit_options import AnalysisOptions, FileOptions, HistoryOptions, check_files, option_problems
 from equipoise.cli.console import JsonOption, bar, notes, out, say, say_code, say_places, to_json, typed
 from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
-from equipoise.cli.inputs import Inputs, group_names_of
+from equipoise.cli.inputs import Inputs, group_names_of, parse_thresholds
 from equipoise.cli.options import FileArgument, NetworkOptions, ScoreOptions, takes_options
 from equipoise.cli.source_options import SourceOptions, source_of
 from equipoise.errors import raise_all
@@ -88,16 +88,13 @@ def audit(
 def _run_audit(source: SourceOptions, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> FileAudit:
     return repair.audit_file(
         source.source(),
-        valid=analysis.valid,
-        train=analysis.train,
+        analysis.spec(),
+        threshold=parse_thresholds(analysis.threshold, source.inputs.labels),
         earlier=history.earlier or (),
         keep_returning=history.returning == "all",
-        probe=analysis.probe,
-        draws=analysis.draws or 1000,
         group_names=group_names_of(files.group_name),
         bars=bar,
         running=say_code,
-        **analysis.keywords(source.inputs.labels),
     )
 
 

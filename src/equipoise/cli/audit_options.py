@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 import typer
 
 from equipoise import data, measures, repair
-from equipoise.cli.inputs import check_places, collected, json_problems, number_problems, page_problems, parse_thresholds
+from equipoise.cli.inputs import check_places, collected, json_problems, page_problems, parse_thresholds
 from equipoise.cli.options import GroupNameOption, PdfOption, pipeline_option
 from equipoise.cli.source_options import SourceOptions, check_score_problems, estimator_problems, role_problems
 from equipoise.errors import did_you_mean, raise_all
@@ -75,11 +75,14 @@ class AnalysisOptions:
         ),
     ] = None
 
-    def keywords(self, labels: list[str]) -> measures.AuditOptions:
+    def spec(self) -> measures.AuditSpec:
         """The options as the library takes them."""
-        names = ("level", "seed", "min_patients", "specificity", "sensitivity", "thresholds", "shrink", "no_finding")
-        options = {name: getattr(self, name) for name in names} | {"measures": self.measure or None}
-        return cast("measures.AuditOptions", options | {"threshold": parse_thresholds(self.threshold, labels)})
+        names = (
+            *("valid", "train", "shrink", "probe", "level", "seed", "min_patients", "specificity", "sensitivity", "thresholds"),
+            "no_finding",
+        )
+        options: dict[str, Any] = {name: getattr(self, name) for name in names} | ({} if self.draws is None else {"draws": self.draws})
+        return measures.AuditSpec(**options, measures=None if not self.measure else tuple(self.measure))
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,9 @@ def option_problems(source: SourceOptions, analysis: AnalysisOptions, files: Fil
     if options["classes"] and (analysis.threshold or analysis.valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
     collected(problems, lambda: parse_thresholds(analysis.threshold, labels))
-    problems += number_problems(draws=analysis.draws, level=analysis.level, seed=analysis.seed)
+    collected(problems, analysis.spec)
     problems += page_problems({"--report": files.page, "--pdf": files.pdf}) + json_problems(files.save)
     problems += _no_finding_problems(analysis.no_finding, labels)
-    limits = {"specificity": analysis.specificity, "sensitivity": analysis.sensitivity}
-    problems += number_problems(min_patients=analysis.min_patients, **limits)
-    collected(problems, lambda: measures.read_range(analysis.thresholds))
     return problems + _history_problems(history) + _earlier_problems(source, analysis, history)
 
 

@@ -95,6 +95,7 @@ from .stored import Stored as Stored
 from .stored import splitmix64 as splitmix64
 from .table import Encoder as Encoder
 from .table import Table as Table
+from .table import Tensors as Tensors
 from .table_files import as_parsed as as_parsed
 from .table_files import is_large as is_large
 from .table_files import read_table as read_table

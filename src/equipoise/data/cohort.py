@@ -20,10 +20,9 @@ from equipoise.data.column_values import (
     read_columns,
 )
 from equipoise.data.columns import Columns
-from equipoise.data.image_files import find_files, is_view
-from equipoise.data.images import Decoding, Images
 from equipoise.data.repeated_patients import warn_of_repeated_patients
-from equipoise.data.table import Encoder, Table
+from equipoise.data.rows import Grouped
+from equipoise.data.table import Encoder, Inputs, Table, Tensors
 from equipoise.data.table_files import as_parsed
 from equipoise.data.targets import UNKNOWN, read_target_array
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
@@ -32,9 +31,11 @@ from equipoise.specification import takes_fields_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from equipoise.data.images import Decoding
+
 
 @dataclass(frozen=True, eq=False)
-class Cohort:
+class Cohort(Grouped):
     """Rows to train on, to audit or to repair with: inputs, labels, groups and patients.
 
     >>> cohort = Cohort.from_frame(
@@ -44,7 +45,7 @@ class Cohort:
     (4, ['F', 'M', 'M', 'F'], torch.Size([4, 1]))
     """
 
-    source: Tensor | Table | Images  # the inputs of the network, or the table that they are encoded from
+    source: Inputs  # the inputs of the network, or the table that they are encoded from; a tensor becomes `Tensors`
     y: IntArray  # (n,) 0 or 1; 1 is the condition that the classifier detects
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None = None
@@ -57,6 +58,8 @@ class Cohort:
 
     def __post_init__(self) -> None:
         n = len(self.y)
+        if hasattr(self.source, "detach"):
+            object.__setattr__(self, "source", Tensors(cast(Any, self.source)))
         if not len(self.ids):
             object.__setattr__(self, "ids", row_numbers(n))
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
@@ -125,7 +128,7 @@ class Cohort:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return cls(tensor, name=name, **replace(read, targets=targets).rows)
+        return cls(Tensors(tensor), name=name, **replace(read, targets=targets).rows)
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -148,6 +151,8 @@ class Cohort:
         out by `skip_broken` are listed in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
         as in `from_frame`.
         """
+        from equipoise.data.images import Decoding
+
         check_frame("Cohort.from_images", frame)
         decoding = {key: columns_and_decoding.pop(key) for key in Decoding.__annotations__ if key in columns_and_decoding}
         columns = Columns(id=image, **columns_and_decoding)
@@ -214,48 +219,18 @@ class Cohort:
         check_order(loaded, None if id is None else list(whole.ids), whole.y if whole.targets is None else whole.targets)
         return replace(whole, source=loaded.source)
 
-    def __len__(self) -> int:
-        return len(self.y)
-
     def __repr__(self) -> str:
-        what = "images" if isinstance(self.source, Images) else "columns" if isinstance(self.source, Table) else "inputs"
-        shape = f"{self.source.frame.shape[1]:,}" if isinstance(self.source, Table) else str(tuple(self.source.shape[1:]))
-        return f"Cohort({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)}, {what}: {shape})"
+        return f"Cohort({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)}, {self.source.described()})"
 
     @property
     def inputs(self) -> Tensor:
         """The inputs of the network (n, ...): a tensor, or images, which behave like one (length, shape, dtype, indexing)."""
-        return self.source.tensor() if isinstance(self.source, Table) else cast("Tensor", self.source)
-
-    @property
-    def attribute(self) -> Attribute:
-        """The protected attribute; with several columns, their intersection."""
-        return Attribute.crossed(self.attributes)
-
-    @property
-    def groups(self) -> ObjectArray:
-        """The group of each row by name, None where it is missing."""
-        return self.attribute.names
+        return cast("Tensor", self.source.tensor())
 
     @property
     def encoder(self) -> Encoder | None:
         """The encoder of the raw columns; None for a cohort that is not a table."""
-        return self.source.fitted() if isinstance(self.source, Table) else None
-
-    def take(self, index: object, name: str | None = None) -> Cohort:
-        """The selected rows, by position or mask."""
-        rows = np.arange(len(self))[np.asarray(index)]
-        return replace(
-            self,
-            source=self.source.take(rows) if isinstance(self.source, (Table, Images)) else self.source[rows],
-            y=self.y[rows],
-            attributes=tuple(a.take(rows) for a in self.attributes),
-            patients=None if self.patients is None else self.patients[rows],
-            ids=self.ids[rows],
-            name=name or self.name,
-            targets=None if self.targets is None else self.targets[rows],
-            weight=None if self.weight is None else self.weight[rows],
-        )
+        return self.source.fitted()
 
     def labelled(self, label: str) -> Cohort:
         """The rows in which one of several labels is known, with that label only. A class becomes a label: this class or another."""
@@ -265,10 +240,14 @@ class Cohort:
 
     def encoded_by(self, encoder: Encoder) -> Cohort:
         """These rows with the encoder of another set, usually the training set of the network that will use them."""
-        if not isinstance(self.source, Table):
-            held = "images" if isinstance(self.source, Images) else "a tensor"
-            raise BadInput(f"cohort {self.name!r} holds {held} already; only a table can be encoded")
-        return replace(self, source=self.source.encoded_by(encoder))
+        try:
+            return replace(self, source=self.source.encoded_by(encoder))
+        except BadInput as error:
+            raise BadInput(*error.problems, source=f"cohort {self.name!r}") from None
+
+    def encoded(self) -> Cohort:
+        """These rows as the network reads them, without the raw columns."""
+        return replace(self, source=cast(Inputs, self.inputs))
 
     def column(self, label: str) -> IntArray:
         """One of several labels in every row (n,): 0, 1, or -1 if unknown."""
@@ -311,6 +290,9 @@ def cohort_from_images(
     frame: pd.DataFrame, columns: Columns, folder: str | Path, name: str, *, allow_outside: bool = False, **decoding: Unpack[Decoding]
 ) -> Cohort:
     """The cohort of a frame whose column of ids names images in a folder; see `Cohort.from_images`."""
+    from equipoise.data.image_files import find_files
+    from equipoise.data.images import Images
+
     image = str(columns.id)
     rows = np.arange(len(frame)) if columns.view is None else _frontal(frame, columns.view, name)
     chosen = frame.iloc[rows].reset_index(drop=True)
@@ -331,6 +313,8 @@ def cohort_from_images(
 
 def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
     """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
+    from equipoise.data.image_files import is_view
+
     if view not in frame.columns:
         raise BadInput(*missing_columns([view], list(map(str, frame.columns))), source=name)
     rows = np.flatnonzero(is_view(frame[view]))

@@ -87,9 +87,7 @@ class Columns(Specification):
 
     label: Names = setting("column with the true label, 0 or 1 (empty: unknown); several are audited together", (), flag="--label")
     group: Names = setting("column with the protected attribute; several are also crossed", (), flag="--group")
-    reference: Values = setting(
-        "reference (privileged) group; one per group column", (), flag="--reference", shown="the largest group"
-    )
+    reference: Values = setting("reference (privileged) group; one per group column", (), flag="--reference", shown="the largest group")
     patient: Name = setting("column with patient ids; intervals then count patients instead of rows", None, flag="--patient")
     id: Name = setting("column with unique row ids", None)
     score: Names = setting("column with the score in [0, 1], in place of a model; one per label", (), flag="--score")

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, ImageLimit
+from equipoise.data.faults import BROKEN_ADVICE, MAX_PIXELS, BadTransform, Broken, ImageLimit
 from equipoise.data.image_cache import cached
 from equipoise.data.image_files import Source
 from equipoise.data.image_rows import Job, fill, fits_in_memory, float_rows, source_name
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
+from equipoise.data.table import Inputs
 from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed
 from equipoise.errors import BadInput, raise_all
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger(__name__)
-BROKEN_ADVICE = "Fix or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
 
 
 class Decoding(TypedDict, total=False):
@@ -55,7 +55,7 @@ class Decoding(TypedDict, total=False):
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
+class Images(Inputs):
     """Rows of images; indexing by a slice, positions or a mask gives a float32 tensor (b, channels, height, width).
 
     >>> gray = Images(np.full((3, 8, 8), 255, np.uint8))
@@ -163,6 +163,20 @@ class Images:
         import torch
 
         return torch.Size((len(self), *(self.pixels.shape[1:] if self.ready else (self.channels, *self.pixels.shape[1:3]))))
+
+    def described(self) -> str:
+        """The shape of an image."""
+        return f"images: {tuple(self.shape[1:])}"
+
+    def tensor(self) -> Images:
+        """The images themselves, which behave like a tensor (length, shape, dtype, indexing)."""
+        return self
+
+    plain = tensor
+
+    def stored(self) -> tuple[str, Any, IntArray]:
+        """The pixels, and the position of each row among them."""
+        return f"images {self.pixels.shape[1:]} {self.pixels.dtype}", self.pixels, self.rows
 
     @property
     def nbytes(self) -> int:

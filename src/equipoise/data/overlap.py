@@ -16,10 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import BoolArray, IntArray, ObjectArray
-from equipoise.data.images import Images
 from equipoise.data.scores import Rows, Scores
 from equipoise.data.stored import HashArray, splitmix64
-from equipoise.data.table import Table
 from equipoise.errors import raise_all
 
 CHANCE = 1e-4  # probability of as many equal rows of different patients, above which they are not counted
@@ -55,15 +53,8 @@ class Identities:
             return replace(
                 identities, content=pd.DataFrame({"score": rows.score, "y": rows.y, "group": rows.groups, **features}), kind="scores"
             )
-        if isinstance(rows.source, Table):
-            return replace(identities, content=rows.source.frame, kind="table")
-        if isinstance(rows.source, Images):
-            pixels = rows.source.pixels
-            return replace(identities, content=pixels, rows=rows.source.rows, kind=f"images {pixels.shape[1:]} {pixels.dtype}")
-        values = rows.source.detach().cpu().numpy()
-        if values.ndim <= 2:
-            return replace(identities, content=pd.DataFrame(values), kind="inputs")
-        return replace(identities, content=values, rows=np.arange(len(values)), kind=f"inputs {values.shape[1:]}")
+        kind, stored, positions = rows.source.stored()
+        return replace(identities, content=stored, rows=positions, kind=kind)
 
     def __len__(self) -> int:
         return len(self.ids)

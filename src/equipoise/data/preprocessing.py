@@ -196,9 +196,7 @@ def make_preprocessing(
     if size is not None and resize is not None:
         problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
     if size is not None and isinstance(crop, int):
-        problems.append(
-            f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize={size} instead"
-        )
+        problems.append(f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize={size} instead")
     if size is not None and preset not in (None, XRAY_PRESET):
         problems.append(f"the preset {preset!r} resizes and crops; give resize and crop instead of size={size}")
     extra = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}

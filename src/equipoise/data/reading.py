@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,16 +17,18 @@ from equipoise.data.attribute import conflicts_in, row_numbers
 from equipoise.data.cohort import Cohort, cohort_from_images, cohort_from_table
 from equipoise.data.column_values import read_columns
 from equipoise.data.columns import Columns
-from equipoise.data.faults import Broken, ImageLimit, count_by_kind
+from equipoise.data.faults import BROKEN_ADVICE, Broken, ImageLimit, count_by_kind
 from equipoise.data.image_files import find_files, is_view
 from equipoise.data.image_folder import IMAGE_COLUMNS, ImageFolder
-from equipoise.data.images import BROKEN_ADVICE, Images
 from equipoise.data.repeated_patients import warn_of_repeated_patients
-from equipoise.data.scans import Scan
 from equipoise.data.scores import Scores, read_scores_of
 from equipoise.data.table_files import as_parsed, column_names, read_table
 from equipoise.data.targets import known
 from equipoise.errors import BadInput, did_you_mean, raise_all
+
+if TYPE_CHECKING:
+    from equipoise.data.images import Images
+    from equipoise.data.scans import Scan
 
 LISTED = 100  # reasons in a result; a folder may hold many thousand unreadable images
 Counting = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]  # (task, total) to a context that counts increments
@@ -73,6 +75,8 @@ def read_cohort(path: str | Path, columns: Columns, images: ImageFolder = ImageF
 
 def scan_scores(path: str | Path, columns: Columns) -> dict[str, Scan]:
     """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
+    from equipoise.data.scans import Scan
+
     if columns.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit data.id (id=).")
     return {
@@ -148,8 +152,8 @@ def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: Image
         raise BadInput(*header_problems, *error.problems, source=name) from None
     if broken_headers and not images.skip_broken:
         raise BadInput(*header_problems, source=name, advice=BROKEN_ADVICE)
-    assert isinstance(cohort.source, Images)
-    return ReadCohort(cohort, (*broken_headers.values(), *cohort.source.broken.values()), len(readable) - frontal)
+    decoded = cast("Images", cohort.source)
+    return ReadCohort(cohort, (*broken_headers.values(), *decoded.broken.values()), len(readable) - frontal)
 
 
 def _with_headers(

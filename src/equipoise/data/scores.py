@@ -12,6 +12,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.column_values import check_frame, describe_rows, feature_problems, frame_from_arrays, read_columns
 from equipoise.data.columns import Columns
 from equipoise.data.repeated_patients import warn_of_repeated_patients
+from equipoise.data.rows import Grouped
 from equipoise.data.splits import assign_units, generator
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
@@ -24,7 +25,7 @@ ADVICE = {  # by type of a wrong argument
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(Grouped):
     """One score in [0, 1] per row, with its label, its groups and its patient.
 
     >>> frame = pd.DataFrame({"y": [1, 0, 1, 0], "p": [0.9, 0.2, 0.4, 0.3], "sex": ["F", "F", "M", "M"]})
@@ -139,14 +140,6 @@ class Scores:
         """These rows with their features encoded by the encoder of another set."""
         return self if self.features is None else replace(self, features=self.features.encoded_by(encoder))
 
-    def take(self, index: object, name: str | None = None) -> "Scores":
-        """The selected rows, by position or mask."""
-        rows = np.arange(len(self))[np.asarray(index)]
-        patients, weight, logit = (None if values is None else values[rows] for values in (self.patients, self.weight, self.logit))
-        features = None if self.features is None else self.features.take(rows)
-        attributes = tuple(a.take(rows) for a in self.attributes)
-        return Scores(self.y[rows], self.score[rows], attributes, patients, self.ids[rows], name or self.name, weight, features, logit)
-
     def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> "tuple[Scores, Scores]":
         """The repair set, and the test set with this fraction of the patients; split by row if there are no patient ids.
 
@@ -164,23 +157,10 @@ class Scores:
     def __repr__(self) -> str:
         return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
 
-    def __len__(self) -> int:
-        return len(self.y)
-
     @property
     def rank(self) -> FloatArray:
         """The values by which rows are ranked: the logits if there are any, because different logits may have the same score."""
         return self.score if self.logit is None else self.logit
-
-    @property
-    def attribute(self) -> Attribute:
-        """The protected attribute; with several columns, their intersection."""
-        return Attribute.crossed(self.attributes)
-
-    @property
-    def groups(self) -> ObjectArray:
-        """The group of each row by name, None where it is missing."""
-        return self.attribute.names
 
 
 def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> Scores:

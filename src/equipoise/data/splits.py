@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, Attribute, FloatArray, IntArray, ObjectArray, main_group, patient_codes
+from equipoise.data.attribute import MISSING, FloatArray, IntArray, main_group, patient_codes
 from equipoise.data.cohort import Cohort
-from equipoise.data.table import Encoder, Table
+from equipoise.data.rows import Grouped
 from equipoise.errors import BadInput, Misuse, raise_all
 
 
@@ -26,23 +26,6 @@ def generator(seed: int, name: str) -> np.random.Generator:
 def child_seed(seed: int, name: str) -> int:
     """An integer seed below 2**31, for libraries that need one."""
     return int(generator(seed, name).integers(2**31))
-
-
-class Grouped(Protocol):
-    """The fields that a cohort and scores have in common."""
-
-    @property
-    def y(self) -> IntArray: ...
-    @property
-    def attributes(self) -> tuple[Attribute, ...]: ...
-    @property
-    def attribute(self) -> Attribute: ...
-    @property
-    def patients(self) -> ObjectArray | None: ...
-    @property
-    def ids(self) -> ObjectArray: ...
-    @property
-    def name(self) -> str: ...
 
 
 RowsT = TypeVar("RowsT", bound=Grouped)
@@ -98,14 +81,10 @@ def make_parts(cohort: Cohort, part: IntArray) -> Parts:
     names = ("train", "valid", "test")
     train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
     _check_disjoint(train, valid, test)
-    if not isinstance(train.source, Table):
+    encoder = train.source.fitted(again=True)
+    if encoder is None:
         return Parts(train, valid, test)
-    encoder = Encoder.fit(train.source.frame, scale=train.source.scale)
-    unseen = {}
-    for name, held_out in (("valid", valid), ("test", test)):
-        assert isinstance(held_out.source, Table)
-        if levels := encoder.unseen(held_out.source.frame):
-            unseen[name] = levels
+    unseen = {name: levels for name, part in (("valid", valid), ("test", test)) if (levels := encoder.unseen(part.source.plain()))}
     return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
 
 
@@ -120,8 +99,8 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
     unit = _units(cohort)
     shares = np.array([1 - fraction, fraction, 0.0])
     part = assign_units(_strata(cohort, unit), np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))[unit]
-    if isinstance(cohort.source, Table):
-        cohort = cohort.encoded_by(cohort.source.fitted())
+    if (encoder := cohort.encoder) is not None:
+        cohort = cohort.encoded_by(encoder)
     repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
     if not len(repair) or not len(test):
         raise _too_few(cohort, unit, f"to hold out {fraction:g} of them")

@@ -1,11 +1,11 @@
-"""Tables as network inputs: levels and scales are learned from the training set only and applied to every set."""
+"""Network inputs: tables, whose levels and scales are learned from the training set only, and tensors. Images are in `images`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -127,8 +127,72 @@ class Encoder:
         return unseen
 
 
+class Inputs(Protocol):
+    """The rows of a cohort before a network reads them: a `Table`, `Tensors` or `Images`."""
+
+    def plain(self) -> Any:
+        """The rows as an estimator takes them: a frame, a tensor (n, ...) or images."""
+
+    def __len__(self) -> int: ...
+
+    def described(self) -> str:
+        """The kind of the inputs, and their columns or the shape of a row."""
+
+    def tensor(self) -> Any:
+        """The network inputs (n, ...): a tensor, or images, which behave like one."""
+
+    def take(self, index: IntArray) -> Self:
+        """The selected rows."""
+
+    def fitted(self, *, again: bool = False) -> Encoder | None:  # noqa: ARG002 (of a table)
+        """The encoder in use; None for inputs that are not a table. `again` fits one to these rows even if there is one."""
+        return None
+
+    def encoded_by(self, encoder: Encoder) -> Self:  # noqa: ARG002 (of a table)
+        """These rows with the encoder of another set."""
+        raise BadInput(f"only a table can be encoded, not a tensor or images; got {self.described()}")
+
+    def stored(self) -> tuple[str, Any, IntArray | None]:
+        """The kind of the stored rows, the rows as a frame or as arrays (m, ...), and the position of each row in these arrays."""
+
+    def to_dict(self) -> dict[str, object] | None:
+        """The preprocessing of images as plain values; None if it is unknown, or for other inputs."""
+        return None
+
+
 @dataclass(frozen=True, eq=False)
-class Table:
+class Tensors(Inputs):
+    """Network inputs in one tensor (n, ...)."""
+
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def described(self) -> str:
+        """The shape of a row."""
+        return f"inputs: {tuple(self.values.shape[1:])}"
+
+    def tensor(self) -> Tensor:
+        """The tensor itself."""
+        return self.values
+
+    plain = tensor
+
+    def stored(self) -> tuple[str, Any, IntArray | None]:
+        """The values, as a frame if they are columns."""
+        values = self.values.detach().cpu().numpy()
+        if values.ndim <= 2:
+            return "inputs", pd.DataFrame(values), None
+        return f"inputs {values.shape[1:]}", values, np.arange(len(values))
+
+    def take(self, index: IntArray) -> Tensors:
+        """The selected rows."""
+        return Tensors(self.values[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Inputs):
     """Raw feature columns, with the encoder that turns them into inputs once there is one."""
 
     frame: pd.DataFrame
@@ -141,6 +205,18 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({len(self):,} rows, {self.frame.shape[1]} columns)"
 
+    def plain(self) -> pd.DataFrame:
+        """The raw columns."""
+        return self.frame
+
+    def stored(self) -> tuple[str, Any, None]:
+        """The raw columns."""
+        return "table", self.frame, None
+
+    def described(self) -> str:
+        """The number of columns."""
+        return f"columns: {self.frame.shape[1]:,}"
+
     @cached_property
     def _encoded(self) -> Tensor:
         return self.fitted().transform(self.frame)
@@ -149,9 +225,9 @@ class Table:
         """The encoded rows (n, columns)."""
         return self._encoded
 
-    def fitted(self) -> Encoder:
-        """The encoder in use; without one, an encoder fitted to these rows."""
-        return self.encoder or Encoder.fit(self.frame, scale=self.scale)
+    def fitted(self, *, again: bool = False) -> Encoder:
+        """The encoder in use; without one, or `again`, an encoder fitted to these rows."""
+        return Encoder.fit(self.frame, scale=self.scale) if again or self.encoder is None else self.encoder
 
     def take(self, index: IntArray) -> Table:
         """The selected rows."""

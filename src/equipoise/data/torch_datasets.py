@@ -17,11 +17,12 @@ import numpy as np
 from equipoise.data.faults import BadTransform
 from equipoise.data.image_rows import float_rows
 from equipoise.data.images import Images
+from equipoise.data.table import Inputs, Tensors
 from equipoise.data.transforms import CHECKED, Row, as_row, check_repeatable
 from equipoise.errors import BadInput, EquipoiseError, Misuse, first_line
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 INPUTS = ("image", "img", "x", "input", "inputs", "pixel_values", "data", "features")  # keys of a mapping, tried in this order
 LABELS = ("label", "labels", "y", "target", "targets", "lab")
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 class Loaded:
     """The network inputs of all rows, with their labels and ids; None if any row has none."""
 
-    source: Tensor | Images
+    source: Inputs
     labels: list[Any] | None
     ids: list[str] | None
 
@@ -79,7 +80,7 @@ def load_rows(
     if rows is None:
         raise BadInput("the data set has no rows")
     return Loaded(
-        Images(rows, ready=True) if isinstance(rows, np.memmap) else torch.from_numpy(rows),
+        Images(rows, ready=True) if isinstance(rows, np.memmap) else Tensors(torch.from_numpy(rows)),
         None if any(label is None for label in labels) else labels,
         None if any(name is None for name in ids) else [str(name) for name in ids],
     )

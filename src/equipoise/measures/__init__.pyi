@@ -6,8 +6,7 @@ from .audit import records as records
 from .audit import sums_of as sums_of
 from .audit_history import History as History
 from .audit_history import history as history
-from .auditing import AuditOptions as AuditOptions
-from .auditing import AuditRequest as AuditRequest
+from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
 from .auditing import audit_labels as audit_labels
 from .auditing import audit_scores as audit_scores
@@ -47,7 +46,6 @@ from .estimates import FEW as FEW
 from .estimates import GROUP_MEASURES as GROUP_MEASURES
 from .estimates import INSUFFICIENT as INSUFFICIENT
 from .estimates import Estimate as Estimate
-from .estimates import Settings as Settings
 from .estimates import coefficients as coefficients
 from .estimates import estimate_performance as estimate_performance
 from .estimates import group_estimate as group_estimate
@@ -65,9 +63,9 @@ from .functional import performance_values as performance_values
 from .functional import predictive as predictive
 from .functional import require_cells as require_cells
 from .functional import worst_gap as worst_gap
-from .gaps import DEFAULT_THRESHOLDS as DEFAULT_THRESHOLDS
 from .gaps import GAPS as GAPS
 from .gaps import MEASURES as MEASURES
+from .gaps import OVERALL_SCORE_MEASURES as OVERALL_SCORE_MEASURES
 from .gaps import QUOTIENTS as QUOTIENTS
 from .gaps import RATES as RATES
 from .gaps import Gap as Gap
@@ -120,14 +118,15 @@ from .rules import Rule as Rule
 from .rules import Threshold as Threshold
 from .rules import best_threshold as best_threshold
 from .rules import choose_rule as choose_rule
+from .rules import given_or_chosen as given_or_chosen
 from .rules import group_positions as group_positions
 from .rules import row_draws as row_draws
+from .rules import rules_by_label as rules_by_label
 from .rules import thresholds_by_name as thresholds_by_name
 from .saved_audits import audit_from as audit_from
 from .saved_audits import read_audit as read_audit
 from .score_measures import ALL_ROWS as ALL_ROWS
 from .score_measures import CURVES as CURVES
-from .score_measures import OVERALL_SCORE_MEASURES as OVERALL_SCORE_MEASURES
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .signed_sums import SignedSum as SignedSum
 from .signed_sums import concatenate_sums as concatenate_sums

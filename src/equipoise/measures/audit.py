@@ -13,20 +13,21 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts, Scores
 from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.checksum import with_checksum
-from equipoise.measures.estimates import Estimate, Settings
-from equipoise.measures.gaps import Gap, canonical_name
+from equipoise.measures.estimates import Estimate
+from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 6
+SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +48,13 @@ class Audit:
     rows: int
     patients: int | None
     name: str
-    settings: Settings
+    settings: AuditSpec
     intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
     by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at other thresholds, if computed
     weighted: bool = False  # by sample weights
-    shrink: bool = False  # whether shrunken gaps are reported
     baseline: Baseline | None = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
@@ -107,7 +107,7 @@ class Audit:
         return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if `shrink`.
+        """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if requested.
 
         The checksum is that of all other values; a file in which they have changed is not read.
         """
@@ -132,7 +132,7 @@ class Audit:
             "missing_attribute_share": self.missing,
             "patients_in_several_groups": {each.attribute: each.patients for each in self.varying},
             "conflicts": next((each.rule for each in self.varying), "row"),
-            "settings": {name: value for name, value in vars(self.settings).items() if name != "thresholds"},  # those are in `curves`
+            "settings": {name: getattr(self.settings, name) for name in SETTINGS},
             "weighted": self.weighted,
             "comparisons": self.comparisons,
             "own_comparisons": self.own_comparisons,
@@ -141,7 +141,7 @@ class Audit:
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": records(self.groups.rename_axis("group").reset_index()),
             "gaps": records(self.gaps),
-            **({"shrunken_gaps": records(self.shrunken())} if self.shrink else {}),
+            **({"shrunken_gaps": records(self.shrunken())} if self.settings.shrink else {}),
             "curves": records(self.curves),
             "by_threshold": table_to_dict(self.by_threshold),
             "sums": {name: moments.to_dict() for name, moments in self.sums.items()},

@@ -10,10 +10,11 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise.data import CONFLICTS
 from equipoise.errors import BadInput, validation_problems
-from equipoise.measures.auditing import OVERALL
+from equipoise.measures.audit import SETTINGS
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import CERTAIN, CONSTANT, SEPARATED, TOO_FEW, WITHHELD
 from equipoise.measures.estimates import CALIBRATION_ERROR, GROUP_MEASURES
-from equipoise.measures.gaps import GAPS, QUOTIENTS, canonical_name
+from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, canonical_name
 from equipoise.measures.moments import DECISIONS
 from equipoise.measures.rules import NEVER
 from equipoise.measures.score_measures import ALL_ROWS, SCORE_MEASURES
@@ -35,15 +36,6 @@ RATES, OF_SCORES = (
     {f"{name}{end}" for name in names for end in ENDS[name]} for names in (GROUP_MEASURES, (*SCORE_MEASURES, CALIBRATION_ERROR))
 )
 ESTIMATE = {"value", "low", "high"}
-
-
-@checked(config=CLOSED, kw_only=True)
-class _Settings:
-    level: Annotated[float, Field(ge=0.01, le=1 - 1e-9)]
-    seed: int
-    min_patients: Count
-    specificity: Annotated[float, Field(gt=0, lt=1)]
-    sensitivity: Annotated[float, Field(gt=0, lt=1)]
 
 
 @checked(config=CLOSED, kw_only=True)
@@ -171,7 +163,7 @@ class _Audit:
     missing_attribute_share: dict[str, Share]
     patients_in_several_groups: dict[str, Count]
     conflicts: Literal[tuple(CONFLICTS)]  # type: ignore[valid-type]
-    settings: _Settings
+    settings: AuditSpec
     weighted: bool
     comparisons: Count
     own_comparisons: Count
@@ -230,6 +222,8 @@ def _one_audit(plain: Mapping[str, Any]) -> Iterator[str]:
     for row in plain["groups"]:
         groups.setdefault(row["attribute"], []).append(row["group"])
     yield from _group_rows(plain, groups)
+    if set(plain["settings"]) != set(SETTINGS):
+        yield f"settings: has {_listed(plain['settings'])} instead of {_listed(SETTINGS)}"
     for key in ("references", "missing_attribute_share", "sums"):
         if set(plain[key]) != set(groups):
             yield f"{key}: has {_listed(plain[key])} instead of the attributes of `groups`, {_listed(groups)}"

@@ -1,140 +1,52 @@
 """Audits of scores in memory, and the steps that audits in batches (`streamed`) share with them.
 
-Each label is first estimated by itself (`UntestedAudit`); then the gaps of all labels are tested and adjusted together. `AuditOptions` are
-the keywords of every function that audits; `AuditRequest` holds them after validation.
+Each label is first estimated by itself (`UntestedAudit`); then the gaps of all labels are tested and adjusted together. `AuditSpec`
+says what is estimated.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
-from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
+from equipoise.errors import EmptyCell, pick
 from equipoise.measures.audit import Audit, Audits, digest_of
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_performance, frames_of, simultaneous
+from equipoise.measures.estimates import Estimate, coefficients, estimate_performance, frames_of, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
-from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, canonical_name, is_quotient, thresholds_of
+from equipoise.measures.gaps import QUOTIENTS, is_quotient
 from equipoise.measures.intervals import Limits
 from equipoise.measures.large_samples import estimate_sampled_scores
 from equipoise.measures.moments import Moments, moments_of_scores
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
 from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
-from equipoise.measures.performance import PERFORMANCE, aurocs
+from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import NEVER, Rule, choose_rule, thresholds_by_name
-from equipoise.measures.score_measures import CURVES, OVERALL_SCORE_MEASURES, ScoreMeasures, everyone, overall_measures, with_score_measures
+from equipoise.measures.rules import Rule, given_or_chosen
+from equipoise.measures.score_measures import CURVES, ScoreMeasures, everyone, overall_measures, with_score_measures
 from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
-OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
 
-
-class AuditOptions(TypedDict, total=False):
-    """The keywords of an audit. See `AuditRequest` and `Settings` for their defaults."""
-
-    rule: Rule | None
-    threshold: float | Mapping[str, float] | None
-    optimise: str
-    measures: Sequence[Gap] | None
-    also: Sequence[Gap]
-    shrink: bool
-    no_finding: str | None
-    level: float
-    seed: int
-    min_patients: int
-    specificity: float
-    sensitivity: float
-    thresholds: str | Sequence[float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditRequest:
-    """The validated options of an audit."""
-
-    rule: Rule | None = None  # the decision rule; else score >= threshold; else the best threshold on validation scores; else 0.5
-    threshold: float | Mapping[str, float] | None = None  # of all labels, or of each by name
-    optimise: str = "balanced_accuracy"  # the performance measure that selects the best threshold
-    measures: Sequence[Gap] | None = None  # only these measures; an empty cell that they need is then an error
-    also: Sequence[Gap] = ()  # measures in addition to the default ones
-    shrink: bool = False  # whether shrunken gaps are reported next to the plain ones
-    no_finding: str | None = None  # of several labels: the one that means "no finding", or "derived"
-    settings: Settings = field(default_factory=Settings)
-
-    def __post_init__(self) -> None:
-        if self.rule is not None and self.threshold is not None:
-            raise BadInput("give a decision rule or a threshold, not both")
-        for value in self.threshold.values() if isinstance(self.threshold, Mapping) else [self.threshold]:
-            if isinstance(value, (int, float, np.integer, np.floating)) and not 0 <= value <= NEVER:
-                raise BadInput(f"threshold must be between 0 and 1, like the scores; got {value}")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "AuditRequest":
-        """The validated options; `thresholds` may be START:STOP or START:STOP:STEP."""
-        own_names, setting_names = ({f.name for f in fields(kind) if f.name != "settings"} for kind in (cls, Settings))
-        for name in options:
-            if name not in own_names | setting_names:
-                raise UnknownName("setting of an audit", name, [*AuditOptions.__annotations__])
-        settings = {name: value for name, value in options.items() if name in setting_names}
-        if "thresholds" in settings:
-            settings["thresholds"] = thresholds_of(settings["thresholds"])
-        asked = cls(**{name: value for name, value in options.items() if name in own_names}, settings=Settings(**settings))
-        _ = asked.wanted  # an invalid measure is an error before anything is computed
-        return asked
-
-    def by_label(self, labels: Iterable[str]) -> dict[str, "AuditRequest"]:
-        """The options for each of these labels, with its own threshold."""
-        return {label: replace(self, threshold=own) for label, own in thresholds_by_name(self.threshold, labels).items()}
-
-    def decided(self, valid: Scores | None = None) -> "AuditRequest":
-        """The same options with a decision rule, chosen on the validation scores `valid` if neither rule nor threshold is given."""
-        return self if self.rule is not None else replace(self, rule=choose_rule(self.threshold, valid, self.optimise), threshold=None)
-
-    @property
-    def decision(self) -> Rule:
-        """The decision rule."""
-        return self.rule or choose_rule(self.threshold)
-
-    @cached_property
-    def wanted(self) -> tuple[str, ...]:
-        """The names of all measures."""
-        measures: tuple[Gap, ...] = (*GAPS, *OVERALL) if self.measures is None else tuple(self.measures)
-        names = [m if isinstance(m, str) and m in OVERALL else canonical_name(m, also=OVERALL) for m in (*measures, *self.also)]
-        return tuple(dict.fromkeys(names))
-
-    @property
-    def gaps(self) -> list[str]:
-        """The gaps among the measures."""
-        return [m for m in self.wanted if m not in OVERALL]
-
-    @property
-    def performance(self) -> list[str]:
-        """The performance measures."""
-        return [m for m in self.wanted if m in PERFORMANCE]
-
-    @property
-    def strict(self) -> bool:
-        """Whether an empty cell that a measure needs is an error."""
-        return self.measures is not None
-
-    def require(self, tables: Sequence[Cells], where: str) -> None:
-        """Raises one error that lists every empty cell that a requested measure needs."""
-        problems: list[str] = []
-        for cells in tables if self.strict else ():
-            for gap in self.gaps:
-                try:
-                    require_cells(gap, cells, where)
-                except EmptyCell as error:
-                    problems += error.problems
-                else:
-                    problems += _undecided(gap, cells, where)
-        if problems:
-            raise EmptyCell(*problems)
+def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) -> None:
+    """Raises one error that lists every empty cell that a requested measure needs; measures that nobody named need none."""
+    problems: list[str] = []
+    for cells in tables if spec.measures is not None else ():
+        for gap in spec.gaps:
+            try:
+                require_cells(gap, cells, where)
+            except EmptyCell as error:
+                problems += error.problems
+            else:
+                problems += _undecided(gap, cells, where)
+    if problems:
+        raise EmptyCell(*problems)
 
 
 def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
@@ -156,16 +68,17 @@ Progress = Callable[[int, int], None]  # called with the steps done and all step
 
 
 def audit_scores(
-    scores: Scores, *, valid: Scores | None = None, progress: Progress | None = None, **options: Unpack[AuditOptions]
+    scores: Scores,
+    *,
+    rule: Rule | None = None,
+    threshold: float | None = None,
+    valid: Scores | None = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Audit:
-    """The audit of scores.
+    """The audit of scores. The decision is that of `rule`; or `score >= threshold`; or the best threshold on the scores `valid`; or 0.5.
 
-    The decision is that of `rule`; or `score >= threshold`; or the threshold that is best by `optimise` on the scores `valid`; or 0.5. A
-    cell with fewer than `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also`
-    adds to the default measures. A measure is a name, or a signed sum of rates such as "tpr-fpr".
-
-    Sensitivity is also reported at a fixed `specificity`, and specificity at a fixed `sensitivity`; `thresholds` (START:STOP,
-    START:STOP:STEP or a sequence) are those of the decision curves. With `shrink`, shrunken gaps (empirical Bayes) are reported as well.
+    The other keywords are the fields of `AuditSpec`.
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
@@ -173,34 +86,44 @@ def audit_scores(
     >>> audit["eod"].low < audit["eod"].value < audit["eod"].high
     True
     """
-    return audit_with(scores, AuditRequest.of(options).decided(valid), progress)
+    spec = AuditSpec(**options)
+    return audit_with(scores, given_or_chosen(rule, threshold, valid, spec.optimise), spec, progress)
 
 
-def audit_with(scores: Scores, asked: AuditRequest, progress: Progress | None = None) -> Audit:
-    """The audit of scores with validated options."""
-    (audit,) = adjust_together([untested_audit(scores, asked, progress)])
+def audit_with(scores: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None = None) -> Audit:
+    """The audit of scores that are decided by a rule."""
+    (audit,) = adjust_together([untested_audit(scores, rule, spec, progress)])
     return audit
 
 
 def audit_labels(
-    scores: Mapping[str, Scores], asked: Mapping[str, AuditRequest], kind: str, name: str, progress: Callable[[str], Progress] | None = None
+    scores: Mapping[str, Scores],
+    rules: Mapping[str, Rule],
+    spec: AuditSpec,
+    kind: str,
+    name: str,
+    progress: Callable[[str], Progress] | None = None,
+    also: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Audits:
     """The audits of several labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
 
-    The options of the first label decide whether "no finding" is audited.
+    `also` are further measures of a label, such as that of the goal of its repair.
     """
-    untested = {label: untested_audit(each, asked[label], progress(label) if progress else None) for label, each in scores.items()}
-    no_finding, derived = next(iter(asked.values())).no_finding, None
-    if no_finding == DERIVED:
-        decisions = none_of(scores, {label: each.decision for label, each in asked.items()})
-        derived = untested_audit(decisions, options_of_no_finding(asked), has_scores=False)
-    return audits_of(untested, kind, name, no_finding, derived)
+    untested = {
+        label: untested_audit(
+            each, rules[label], spec.changed(also=(*spec.also, *(also or {}).get(label, ()))), progress(label) if progress else None
+        )
+        for label, each in scores.items()
+    }
+    derived = None
+    if spec.no_finding == DERIVED:
+        derived = untested_audit(none_of(scores, rules), NoneOf(tuple(rules)), spec_of_no_finding(spec), has_scores=False)
+    return audits_of(untested, kind, name, spec.no_finding, derived)
 
 
-def options_of_no_finding(asked: Mapping[str, AuditRequest]) -> AuditRequest:
-    """The options for auditing derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
-    settings = replace(next(iter(asked.values())).settings, thresholds=())
-    return AuditRequest(rule=NoneOf(tuple(asked)), measures=("fpr_gap",), settings=settings)
+def spec_of_no_finding(spec: AuditSpec) -> AuditSpec:
+    """The specification for auditing derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
+    return spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False)
 
 
 def audits_of(
@@ -235,7 +158,8 @@ class UntestedAudit:
 
 
 def assemble(
-    asked: AuditRequest,
+    rule: Rule,
+    spec: AuditSpec,
     estimates: Sequence[AttributeEstimates],
     performance: dict[str, Estimate],
     overall: ScoreMeasures | None,
@@ -251,20 +175,20 @@ def assemble(
     digest: str | None = None,
 ) -> UntestedAudit:
     """The audit of one label from the estimates of each attribute, and from those of all rows together."""
-    settings, unit = asked.settings, "rows" if patients is None else "patients"
+    unit = "rows" if patients is None else "patients"
     group_frames, gap_frames = [], []
     for each in estimates:
         shown = each.shown
-        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, asked.gaps, settings, unit, shown.complement)
-        groups = groups if each.scores is None else with_score_measures(groups, each.scores, settings.min_patients, unit)
+        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, spec.gaps, spec, unit, shown.complement)
+        groups = groups if each.scores is None else with_score_measures(groups, each.scores, spec.min_patients, unit)
         group_frames.append(with_row_counts(groups, shown))
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (overall, *(each.scores for each in estimates)) if measures is not None]
     audit = Audit(
-        estimates=performance | ({} if overall is None else overall_measures(overall, rows - left_out, asked.wanted)),
+        estimates=performance | ({} if overall is None else overall_measures(overall, rows - left_out, spec.wanted)),
         groups=pd.concat(group_frames),
         gaps=pd.concat(gap_frames, ignore_index=True),
-        rule=asked.decision,
+        rule=rule,
         missing={each.shown.attribute.name: each.shown.missing for each in estimates},
         references={each.shown.attribute.name: each.shown.attribute.reference for each in estimates},
         assumed=assumed,
@@ -272,30 +196,30 @@ def assemble(
         rows=rows,
         patients=patients,
         name=name,
-        settings=settings,
+        settings=spec,
         varying=varying,
         curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
         by_threshold=pd.DataFrame(columns=COLUMNS) if decisions_by_threshold is None else decisions_by_threshold,
         weighted=weighted,
-        shrink=asked.shrink,
         sums={each.shown.attribute.name: each.moments for each in estimates},
         digest=digest,
         left_out=left_out,
     )
-    return UntestedAudit(audit, estimates, asked.gaps)
+    return UntestedAudit(audit, estimates, spec.gaps)
 
 
-def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | None = None, *, has_scores: bool = True) -> UntestedAudit:
+def untested_audit(
+    scores: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None = None, *, has_scores: bool = True
+) -> UntestedAudit:
     """All estimates of the audit of scores in memory; without those of the scores if `has_scores` is False (they are decisions)."""
-    settings, rule = asked.settings, asked.decision
     f = rule.decide(scores)
-    if asked.strict and has_scores:
-        asked.require([tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
-    table, shown = scores, shown_scores(scores, settings.min_patients)
+    if spec.measures is not None and has_scores:
+        require_decided_cells(spec, [tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
+    table, shown = scores, shown_scores(scores, spec.min_patients)
     f, scores = f[shown.kept], shown.scores
     steps = len(shown.groups) + 1
     units = units_of(scores.patients, len(scores))
-    overall = estimate_sampled_scores(scores, everyone(len(scores)), units, settings) if has_scores else None
+    overall = estimate_sampled_scores(scores, everyone(len(scores)), units, spec) if has_scores else None
     estimates = []
     for k, each in enumerate(shown.groups):
         attribute = each.attribute
@@ -303,18 +227,19 @@ def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | Non
             AttributeEstimates(
                 each,
                 moments_of_scores(scores, f, attribute),
-                aurocs(scores, attribute, units, settings.level),
-                estimate_sampled_scores(scores, attribute, units, settings) if has_scores else None,
-                partial(_p_values, scores, f, attribute, asked.gaps, settings.seed),
+                aurocs(scores, attribute, units, spec.level),
+                estimate_sampled_scores(scores, attribute, units, spec) if has_scores else None,
+                partial(_p_values, scores, f, attribute, spec.gaps, spec.seed),
             )
         )
         if progress:
             progress(k + 1, steps)
-    performance = estimate_performance(scores, f, asked.performance, settings)
+    performance = estimate_performance(scores, f, spec.performance, spec)
     if progress:
         progress(steps, steps)
     return assemble(
-        asked,
+        rule,
+        spec,
         estimates,
         performance,
         overall,
@@ -325,7 +250,7 @@ def untested_audit(scores: Scores, asked: AuditRequest, progress: Progress | Non
         varying=conflicts_in(table.attributes, table.patients),
         weighted=table.weight is not None,
         left_out=len(table) - len(scores),
-        decisions_by_threshold=by_threshold(scores, rule, units, settings.min_patients) if has_scores else None,
+        decisions_by_threshold=by_threshold(scores, rule, units, spec.min_patients) if has_scores else None,
         digest=digest_of(table),
     )
 

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, Scores
-from equipoise.errors import raise_all
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import FloatArray, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.gaps import DEFAULT_THRESHOLDS, MEASURES, is_quotient, labels_needed, read_range, terms
+from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, moments_of, moments_of_scores
 from equipoise.measures.multiplicity import max_t
@@ -25,25 +25,6 @@ FEW = 30  # patients; estimates from fewer are marked
 MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other rate
 CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model instead of an interval
 GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of intervals, and the number of patients that a cell needs."""
-
-    level: float = 0.95
-    seed: int = 0
-    min_patients: int = 5
-    specificity: float = 0.9  # at which sensitivity is reported
-    sensitivity: float = 0.9  # at which specificity is reported
-    thresholds: tuple[float, ...] = read_range(DEFAULT_THRESHOLDS)  # of decision curves
-
-    def __post_init__(self) -> None:
-        inside = {"specificity": self.specificity, "sensitivity": self.sensitivity}
-        problems = [f"{name} must be between 0 and 1, without these ends; got {v}" for name, v in inside.items() if not 0 < v < 1]
-        if not 0.01 <= self.level <= 1 - 1e-9:  # simultaneous intervals have levels above 0.9999; at 0 and 1 quantiles are 0 or infinite
-            problems.insert(0, f"level must be at least 0.01 and at most 0.9999; got {self.level}")
-        raise_all(problems)
 
 
 @dataclass(frozen=True)
@@ -102,7 +83,7 @@ GAP_COLUMNS = [
 
 
 def frames_of(
-    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: Settings, unit: str, protecting: BoolArray
+    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: AuditSpec, unit: str, protecting: BoolArray
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per group with every rate and its interval, and one row per gap and group.
 
@@ -123,7 +104,7 @@ def _protects(least: int, unit: str) -> str:
     return f"withheld, because those of a group with fewer than {least} {unit} would follow"
 
 
-def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
+def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
     """The performance measures of all rows together, each with its interval."""
     if not names:
         return {}
@@ -164,7 +145,7 @@ def _rate(sums: Moments, name: str, level: float) -> Limits:
 
 
 def _group_frame(
-    attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: Settings, unit: str, protecting: BoolArray
+    attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: AuditSpec, unit: str, protecting: BoolArray
 ) -> pd.DataFrame:
     negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
@@ -220,7 +201,7 @@ def coefficients(gap: str) -> Mapping[str, float]:
 
 
 def _gap_rows(
-    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: Settings, unit: str, protecting: BoolArray
+    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: AuditSpec, unit: str, protecting: BoolArray
 ) -> list[tuple[object, ...]]:
     signed = coefficients(gap)
     point, low, high = sums.gaps(signed, settings.level)
@@ -293,13 +274,13 @@ def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: f
     return found
 
 
-def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Settings, labels: int = 1) -> list[Estimate]:
+def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: AuditSpec, labels: int = 1) -> list[Estimate]:
     """The gap of every group except the reference, with pointwise and simultaneous limits; NaN if a group has too few patients.
 
     The simultaneous intervals of the measure all cover with probability `settings.level`, over as many `labels` as are judged together.
 
     >>> scores = Scores.from_arrays([1, 1, 1, 1, 0] * 40, [0.5] * 200, ["F", "M"] * 100, reference="M")
-    >>> (gap,) = simultaneous_gaps(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", Settings())
+    >>> (gap,) = simultaneous_gaps(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", AuditSpec())
     >>> gap.value, gap.low == gap.simultaneous_low < gap.value
     (-0.5, True)
     """

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, Scores, splitmix64
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import ENOUGH, Scored, expit, logit
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
-from equipoise.measures.estimates import Settings
 from equipoise.measures.intervals import Limits, quantile
 from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, rows_by_group
 
@@ -188,7 +188,7 @@ def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Sc
     return replace(scores.take(rows), attributes=(groups,)), groups, patients
 
 
-def estimate_sampled_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> ScoreMeasures:
+def estimate_sampled_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: AuditSpec) -> ScoreMeasures:
     """The measures of the scores of each group, from a sample of large groups."""
     sample = sample_of(scores, attribute, units)
     measures = estimate_scores(*sample, settings)
@@ -198,7 +198,7 @@ def estimate_sampled_scores(scores: Scores, attribute: Attribute, units: IntArra
     return with_losses(measures, losses_of(rows), rows_by_group(attribute), settings)
 
 
-def with_losses(measures: ScoreMeasures, losses: Losses, rows: npt.NDArray[Any], settings: Settings) -> ScoreMeasures:
+def with_losses(measures: ScoreMeasures, losses: Losses, rows: npt.NDArray[Any], settings: AuditSpec) -> ScoreMeasures:
     """The measures of a sample, with Brier score and calibration in the large from all `rows` of the groups that were sampled."""
     replaced = (measures.rows < rows) & (losses.patients >= settings.min_patients)
     limits = dict(measures.limits)

@@ -14,9 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from equipoise.data import Attribute, Scores
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.cells import Cells, FloatArray, IntArray, ratio, tabulate
 from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, Settings, coefficients
+from equipoise.measures.estimates import Estimate, coefficients
 from equipoise.measures.functional import gap_values, largest_gap, performance_values, predictive
 from equipoise.measures.gaps import MEASURES, QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.intervals import combined, fewer_clusters, wilson
@@ -71,7 +72,7 @@ class Paired:
     after: Cells
     change: Moments  # of each group
     overall: Moments  # of all patients
-    settings: Settings
+    settings: AuditSpec
     decisions: tuple[FloatArray, FloatArray]  # on each row, before and after
 
     @property
@@ -195,7 +196,7 @@ def _f1_change(both: Moments, level: float) -> Estimate:
     return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
 
-def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
+def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: AuditSpec) -> Paired:
     """The comparison of decisions before (`old`) and after (`new`) on the same rows."""
     attribute, units = scores.attribute, units_of(scores.patients, len(scores))
     before, after = (tabulate(decisions, scores.y, attribute, scores.weight) for decisions in (old, new))
@@ -275,7 +276,7 @@ class Baseline:
 
 
 def compare_with_baseline(
-    scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: Settings
+    scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: AuditSpec
 ) -> BaselineComparison:
     """The decisions of a simple model (`decided`) compared with those of another classifier (`other`) on the same rows."""
     comparison = paired(scores, other, decided, settings)

@@ -18,7 +18,6 @@ from equipoise.data import Attribute, Scores
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 
-PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
 AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # those that depend on the decisions
 
 

@@ -193,12 +193,35 @@ def choose_rule(
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
             by_label = ". A threshold for each label needs several labels" if isinstance(threshold, Mapping) else ""
             raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}{by_label}")
+        if not 0 <= threshold <= NEVER:
+            raise BadInput(f"threshold must be between 0 and 1, like the scores; got {threshold}")
         return Threshold(float(threshold), "given")
     if valid is not None:
         if not isinstance(valid, Scores):
             raise BadInput(f"with scores, valid is scores too: valid=eq.Scores.from_frame(...); got {type(valid).__name__}")
         return best_threshold(valid, optimise)
     return Threshold(0.5, "the default; none was given or chosen on validation data")
+
+
+def given_or_chosen(
+    rule: Rule | None, threshold: float | Mapping[str, float] | None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
+) -> Rule:
+    """The given rule, or the threshold of `choose_rule`; raises an error if both are given."""
+    if rule is not None and threshold is not None:
+        raise BadInput("give a decision rule or a threshold, not both")
+    return choose_rule(threshold, valid, optimise) if rule is None else rule
+
+
+def rules_by_label(
+    labels: Iterable[str],
+    rule: Rule | None,
+    threshold: float | Mapping[str, float] | None,
+    valid: Mapping[str, Scores] | None = None,
+    optimise: str = "balanced_accuracy",
+) -> dict[str, Rule]:
+    """The rule of each label: the given one, or from its own threshold or its own validation scores."""
+    own = thresholds_by_name(threshold, labels)
+    return {label: given_or_chosen(rule, each, (valid or {}).get(label), optimise) for label, each in own.items()}
 
 
 def group_positions(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:

@@ -12,10 +12,11 @@ import pandas as pd
 from equipoise.data import GroupConflicts, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.checksum import has_checksum, read_json
-from equipoise.measures.estimates import Estimate, Settings
+from equipoise.measures.estimates import Estimate
 from equipoise.measures.moments import Moments
 from equipoise.measures.paired_changes import Baseline, BaselineComparison
 from equipoise.measures.rules import Rule, Threshold
@@ -98,9 +99,8 @@ def _audits(plain: Mapping[str, Any]) -> Audits:
 
 def _audit(plain: Mapping[str, Any]) -> Audit:
     curves = _frame(plain["curves"], CURVES)
-    names = {field.name for field in fields(Settings)} & set(plain["settings"])
     cuts = tuple(sorted(curves["threshold"].unique())) if len(curves) else ()
-    settings = Settings(**{name: plain["settings"][name] for name in names}, thresholds=cuts)
+    settings = AuditSpec(**plain["settings"], thresholds=cuts, shrink="shrunken_gaps" in plain)
     varying = tuple(GroupConflicts(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
     groups_by_attribute = Counter(row["attribute"] for row in plain["groups"])
     return Audit(
@@ -123,7 +123,6 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         curves=curves,
         by_threshold=table_from(plain["by_threshold"]),
         weighted=bool(plain["weighted"]),
-        shrink="shrunken_gaps" in plain,
         baseline=_baseline(plain.get("baseline")),
         label=str(plain["label"]),
         sums={name: Moments.from_dict(each, groups_by_attribute[name]) for name, each in plain["sums"].items()},

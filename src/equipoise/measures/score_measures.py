@@ -27,9 +27,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import ENOUGH, REASONS, TOO_FEW, WITHHELD, Scored, brier, recalibrated
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
-from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings, lacking_note
+from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, lacking_note
+from equipoise.measures.gaps import OVERALL_SCORE_MEASURES
 from equipoise.measures.intervals import Limits, combined, fewer_clusters, wilson
 from equipoise.measures.moments import moments_of
 
@@ -251,12 +253,6 @@ def _correlated(drawn: IntArray, products: FloatArray, rng: np.random.Generator)
     return np.moveaxis(reordered, -1, 0).astype(np.int64)
 
 
-OVERALL_SCORE_MEASURES = (
-    "brier",
-    "calibration_intercept",
-    "calibration_slope",
-    "calibration_in_the_large",
-)  # also estimated for all rows together
 AT_POINTS = ("sensitivity_at_specificity", "specificity_at_sensitivity")
 SCORE_MEASURES = (*OVERALL_SCORE_MEASURES, *AT_POINTS)  # each with an interval; the calibration error has a band instead
 SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of OF_ALL that are estimated from a sample of many rows
@@ -273,19 +269,19 @@ class ScoreMeasures:
     rows: IntArray  # (groups,) rows that they are estimated from: all of them, or a sample
 
 
-def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> ScoreMeasures:
+def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec) -> ScoreMeasures:
     """The measures of the scores of each group."""
-    level, least = settings.level, settings.min_patients
+    level, least = spec.level, spec.min_patients
     rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
     limits = (
         brier(rows, level, least),
         *recalibrated(rows, level, least),
-        *operating_points(rows, settings.specificity, settings.sensitivity, level, least),
+        *operating_points(rows, spec.specificity, spec.sensitivity, level, least),
     )
     return ScoreMeasures(
         dict(zip(SCORE_MEASURES, limits, strict=True)),
-        binned_error(rows, level, settings.seed, least),
-        decision_curves(rows, attribute.name, attribute.levels, settings.thresholds, level, least),
+        binned_error(rows, level, spec.seed, least),
+        decision_curves(rows, attribute.name, attribute.levels, spec.curve_thresholds, level, least),
         rows_by_group(attribute),
     )
 

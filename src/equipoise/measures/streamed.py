@@ -17,32 +17,32 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audits
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.auditing import (
     AttributeEstimates,
-    AuditOptions,
-    AuditRequest,
     Progress,
     UntestedAudit,
     assemble,
     audits_of,
-    options_of_no_finding,
+    require_decided_cells,
+    spec_of_no_finding,
     untested_audit,
 )
 from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, Settings, performance_limits
+from equipoise.measures.estimates import Estimate, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.no_finding import DERIVED, NO_FINDING, none_of_rows, require_several_labels
+from equipoise.measures.no_finding import DERIVED, NO_FINDING, NoneOf, none_of_rows, require_several_labels
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.rules import Rule
@@ -122,10 +122,10 @@ class _AttributeSums:
     units: IntArray  # patients of the sample
     decisions: FloatArray  # on the sample
 
-    def score_measures(self, settings: Settings) -> ScoreMeasures:
+    def score_measures(self, spec: AuditSpec) -> ScoreMeasures:
         """The measures of the scores of each group, from the sample, or from sums where these suffice."""
-        measures = estimate_scores(self.sample, self.sample.attribute, self.units, settings)
-        return with_losses(measures, self.losses, self.moments.rows_of("selection_rate"), settings)
+        measures = estimate_scores(self.sample, self.sample.attribute, self.units, spec)
+        return with_losses(measures, self.losses, self.moments.rows_of("selection_rate"), spec)
 
     def aurocs(self, level: float) -> Limits:
         """The AUROC of each group: exact if all its rows are in the sample, else from binned scores."""
@@ -178,24 +178,22 @@ class _AttributeSums:
 
 
 def audit_scans(
-    scans: Mapping[str, Scan],
-    *,
-    valid: Mapping[str, Scores] | None = None,
-    progress: Callable[[str], Progress] | None = None,
-    **options: Unpack[AuditOptions],
+    scans: Mapping[str, Scan], rules: Mapping[str, Rule], spec: AuditSpec, progress: Callable[[str], Progress] | None = None
 ) -> Audits:
-    """The audits of the labels of one table on disk, which is read once; the keywords are those of `audit_scores`."""
-    asked = {label: each.decided((valid or {}).get(label)) for label, each in AuditRequest.of(options).by_label(scans).items()}
-    no_finding, derived = next(iter(asked.values())).no_finding, None
+    """The audits of the labels of one table on disk, which is read once, each with its own decision rule."""
+    derived = None
     with read_labels(scans) as stored:
-        untested = {label: _untested_audit(rows, rows.parts, asked[label], progress and progress(label)) for label, rows in stored.items()}
+        untested = {
+            label: _untested_audit(rows, rows.parts, rules[label], spec, progress and progress(label)) for label, rows in stored.items()
+        }
         first = next(iter(stored.values()))
-        if no_finding == DERIVED:
+        if spec.no_finding == DERIVED:
             require_several_labels(scans)
-            rules = {label: each.decision for label, each in asked.items()}
-            parts = partial(_no_finding_parts, first, rules)
-            derived = _untested_audit(replace(first, name=NO_FINDING), parts, options_of_no_finding(asked), None, has_scores=False)
-        return audits_of(untested, "labels", first.name, no_finding, derived)
+            parts, of_no_finding = partial(_no_finding_parts, first, rules), NoneOf(tuple(rules))
+            derived = _untested_audit(
+                replace(first, name=NO_FINDING), parts, of_no_finding, spec_of_no_finding(spec), None, has_scores=False
+            )
+        return audits_of(untested, "labels", first.name, spec.no_finding, derived)
 
 
 Parts = Callable[[], Iterator[Scores]]  # reads the rows part by part, each with all rows of its patients
@@ -208,16 +206,16 @@ def _no_finding_parts(stored: Stored, rules: Mapping[str, Rule]) -> Iterator[Sco
 
 
 def _untested_audit(
-    stored: Stored, parts: Parts, asked: AuditRequest, progress: Progress | None, *, has_scores: bool = True
+    stored: Stored, parts: Parts, rule: Rule, spec: AuditSpec, progress: Progress | None, *, has_scores: bool = True
 ) -> UntestedAudit:
     """All estimates of the audit of one label: from its rows if they are in memory, otherwise from sums over the parts."""
     if stored.whole:
-        return untested_audit(next(parts()), asked, progress, has_scores=has_scores)
-    return _untested_audit_in_parts(stored, parts, asked, progress, has_scores)
+        return untested_audit(next(parts()), rule, spec, progress, has_scores=has_scores)
+    return _untested_audit_in_parts(stored, parts, rule, spec, progress, has_scores)
 
 
 def _untested_audit_in_parts(
-    stored: Stored, parts: Parts, asked: AuditRequest, progress: Progress | None, has_scores: bool
+    stored: Stored, parts: Parts, rule: Rule, spec: AuditSpec, progress: Progress | None, has_scores: bool
 ) -> UntestedAudit:
     """All estimates of the audit of one label, from three passes over the parts: one to count, two to add up."""
     shape = tuple(len(a.levels) for a in stored.attributes)
@@ -225,8 +223,8 @@ def _untested_audit_in_parts(
         raise BadInput(
             f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    settings, done, steps = asked.settings, 0, 2 * stored.count
-    counted = _count(stored.attributes, parts, settings.min_patients)
+    done, steps = 0, 2 * stored.count
+    counted = _count(stored.attributes, parts, spec.min_patients)
 
     def advance() -> None:
         nonlocal done
@@ -236,7 +234,7 @@ def _untested_audit_in_parts(
 
     tallies = [_Tally(size, BINS + 2 * TAIL if stored.logits else BINS) for size in _sizes(shape)]
     for table, part, all_codes in counted.shown(parts):
-        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(table), bins_of(part)
+        units, f, bins = units_of(part.patients, len(part)), rule.decide(table), bins_of(part)
         for tally, codes in zip(tallies, all_codes, strict=True):
             tally.add(part, f[counted.kept(table)], bins, codes, units)
         advance()
@@ -254,23 +252,24 @@ def _untested_audit_in_parts(
         for tally, (codes, attribute) in zip(tallies, groups, strict=True)
     )
     if has_scores:
-        asked.require([_cells(each) for each in attributes[: len(shape)]], stored.name)
+        require_decided_cells(spec, [_cells(each) for each in attributes[: len(shape)]], stored.name)
     estimates = [
         AttributeEstimates(
             counted.shown_groups(k, each.groups, each.sample.attribute),
             each.moments,
-            each.aurocs(settings.level),
-            each.score_measures(settings) if has_scores else None,
-            partial(each.p_values, asked.gaps, settings.seed),
+            each.aurocs(spec.level),
+            each.score_measures(spec) if has_scores else None,
+            partial(each.p_values, spec.gaps, spec.seed),
         )
         for k, each in enumerate(attributes)
     ]
     counts = [int(n) if a.conflicts == "row" else a.varied for a, n in zip(stored.attributes, counted.varied, strict=True)]
     return assemble(
-        asked,
+        rule,
+        spec,
         estimates,
-        overall.performance(asked.performance, settings.level),
-        overall.score_measures(settings) if has_scores else None,
+        overall.performance(spec.performance, spec.level),
+        overall.score_measures(spec) if has_scores else None,
         name=stored.name,
         assumed=tuple(a.name for a in stored.attributes if not a.named),
         rows=counted.rows,

@@ -175,7 +175,7 @@ def encoded(rows: Rows) -> Rows:
     """The rows with their columns encoded once, so that a subset has the same encoding."""
     if isinstance(rows, Scores):
         return rows if rows.features is None else rows.encoded_by(rows.features.fitted())
-    return replace(rows, source=rows.inputs)
+    return rows.encoded()
 
 
 def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnce | None) -> Fit:
@@ -213,7 +213,7 @@ def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores, 
 
 def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
     """The candidates of a method that yields steps, for all networks."""
-    models, whole = job.networks, [replace(cohort, source=cohort.inputs) for cohort in job.inputs]  # encoded, as in `encoded`
+    models, whole = job.networks, [cohort.encoded() for cohort in job.inputs]  # encoded, as in `encoded`
     for cohort in whole:
         Data.of([cohort], job.goals)  # raises an error if the set lacks rows that the measure needs
     pairs, count = _halves(whole, job.seeds, repeat=not adaptive(job.settings)), range(len(job.models))

@@ -29,10 +29,10 @@ from equipoise.errors import BadInput
 from equipoise.measures import (
     FEW,
     RATES,
+    AuditSpec,
     Estimate,
     FloatArray,
     Paired,
-    Settings,
     estimate_performance,
     moments_of,
     paired,
@@ -147,7 +147,7 @@ def judge(
     goal: Goal,
     *,
     source: Source,
-    settings: Settings = Settings(),
+    settings: AuditSpec = AuditSpec(),
     labels: int = 1,
     forced: bool = False,
 ) -> Judgement:
@@ -271,7 +271,7 @@ def _gaps(pair: Paired, before: FloatArray, after: FloatArray, measure: str, lab
 
 def _at_level(pair: Paired, claims: int) -> Paired:
     """The pair with simultaneous intervals for this number of claims (Bonferroni)."""
-    return replace(pair, settings=replace(pair.settings, level=1 - (1 - pair.settings.level) / claims))
+    return replace(pair, settings=pair.settings.model_copy(update={"level": 1 - (1 - pair.settings.level) / claims}))
 
 
 def _performance_harm(goal: Goal, before: Estimate, after: Estimate, change: Estimate, limit: float) -> list[Note]:
@@ -315,7 +315,7 @@ class _KeptRate:
     note: Note
 
 
-def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, settings: Settings, labels: int) -> list[_KeptRate]:
+def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, settings: AuditSpec, labels: int) -> list[_KeptRate]:
     """Every kept rate of every group with enough patients, with simultaneous intervals for all of these and all labels."""
     attribute = scores.attribute
     wide = _at_level(pair, labels * max(len(goal.keep) * len(attribute.levels), 1))

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equipoise.data import Attribute, Cohort
+from equipoise.data import Attribute, Cohort, Tensors
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, IntArray, Ranking, interval, multiplicities, units_of
 from equipoise.models.probes import fit_probe, folds_of
@@ -96,7 +96,7 @@ def encoding(
     steps = len(layers) * len(cohort.attributes)
     for attribute in cohort.attributes:
         known = np.flatnonzero(attribute.codes >= 0)
-        part = replace(cohort, source=torch.empty(len(cohort), 0), attributes=(attribute,)).take(known)
+        part = replace(cohort, source=Tensors(torch.empty(len(cohort), 0)), attributes=(attribute,)).take(known)
         fold = folds_of(part, folds, seed)
         for layer in layers:
             values, note = _layer_aurocs(layer.features[known], part, fold, settings)

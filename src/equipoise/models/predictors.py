@@ -93,8 +93,6 @@ class Predictor:
 
     def _inputs(self, rows: object) -> Any:
         """The rows as the classifier takes them: the columns it was fitted on, in their order."""
-        if isinstance(rows, Table):
-            rows = rows.frame
         if is_tensor(rows):
             return rows if self.kind == FUNCTION else self._check_width(_array(rows))
         if not isinstance(rows, pd.DataFrame):
@@ -295,13 +293,14 @@ def predictor_scores(model: Predictor, cohort: Cohort) -> Scores:
             f"{model!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
             f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."
         )
-    scores = Scores.of(cohort, model.scores(cohort.source))
+    scores = Scores.of(cohort, model.scores(cohort.source.plain()))
     groups = {attribute.name for attribute in cohort.attributes}
     if isinstance(cohort.source, Table):
         frame = cohort.source.frame  # may have columns that the model was not fitted on, and that determine the label
         columns = [name for name in frame.columns if name not in groups and (model.columns is None or str(name) in model.columns)]
         return scores.with_features(frame[columns]) if columns else scores
-    return scores.with_features(_array(cohort.source)) if is_tensor(cohort.source) and len(cohort.source.shape) == 2 else scores
+    plain = cohort.source.plain()
+    return scores.with_features(_array(plain)) if is_tensor(plain) and len(plain.shape) == 2 else scores
 
 
 def with_output(model: Predictor, output: str) -> Predictor:

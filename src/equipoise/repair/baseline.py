@@ -17,11 +17,11 @@ import numpy as np
 from equipoise.data import Cohort, Images, Scores, generator
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
+    AuditSpec,
     Baseline,
     FloatArray,
     IntArray,
     Rule,
-    Settings,
     cell_index,
     choose_rule,
     compare_with_baseline,
@@ -57,7 +57,7 @@ def fit_baseline(
     train: Cohort | None = None,
     repaired: tuple[FloatArray, float] | None = None,
     fitted_on: str = "repair set",
-    settings: Settings = Settings(),
+    settings: AuditSpec = AuditSpec(),
     seed: int = 0,
 ) -> Baseline | None:
     """The baseline on held-out rows; None if the inputs are neither a table nor images, or there are too few rows.

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
-from equipoise.measures import Cells, Estimate, FloatArray, Settings, Shown, moments_of_change, tabulate_codes, units_of
+from equipoise.measures import AuditSpec, Cells, Estimate, FloatArray, Shown, moments_of_change, tabulate_codes, units_of
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
 UNKNOWN = Estimate(np.nan, np.nan, np.nan)
@@ -59,7 +59,7 @@ class Balance:
     alarms: Estimate
 
 
-def balances(scores: Scores, shown: Shown, before: FloatArray, after: FloatArray, settings: Settings) -> tuple[Balance, ...]:
+def balances(scores: Scores, shown: Shown, before: FloatArray, after: FloatArray, settings: AuditSpec) -> tuple[Balance, ...]:
     """The balance of each group of an attribute, and of all patients last; NaN for a group with fewer patients than an estimate needs."""
     units, all_patients = units_of(scores.patients, len(scores)), np.zeros(len(scores), dtype=np.int64)
     found, attribute = [], shown.attribute

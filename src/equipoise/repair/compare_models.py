@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
-from equipoise.measures import Baseline, Gap, Settings, Threshold, canonical_name, choose_rule
+from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
 from equipoise.models import classifier, predict
 from equipoise.presenting import presenter
@@ -49,7 +49,7 @@ class Comparison:
     title: str = "classifier"
     label: str = "the finding"  # what the classifier detects
     provenance: Provenance = field(default_factory=Provenance)
-    settings: Settings = field(default_factory=Settings)
+    settings: AuditSpec = field(default_factory=AuditSpec)
     failures: Mapping[str, str] = field(default_factory=dict)  # methods that could not be run, and why
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
     probes: Probes | None = None  # on the test set
@@ -177,7 +177,7 @@ def compare_models(
             "original with one candidate"
         )
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
-    settings = Settings(level=level, seed=seed, min_patients=min_patients)
+    settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
     model = original.candidate.model
     serving = serving_of(model, cohort if isinstance(model, nn.Module) else original.test)
     baseline = None
@@ -226,7 +226,7 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
 
 
 def baseline_of(
-    original: ScoredCandidate, result: ScoredCandidate, test: Cohort, repair: Cohort, train: Cohort | None, settings: Settings
+    original: ScoredCandidate, result: ScoredCandidate, test: Cohort, repair: Cohort, train: Cohort | None, settings: AuditSpec
 ) -> Baseline | None:
     """A simple model on the same inputs, compared with the original and with the chosen candidate."""
     repaired = (result.decisions(), float(result.chosen_row["gap"]))

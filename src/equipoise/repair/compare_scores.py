@@ -21,7 +21,7 @@ from equipoise.measures import (
     AT_THRESHOLD,
     FEW,
     INSUFFICIENT,
-    AuditRequest,
+    AuditSpec,
     AuditSums,
     Estimate,
     Fact,
@@ -29,10 +29,10 @@ from equipoise.measures import (
     Gap,
     RankedRows,
     Ranking,
-    Settings,
     SignedSum,
     adjusted,
     audit_with,
+    choose_rule,
     coefficients,
     combined,
     comparisons_of,
@@ -153,8 +153,8 @@ def compare_scores(
     The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
     """
     thresholds = thresholds_by_name(threshold, subjects, "name")
-    options = {"measures": measures, "level": level, "min_patients": min_patients}
-    requests = {name: AuditRequest.of({"threshold": own, **options}).decided() for name, own in thresholds.items()}
+    spec = AuditSpec(measures=None if measures is None else tuple(measures), level=level, min_patients=min_patients)
+    rules = {name: choose_rule(own) for name, own in thresholds.items()}
     reference, *names = subjects
     first = subjects[reference]
     shared = [same_patients(first, subjects[name], reference, name, paired) for name in names]
@@ -166,23 +166,22 @@ def compare_scores(
             f"{same} and {reference} are of the same patients, {different} is not. Compare the models on the same patients first."
         )
     if not shared[0]:
-        return compare_audits({name: sums_of(replace(audit_with(own, requests[name]), name=name)) for name, own in subjects.items()})
+        return compare_audits({name: sums_of(replace(audit_with(own, rules[name], spec), name=name)) for name, own in subjects.items()})
     tables, changed = _Tables(level), {}
     shown = shown_scores(first, min_patients)
-    before = requests[reference].decision.decide(first)[shown.kept]
+    before = rules[reference].decide(first)[shown.kept]
     for name in names:
-        second, settings = aligned(first, subjects[name], reference, name), requests[name].settings
-        decisions = before, requests[name].decision.decide(second)[shown.kept]
+        second = aligned(first, subjects[name], reference, name)
+        decisions = before, rules[name].decide(second)[shown.kept]
         for attribute in shown.attributes:
-            _add_paired_changes(tables, shown.scores, attribute, decisions, name, requests[reference].gaps, settings)
-        performance = requests[reference].performance
-        tables.performance.extend(_paired_performance(shown.scores, shown.like(second), decisions, name, performance, settings))
+            _add_paired_changes(tables, shown.scores, attribute, decisions, name, spec.gaps, spec)
+        tables.performance.extend(_paired_performance(shown.scores, shown.like(second), decisions, name, spec.performance, spec))
         changed[name] = affected(shown.scores, *decisions, shown.attributes)
     patients = None if first.patients is None else len(set(first.patients))
     sizes = dict.fromkeys(subjects, (len(first), patients))
-    rules = {name: request.decision.describe() for name, request in requests.items()}
+    decisions_of = {name: rule.describe() for name, rule in rules.items()}
     intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
-    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, rules, level, changed, intersections)
+    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, decisions_of, level, changed, intersections)
 
 
 def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
@@ -279,7 +278,7 @@ def _add_changes(tables: _Tables, first: AuditSums, second: AuditSums, attribute
 
 
 def _add_paired_changes(
-    tables: _Tables, scores: Scores, attribute: Attribute, decisions: Decisions, name: str, measures: Sequence[str], settings: Settings
+    tables: _Tables, scores: Scores, attribute: Attribute, decisions: Decisions, name: str, measures: Sequence[str], settings: AuditSpec
 ) -> None:
     """Adds the changes of one attribute's gaps and rates between two sets of decisions on the same rows."""
     pair = paired(replace(scores, attributes=(attribute,)), *decisions, settings)
@@ -329,7 +328,7 @@ def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]
 
 
 def _paired_performance(
-    first: Scores, second: Scores, decisions: Decisions, name: str, measures: Sequence[str], settings: Settings
+    first: Scores, second: Scores, decisions: Decisions, name: str, measures: Sequence[str], settings: AuditSpec
 ) -> list[tuple[Any, ...]]:
     pair = paired(first, *decisions, settings)
     rows: list[tuple[Any, ...]] = []

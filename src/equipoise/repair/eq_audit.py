@@ -5,26 +5,24 @@ Torch is imported only if a network is audited.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, Unpack, cast, overload
+from dataclasses import replace
+from typing import Any, cast, overload
 
-from equipoise.data import Cohort, Scan, Scores, Table, check_apart, check_cohort
+from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
-    DEFAULT_THRESHOLDS,
     Audit,
-    AuditOptions,
-    AuditRequest,
     Audits,
+    AuditSpec,
     Progress,
     Rule,
-    Settings,
     Threshold,
     audit_labels,
     audit_scans,
     audit_with,
-    choose_rule,
+    given_or_chosen,
+    rules_by_label,
 )
 
 SUGGESTIONS = {  # for a wrong argument, by its type
@@ -39,14 +37,17 @@ SUGGESTIONS = {  # for a wrong argument, by its type
 }
 
 
+OF_FILES = ("valid", "train", "probe", "draws")  # fields of a specification that name files, or what only the audit of a file reports
+
+
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the keywords of `AuditOptions` and their defaults in its signature, for help and the reference."""
+    """The function with the fields of `AuditSpec` and their defaults in its signature, for help and the reference."""
     signature = inspect.signature(function)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    defaults = {f.name: f.default for kind in (AuditRequest, Settings) for f in fields(kind)} | {"thresholds": DEFAULT_THRESHOLDS}
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
-        for name, annotation in AuditOptions.__annotations__.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=AuditSpec.__annotations__[name])
+        for name, field in AuditSpec.model_fields.items()
+        if name not in OF_FILES
     ]
     function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
     return function
@@ -54,7 +55,13 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @overload
 def audit(
-    subject: Scores | Scan, *, valid: Scores | None = ..., progress: Progress | None = ..., **options: Unpack[AuditOptions]
+    subject: Scores | Scan,
+    *,
+    rule: Rule | None = ...,
+    threshold: float | None = ...,
+    valid: Scores | None = ...,
+    progress: Progress | None = ...,
+    **options: Any,
 ) -> Audit: ...
 
 
@@ -62,9 +69,11 @@ def audit(
 def audit(
     subject: Mapping[str, Scores] | Mapping[str, Scan],
     *,
+    rule: Rule | None = ...,
+    threshold: float | Mapping[str, float] | None = ...,
     valid: Mapping[str, Scores] | None = ...,
     progress: Progress | None = ...,
-    **options: Unpack[AuditOptions],
+    **options: Any,
 ) -> Audits: ...
 
 
@@ -73,12 +82,14 @@ def audit(
     subject: object,
     cohort: Cohort | Scores | None = ...,
     *,
+    rule: Rule | None = ...,
+    threshold: float | Mapping[str, float] | None = ...,
     valid: Cohort | Scores | Mapping[str, Scores] | None = ...,
     train: Cohort | None = ...,
     output: str = ...,
     outputs: Mapping[str, int | str] | None = ...,
     progress: Progress | None = ...,
-    **options: Unpack[AuditOptions],
+    **options: Any,
 ) -> Audit | Audits: ...
 
 
@@ -87,12 +98,14 @@ def audit(
     subject: object,
     cohort: Cohort | Scores | None = None,
     *,
+    rule: Rule | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     valid: Cohort | Scores | Mapping[str, Scores] | None = None,
     train: Cohort | None = None,
     output: str = "auto",
     outputs: Mapping[str, int | str] | None = None,
     progress: Progress | None = None,
-    **options: Unpack[AuditOptions],
+    **options: Any,
 ) -> Audit | Audits:
     """The audit of scores, of a table on disk (`eq.scan`), or of a classifier or a debiasing result on a cohort.
 
@@ -121,62 +134,57 @@ def audit(
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
-    request = AuditRequest.of(options)
+    if unknown := [name for name in OF_FILES if name in options]:
+        raise BadInput(f"{', '.join(unknown)} of an audit are about a file; see `equipoise audit`, or eq.encoding(model, cohort)")
+    spec = AuditSpec(**options)
     by_label = isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan})
     if cohort is not None and (by_label or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
     if isinstance(subject, Mapping) and by_label:
-        return _audit_by_label(subject, request, valid, progress, options)
+        valid_by_label = valid if isinstance(valid, Mapping) else {}
+        if valid is not None and set(valid_by_label) != set(subject):
+            raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
+        rules = rules_by_label(subject, rule, threshold, valid_by_label, spec.optimise)
+        first = next(iter(subject.values()))
+        if isinstance(first, Scan):
+            return audit_scans(subject, rules, spec, _for_each_label(progress))
+        return audit_labels(subject, rules, spec, "labels", first.name, _for_each_label(progress))
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
     if isinstance(cohort, Cohort):
         check_apart(training=train, test=cohort)
     multi_label = isinstance(cohort, Cohort) and cohort.targets is not None
-    if request.no_finding is not None and not multi_label:
+    if spec.no_finding is not None and not multi_label:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
-    if isinstance(subject, Scan):
+    if isinstance(subject, (Scan, Scores)):
+        decided = given_or_chosen(rule, threshold, cast(Scores | None, valid), spec.optimise)  # which rejects any other kind of `valid`
+        if isinstance(subject, Scores):
+            return audit_with(subject, decided, spec, progress)
         label = subject.columns.label[0]
-        valid_by_label = None if valid is None else {label: cast(Scores, valid)}
-        return audit_scans({label: subject}, valid=valid_by_label, progress=_for_each_label(progress), **options)[label]
-    if isinstance(subject, Scores):
-        return audit_with(subject, request.decided(cast(Scores | None, valid)), progress)  # which rejects any other kind of `valid`
+        return audit_scans({label: subject}, {label: decided}, spec, _for_each_label(progress))[label]
     if isinstance(cohort, Cohort) and cohort.targets is not None:
-        return _audit_multi_label(subject, cohort, request, valid, train, outputs, progress)
-    scores, request = _scores_and_rule(subject, cohort, request, valid, output)
-    return with_baseline(audit_with(scores, request, progress), scores, cohort if isinstance(cohort, Cohort) else None, train)
-
-
-def _audit_by_label(
-    subject: Mapping[Any, Any], request: AuditRequest, valid: object, progress: Progress | None, options: AuditOptions
-) -> Audits:
-    """The audit of scores, or of scans of one table, by label."""
-    valid_by_label = valid if isinstance(valid, Mapping) else {}
-    if valid is not None and set(valid_by_label) != set(subject):
-        raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
-    first = next(iter(subject.values()))
-    if isinstance(first, Scan):
-        return audit_scans(subject, valid=valid_by_label, progress=_for_each_label(progress), **options)
-    requests = {str(label): each.decided(valid_by_label.get(label)) for label, each in request.by_label(subject).items()}
-    return audit_labels(subject, requests, "labels", first.name, _for_each_label(progress))
+        return _audit_multi_label(subject, cohort, spec, rule, threshold, valid, train, outputs, progress)
+    scores, decided, spec = _scores_and_rule(subject, cohort, spec, rule, threshold, valid, output)
+    return with_baseline(audit_with(scores, decided, spec, progress), scores, cohort if isinstance(cohort, Cohort) else None, train)
 
 
 def _audit_multi_label(
     subject: object,
     cohort: Cohort,
-    request: AuditRequest,
+    spec: AuditSpec,
+    rule: Rule | None,
+    threshold: float | Mapping[str, float] | None,
     valid: object,
     train: Cohort | None,
     outputs: Mapping[str, int | str] | None,
     progress: Progress | None,
 ) -> Audits:
     """The audit of each label of a cohort with several."""
-    decided = _scores_and_rules(subject, cohort, request, valid, outputs)
-    requests = {
-        label: replace(request, rule=rule, threshold=None, also=(*request.also, *goal_measures))
-        for label, (_, rule, goal_measures) in decided.items()
-    }
-    scores = {label: label_scores for label, (label_scores, *_) in decided.items()}
-    audits = audit_labels(scores, requests, cohort.kind, cohort.name, _for_each_label(progress))
+    decided = _scores_and_rules(subject, cohort, spec, rule, threshold, valid, outputs)
+    scores = {label: own for label, (own, *_) in decided.items()}
+    rules = {label: own for label, (_, own, _) in decided.items()}
+    also = {label: measures for label, (*_, measures) in decided.items()}
+    audits = audit_labels(scores, rules, spec, cohort.kind, cohort.name, _for_each_label(progress), also)
     if train is None:
         return audits
     return replace(
@@ -189,27 +197,35 @@ def _audit_multi_label(
 
 
 def _scores_and_rule(
-    subject: object, cohort: Cohort | Scores | None, request: AuditRequest, valid: object, output: str
-) -> tuple[Scores, AuditRequest]:
-    """The scores of a classifier or of a debiasing result on a cohort, and the request with the rule that decides on them."""
+    subject: object,
+    cohort: Cohort | Scores | None,
+    spec: AuditSpec,
+    rule: Rule | None,
+    threshold: float | Mapping[str, float] | None,
+    valid: object,
+    output: str,
+) -> tuple[Scores, Rule, AuditSpec]:
+    """The scores of a classifier or of a debiasing result on a cohort, the rule that decides on them, and what to report of them."""
     from equipoise.methods import Candidate
 
     if isinstance(subject, Candidate):
-        if request.threshold is not None:
+        if threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-        also = (*request.also, subject.goal.measure) if request.measures is None else request.also
-        request = replace(request, rule=subject.rule, also=also)
+        if spec.measures is None:
+            spec = spec.changed(also=(*spec.also, subject.goal.measure))
         if subject.rule_only and isinstance(cohort, Scores):
-            return cohort, request
+            return cohort, subject.rule, spec
         if subject.model is None:
             raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
-        return predicted_scores(subject.model, cohort, output), request
-    scores = predicted_scores(subject, cohort, output)
+        return predicted_scores(subject.model, cohort, output), subject.rule, spec
     if valid is None:
-        has_rule = request.rule is not None or request.threshold is not None
-        return scores, (request if has_rule else replace(request, rule=trained_rule(subject))).decided(None)
+        if rule is None and threshold is None:
+            rule = trained_rule(subject)
+        decided = given_or_chosen(rule, threshold)
+        return predicted_scores(subject, cohort, output), decided, spec
+    scores = predicted_scores(subject, cohort, output)
     valid_scores = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return scores, request.decided(valid_scores)
+    return scores, given_or_chosen(rule, threshold, valid_scores, spec.optimise), spec
 
 
 def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Cohort | None) -> Audit:
@@ -219,8 +235,8 @@ def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Co
     from equipoise.methods import Goal
     from equipoise.repair.baseline import fit_baseline
 
-    if isinstance(train.source, Table) and isinstance(cohort.source, Table):
-        train = train.encoded_by(cohort.source.fitted())
+    if train.encoder is not None and (encoder := cohort.encoder) is not None:
+        train = train.encoded_by(encoder)
     original, seed = (scores, audit.rule.decide(scores)), audit.settings.seed
     baseline = fit_baseline(cohort, original, train, Goal(), fitted_on="training set", settings=audit.settings, seed=seed)
     return replace(audit, baseline=baseline)
@@ -234,7 +250,9 @@ def _for_each_label(progress: Progress | None) -> Callable[[str], Progress] | No
 def _scores_and_rules(
     subject: object,
     cohort: Cohort,
-    request: AuditRequest,
+    spec: AuditSpec,
+    rule: Rule | None,
+    threshold: float | Mapping[str, float] | None,
     valid: object,
     outputs: Mapping[str, int | str] | None,
 ) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:
@@ -246,7 +264,7 @@ def _scores_and_rules(
 
     if isinstance(subject, Candidate) and subject.labels:
         results = subject.labels
-        if request.threshold is not None or outputs is not None:
+        if threshold is not None or outputs is not None:
             raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
         unknown = [label for label in cohort.labels if label not in results]
         if unknown:
@@ -263,15 +281,15 @@ def _scores_and_rules(
     views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
     scores = scores_of(views, cohort)
     if cohort.kind == "classes":
-        if request.threshold is not None or valid is not None:
+        if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
         return {label: (own, ARGMAX, ()) for label, own in scores.items()}
     if valid is None:
-        return {label: (scores[label], each.decision, ()) for label, each in request.by_label(scores).items()}
-    if request.threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
+        return {label: (scores[label], own, ()) for label, own in rules_by_label(scores, rule, threshold).items()}
+    if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
         raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
     valid_scores = scores_of(views, valid)
-    return {label: (own, choose_rule(valid=valid_scores[label], optimise=request.optimise), ()) for label, own in scores.items()}
+    return {label: (own, given_or_chosen(rule, None, valid_scores[label], spec.optimise), ()) for label, own in scores.items()}
 
 
 def predicted_scores(model: object, cohort: Cohort | Scores | None, output: str, where: str = "eq.audit, after the network,") -> Scores:

@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from equipoise import data, measures
 from equipoise.errors import raise_all
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
+from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
 from equipoise.repair.progress import Bars, counting, no_bars
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FileAudit:
     @property
     def preprocessing(self) -> dict[str, object] | None:
         """The preprocessing of the images as plain values; None for a table."""
-        return preprocessing_of(self.image_files[""].cohort) if self.image_files else None
+        return self.image_files[""].cohort.source.to_dict() if self.image_files else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the names of rows that were left out, since they may be shared."""
@@ -76,26 +76,22 @@ class FileAudit:
 
 def audit_file(
     source: Source,
+    spec: measures.AuditSpec = measures.AuditSpec(),
     *,
-    valid: str | Path | None = None,
-    train: str | Path | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     earlier: Sequence[str | Path] = (),
     keep_returning: bool = False,
-    probe: bool = False,
-    draws: int = 1000,
     group_names: Mapping[str, str] | None = None,
     bars: Bars = no_bars,
     running: Callable[[Code | None], None] | None = None,
-    **options: Unpack[measures.AuditOptions],
 ) -> FileAudit:
     """The audit of each label of a file: of the scores in its columns, or of the network or estimator that is run on its rows.
 
-    The further options are those of `eq.audit`. A large table of scores, or a folder of them, is read in batches.
+    A large table of scores, or a folder of them, is read in batches.
 
-    - `valid`: a file with the same columns, on which the threshold with the best balanced accuracy is chosen.
-    - `train`: a file with the training set, to which a simple model is fitted; see `eq.audit`.
+    - `spec`: what is reported, and further files: validation rows to choose the threshold on, the training set of a simple model.
+    - `threshold`: of all labels, or of each by name; else the best one on the validation rows; else 0.5.
     - `earlier`: files of earlier periods. Their patients are left out, or counted again with `keep_returning`.
-    - `probe`: also reports how well each layer of the network predicts the group, with `draws` resamples.
     - `group_names`: words for groups in a report; an unknown group is an error before the audit.
     - `bars`: shows progress bars. `running` is called before the code in an exported program is run.
 
@@ -107,7 +103,7 @@ def audit_file(
     >>> audit_file(Source(path, reading, scores=["p"]), threshold=0.5).only["eod"].value
     1.0
     """
-    raise_all(_problems(source, valid, train, earlier, probe, options))
+    raise_all(_problems(source, spec, threshold, earlier))
     model, reading, origin = load_classifier(source, running=running)
     files: dict[Path, data.ReadCohort] = {}
 
@@ -123,42 +119,39 @@ def audit_file(
     scores = {} if in_batches else read(source.file)
     checks = check_known(source, reading, model, files[source.file].cohort, scores) if model is not None else []
     training_set = None
-    if train is not None and model is not None:
-        training_set = data.read_cohort(train, reading.with_bins_of(files[source.file].cohort), progress=counting(bars)).cohort
+    if spec.train is not None and model is not None:
+        training_set = data.read_cohort(spec.train, reading.with_bins_of(files[source.file].cohort), progress=counting(bars)).cohort
         data.check_apart(training=training_set, test=files[source.file].cohort)
     returning = None
     if earlier:
         patients = data.patients_in(list(map(Path, earlier)), reading.patient or "", limit=reading.max_table_bytes)
         scores, returning = data.first_periods(scores, patients, keep=keep_returning)
-    valid = None if valid is None else Path(valid)
-    valid_scores = {} if valid is None else read(valid)
+    valid = {} if spec.valid is None else read(spec.valid)
     if scores:
         check_group_names(group_names, next(iter(scores.values())))
     with bars("audit") as step:
-        audits = _audit_scores(source, scores, valid_scores, _label_progress(step, source.labels), options)
+        audits = _audit_scores(source, scores, spec, threshold, valid, _label_progress(step, source.labels))
     if training_set is not None:
         with bars("simple model"):
             audits = _with_baselines(audits, scores, files[source.file].cohort, training_set)
     layers = None
-    if probe and model is not None:
-        layers = _probe_layers(model, files[source.file].cohort, draws, measures.AuditRequest.of(options).settings, bars)
-    return FileAudit(source, audits, scores, files, valid, checks, layers, group_names, origin, returning)
+    if spec.probe and model is not None:
+        layers = _probe_layers(model, files[source.file].cohort, spec, bars)
+    return FileAudit(source, audits, scores, files, spec.valid, checks, layers, group_names, origin, returning)
 
 
-def _problems(
-    source: Source, valid: object, train: object, earlier: Sequence[object], probe: bool, options: measures.AuditOptions
-) -> list[str]:
+def _problems(source: Source, spec: measures.AuditSpec, threshold: object, earlier: Sequence[object]) -> list[str]:
     """Arguments that cannot be combined."""
     reading, problems = source.reading, []
-    if source.model is None and (train is not None or probe):
+    if source.model is None and (spec.train is not None or spec.probe):
         problems.append("train= and probe= (--train, --probe) are for a model. Omit them.")
-    if probe and len(source.labels) > 1:
+    if spec.probe and len(source.labels) > 1:
         problems.append("probe= (--probe) takes one label, since the layers are the same for all.")
-    if reading.classes and (valid is not None or options.get("threshold") is not None):
+    if reading.classes and (spec.valid is not None or threshold is not None):
         problems.append("classes are decided by argmax. Omit valid= and threshold= (--valid, --threshold).")
     if earlier and reading.patient is None:
         problems.append("earlier= (--earlier) finds patients by their ids. Name their column: patient= (--patient).")
-    if earlier and (train is not None or probe):
+    if earlier and (spec.train is not None or spec.probe):
         problems.append("train= and probe= (--train, --probe) are about all rows. Omit them, or earlier= (--earlier).")
     if earlier and source.model is None and data.is_large(source.file, reading.max_table_bytes):
         problems.append(f"{source.file} is read in batches, from which patients of earlier= (--earlier) cannot be left out.")
@@ -168,20 +161,19 @@ def _problems(
 def _audit_scores(
     source: Source,
     scores: Mapping[str, data.Scores],
+    spec: measures.AuditSpec,
+    threshold: float | Mapping[str, float] | None,
     valid: Mapping[str, data.Scores],
     progress: Callable[[str], Callable[[int, int], None]],
-    options: measures.AuditOptions,
 ) -> measures.Audits:
     """The audits of the scores of each label; without scores, of the table on disk, which is read in batches."""
     kind = source.reading.kind
+    argmax = measures.ARGMAX if kind == "classes" else None  # on the margin over the other classes
+    rules = measures.rules_by_label(source.labels, argmax, threshold, valid, spec.optimise)
     if not scores:
         scans = data.scan_scores(source.file, source.reading, source.scores, logits=source.logits)
-        return measures.audit_scans(scans, valid=valid, progress=progress, **options)
-    if kind == "classes":  # on the margin over the other classes
-        options = {**options, "rule": measures.ARGMAX}
-    asked = measures.AuditRequest.of(options).by_label(scores)
-    requests = {name: each.decided(valid.get(name)) for name, each in asked.items()}
-    return measures.audit_labels(scores, requests, kind, source.file.name, progress)
+        return measures.audit_scans(scans, rules, spec, progress)
+    return measures.audit_labels(scores, rules, spec, kind, source.file.name, progress)
 
 
 def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:
@@ -204,10 +196,10 @@ def _with_baselines(audits: measures.Audits, scores: Mapping[str, data.Scores], 
     return replace(audits, audits=with_baselines)
 
 
-def _probe_layers(network: Any, cohort: data.Cohort, draws: int, settings: measures.Settings, bars: Bars) -> pd.DataFrame:
+def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:
     """How well each layer of a network predicts the group."""
     from equipoise.models import encoding
 
-    limits: dict[str, Any] = {"level": settings.level, "seed": settings.seed, "min_patients": settings.min_patients}
+    limits: dict[str, Any] = {"level": spec.level, "seed": spec.seed, "min_patients": spec.min_patients}
     with bars("probes") as step:
-        return encoding(network, cohort, draws=draws, progress=step, **limits)
+        return encoding(network, cohort, draws=spec.draws, progress=step, **limits)

@@ -31,7 +31,7 @@ from equipoise.models import Code, code_of, resolve_output, scores_by_label, set
 from equipoise.presenting import presenter
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier, preprocessing_of
+from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
 from equipoise.repair.folder import check_folder
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
@@ -217,7 +217,7 @@ def _notes(
     if file is None:
         varying = list(map(presenter("varying_words"), conflicts_in(rows.attributes, rows.patients)))
         return [*varying, "the rule decides from scores; the classifier that makes them was not examined"], varying
-    inputs = presenter("input_words")(checks, preprocessing_of(file.cohort), origin)
+    inputs = presenter("input_words")(checks, file.cohort.source.to_dict(), origin)
     limits, notes = ([*presenter("reading_words")(file, names=names), *weight_notes] for names in (False, True))
     if rows.labels:
         listed = f"{len(rows.labels)} {rows.kind} at once: {', '.join(rows.labels)}"

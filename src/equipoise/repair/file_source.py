@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.data import Cohort, Images, ReadOptions, Rows, Scores
+from equipoise.data import Cohort, ReadOptions, Rows, Scores
 from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.presenting import presenter
 
@@ -110,8 +110,3 @@ def check_known(source: Source, reading: ReadOptions, model: Any, cohort: Cohort
 def check_group_names(group_names: Mapping[str, str] | None, rows: Rows) -> None:
     """Raises an error for words for a group that the rows do not have."""
     presenter("group_words")(group_names, {attribute.name: attribute.levels for attribute in rows.attributes})
-
-
-def preprocessing_of(cohort: Cohort) -> dict[str, object] | None:
-    """The preprocessing of images as plain values; None for a table."""
-    return cohort.source.to_dict() if isinstance(cohort.source, Images) else None

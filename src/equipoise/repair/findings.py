@@ -19,11 +19,10 @@ from equipoise.measures import (
     NEGLIGIBLE_CHANGE,
     SCORE_MEASURES,
     Audit,
-    AuditRequest,
+    AuditSpec,
     Contribution,
     Estimate,
     FloatArray,
-    Settings,
     Shift,
     ShownScores,
     audit_with,
@@ -132,7 +131,7 @@ class Findings:
     balances: dict[str, tuple[Balance, ...]]  # by attribute: better and worse decisions of each group
     methods: tuple[MethodRow, ...]
     judgement: Judgement  # of the chosen candidate, from its decisions on the test set
-    settings: Settings
+    settings: AuditSpec
 
     @property
     def seen(self) -> str:
@@ -195,7 +194,7 @@ def find(
     original: ScoredCandidate,
     candidates: Sequence[ScoredCandidate],
     chosen: int,
-    settings: Settings,
+    settings: AuditSpec,
     labels: int = 1,
     forced: bool = False,
     progress: Progress | None = None,
@@ -210,8 +209,7 @@ def find(
         same_rows(original.test, tried.test)
     audits = []
     for tried in entries:
-        request = AuditRequest(rule=tried.candidate.rule, also=[tried.candidate.goal.measure], settings=settings)
-        audits.append(audit_with(tried.test, request))
+        audits.append(audit_with(tried.test, tried.candidate.rule, settings.changed(also=(tried.candidate.goal.measure,))))
         if progress is not None:
             progress(len(audits), len(entries))
     shown = shown_scores(original.test, settings.min_patients)

@@ -14,7 +14,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
-from equipoise.measures import Settings
+from equipoise.measures import AuditSpec
 from equipoise.methods import (
     ALL_AT_ONCE,
     METHODS,
@@ -191,7 +191,7 @@ def try_methods(
     if too_small and not force:
         raise TooFewPatients(*too_small)
     deadline = None if budget is None else time.monotonic() + budget
-    repairs, settings = _Repairs(classifier, goal, goals, seed, recalibrate, deadline, bars), Settings(seed=seed)
+    repairs, settings = _Repairs(classifier, goal, goals, seed, recalibrate, deadline, bars), AuditSpec(seed=seed)
 
     def comparison_of(label: str, original: ScoredCandidate, tried: Sequence[ScoredCandidate], best: int) -> Comparison:
         named = f"{title}: {label}" if classifier.name_of(label) else title

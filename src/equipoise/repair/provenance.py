@@ -147,7 +147,7 @@ def inputs_of(rows: Rows, **names: Any) -> dict[str, object]:
         features = None if rows.features is None else [str(c) for c in rows.features.frame.columns]
         return inputs | {"features": features, "score": "score", "logits": False} | names
     inputs = {key: value for key, value in inputs.items() if key != "images"} | names | {"images": None}
-    if isinstance(rows.source, Images) and (preprocessing := rows.source.to_dict()) is not None:
+    if (preprocessing := rows.source.to_dict()) is not None:
         return inputs | {"images": preprocessing}
     if not isinstance(rows.source, Table):
         return inputs | {"width": int(rows.inputs.shape[-1])}

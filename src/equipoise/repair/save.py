@@ -17,7 +17,7 @@ from torch import nn
 
 from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import BadInput, EquipoiseError
-from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold, records
+from equipoise.measures import UPPER_BOUND, Audit, AuditSpec, Baseline, Threshold, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
@@ -52,7 +52,7 @@ class Compared(Protocol):
     @property
     def provenance(self) -> Provenance: ...
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> AuditSpec: ...
     @property
     def failures(self) -> Mapping[str, str]: ...
     @property

@@ -234,7 +234,7 @@ def _rate_views(audit: Audit, groups: pd.DataFrame) -> list[RateView]:
 
 def _shrunken(audit: Audit) -> dict[str, list[dict[str, Any]]]:
     """The shrunken gaps of each attribute that has them; empty if they were not requested."""
-    if not audit.shrink:
+    if not audit.settings.shrink:
         return {}
     gaps = audit.shrunken()
     gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]

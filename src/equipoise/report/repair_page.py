@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, Settings, steps_by_group
+from equipoise.measures import NEGLIGIBLE_CHANGE, AuditSpec, Estimate, FloatArray, steps_by_group
 from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED
 from equipoise.repair import Comparison, Findings, GapRow, Probes, RateBlock
 from equipoise.report.explorer import chosen_step, explorer_data, explorer_notes
@@ -205,7 +205,7 @@ def _groups(case: Comparison) -> dict[str, Any]:
     }
 
 
-def rate_views(blocks: Sequence[RateBlock], settings: Settings) -> list[RateView]:
+def rate_views(blocks: Sequence[RateBlock], settings: AuditSpec) -> list[RateView]:
     """The blocks of rates on the page."""
     views = []
     for block in blocks:

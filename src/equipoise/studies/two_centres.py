@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data import Attribute, Cohort, child_seed, generator, write_text
+from equipoise.data import Attribute, Cohort, Tensors, child_seed, generator, write_text
 from equipoise.errors import raise_all
 from equipoise.models import Progress, Training, predict, train
 from equipoise.studies import small_cnn
@@ -83,7 +83,7 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
     patients = pd.factorize(np.concatenate([part.patients for part in simulated if part.patients is not None])[order])[0]
     patient_ids = np.array([f"{name}-{k + 1:05}" for k in patients], dtype=object)
     y = np.concatenate([part.y for part in simulated])[order]
-    return Cohort(inputs[torch.from_numpy(order)], y, (Attribute(GROUP, (REFERENCE, "F"), women),), patient_ids, name=name)
+    return Cohort(Tensors(inputs[torch.from_numpy(order)]), y, (Attribute(GROUP, (REFERENCE, "F"), women),), patient_ids, name=name)
 
 
 def train_at_centre_1(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:

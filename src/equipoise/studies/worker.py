@@ -106,7 +106,7 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     else:
         parts = split(cohort, seed=seed, fractions=plan.fractions)
     check_apart(training=parts.train, validation=parts.valid, test=parts.test)
-    train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is no longer needed
+    train, valid, test = (part.encoded() for part in parts)  # the raw table is no longer needed
     return Parts(train, valid, test)
 
 

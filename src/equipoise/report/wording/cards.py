@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, Estimate, Settings, Shift, shown_rows
+from equipoise.measures import Audit, AuditSpec, Estimate, Shift, shown_rows
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
@@ -34,7 +34,7 @@ def measure_words(measure: str) -> str:
     return f"difference in {gap_words(measure)} ({name(measure)}, group minus reference)"
 
 
-def size(scores: Scores, settings: Settings) -> str:
+def size(scores: Scores, settings: AuditSpec) -> str:
     """The number of rows, patients and positives; without the latter if that of a small group would follow."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
     positives = f", {int(scores.y.sum()):,} of them positive" if shown_rows(scores, settings.min_patients).all() else ""

@@ -13,7 +13,7 @@ from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
-    from equipoise.measures import Audit, Settings
+    from equipoise.measures import Audit, AuditSpec
 
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
 
@@ -139,17 +139,17 @@ def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
     return {name: [other for other in names if other not in shown and signature(other) == signature(name)] for name in shown}
 
 
-def rate_title(rate: str, settings: Settings) -> str:
+def rate_title(rate: str, settings: AuditSpec) -> str:
     """The name of a rate of a group, with the value of a fixed operating point: 'sensitivity at 90% specificity'."""
     fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
     return RATES[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATES[rate].name
 
 
-def lacking_words(lacking: Mapping[str, str], settings: Settings, unit: str) -> str:
+def lacking_words(lacking: Mapping[str, str], settings: AuditSpec, unit: str) -> str:
     """The rates of a group with insufficient data and why, from a cell of `lacking` in `Audit.groups`; 'everything' if all are affected.
 
-    >>> from equipoise.measures import Settings
-    >>> lacking_words({"tpr": "few", "calibration_slope": "constant"}, Settings(), "patients")
+    >>> from equipoise.measures import AuditSpec
+    >>> lacking_words({"tpr": "few", "calibration_slope": "constant"}, AuditSpec(), "patients")
     'insufficient data (fewer than 5 patients): sensitivity; insufficient data: calibration slope (all scores are equal)'
     """
     reasons = set(lacking.values())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Parts, child_seed, generator
+from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Parts, Tensors, child_seed, generator
 from equipoise.errors import raise_all
 from equipoise.studies.sets import Recipe, is_integer, size_problems
 
@@ -79,7 +79,7 @@ def phantom(
         inputs[start:stop, 0] = expose(truth, np.arange(start, start + chunk), size)[: stop - start]
     sex = Attribute("sex", ("M", "F"), truth.woman[:n])
     patients = np.array([f"{name}-{k}" for k in truth.patient[:n]], dtype=object)
-    return Cohort(inputs, truth.y[:n], (sex,), patients, name=name)
+    return Cohort(Tensors(inputs), truth.y[:n], (sex,), patients, name=name)
 
 
 def phantom_parts(

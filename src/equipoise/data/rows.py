@@ -1,0 +1,44 @@
+"""What a cohort and scores have in common: the label, groups, patient, id and weight of each row."""
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
+
+ARRAYS = ("y", "targets", "score", "logit", "patients", "ids", "weight")  # fields with one entry per row
+INPUTS = ("source", "features")  # fields whose rows are taken by their own `take`
+
+
+class Grouped:
+    """Rows with a label, groups and patients: a `Cohort` or `Scores`, which are frozen dataclasses with these fields."""
+
+    y: IntArray
+    attributes: tuple[Attribute, ...]
+    patients: ObjectArray | None
+    ids: ObjectArray
+    name: str
+    weight: FloatArray | None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def attribute(self) -> Attribute:
+        """The protected attribute; with several columns, their intersection."""
+        return Attribute.crossed(self.attributes)
+
+    @property
+    def groups(self) -> ObjectArray:
+        """The group of each row by name, None where it is missing."""
+        return self.attribute.names
+
+    def take(self, index: object, name: str | None = None) -> Self:
+        """The selected rows, by position or mask."""
+        rows = np.arange(len(self))[np.asarray(index)]
+        there = {field: values for field in (*ARRAYS, *INPUTS) if (values := getattr(self, field, None)) is not None}
+        taken = {field: values.take(rows) if field in INPUTS else values[rows] for field, values in there.items()}
+        this: Any = self  # a dataclass
+        selected: Self = replace(this, name=name or self.name, attributes=tuple(a.take(rows) for a in self.attributes), **taken)
+        return selected
