@@ -58,7 +58,7 @@ def test_audits_and_histories_are_the_same_whatever_its_label_and_score(kind, tm
         monkeypatch.chdir(folder)
         _table(kind, secret).to_csv("t.csv", index=False)
         files = ["--out", "a.json", "--report", "a.html", "--append", "h.parquet", "--date", "2026-11"]
-        result = ran("audit", "t.csv", *BOTH, "--threshold", "0.5", *files, "--verbose", "--shrink")
+        result = ran("audit", "t.csv", *BOTH, "--threshold", "0.5", *files, "--verbose", "--set", "audit.shrink=true")
         assert result.code == 0, result.err
         page = re.sub(
             r"sha256|[0-9a-f]{12,64}|\d{4}-\d\d-\d\d[ T][\d:+.]*|\d\d:\d\d|nonce-\S+", "", Path("a.html").read_text(encoding="utf-8")

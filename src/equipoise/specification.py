@@ -36,6 +36,8 @@ class Specification(BaseModel):
         except ValidationError as error:
             raise _bad_input(error, type(self)) from None
 
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # a section of another specification is checked with the rest of it
+
     def changed(self, **values: Any) -> Self:
         """A copy with other values of some fields, checked like the original."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
@@ -43,20 +45,31 @@ class Specification(BaseModel):
 
 
 def setting(
-    help: str, default: Any = ..., *, flag: str | None = None, shown: str | None = None, hidden: bool = False, **checks: Any
+    help: str,
+    default: Any = ...,
+    *,
+    flag: str | None = None,
+    shown: str | None = None,
+    many: bool = False,
+    hidden: bool = False,
+    was: str = "",
+    **checks: Any,
 ) -> Any:
     """A field of a specification: its help, default (`...`: required), flag on the command line, and checks such as `ge=0`.
 
-    `shown` is the default in words, where the value does not show it. A `hidden` field is set by code alone. A default that can be changed
-    is given as `default_factory=dict`.
+    `shown` is the default in words, where the value does not show it. A flag of a field with `many` values may be repeated. A `hidden`
+    field is set by code alone. A default that can be changed is given as `default_factory=dict`. `was` are
+    the flags by which people may still look for it.
     """
-    extra: Any = {name: value for name, value in {"flag": flag, "shown": shown, "hidden": hidden}.items() if value}
+    extra: Any = {
+        name: value for name, value in {"flag": flag, "shown": shown, "many": many, "hidden": hidden, "was": was}.items() if value
+    }
     if "default_factory" in checks:
         return Field(description=help, json_schema_extra=extra, **checks)
     return Field(default, description=help, json_schema_extra=extra, **checks)
 
 
-def _extra(field: FieldInfo) -> dict[str, Any]:
+def extra_of(field: FieldInfo) -> dict[str, Any]:
     """The flag, shown default and visibility of a field."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
@@ -72,7 +85,7 @@ def takes_fields_of(kind: type[BaseModel], without: Collection[str] = ()) -> Cal
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         given = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-        taken = {name: field for name, field in kind.model_fields.items() if name not in without and not _extra(field).get("hidden")}
+        taken = {name: field for name, field in kind.model_fields.items() if name not in without and not extra_of(field).get("hidden")}
         named = [_keyword(name, field) for name, field in taken.items()]
 
         @wraps(function)
@@ -117,16 +130,24 @@ def one_of(kind: str, valid: Iterable[str]) -> AfterValidator:
     return AfterValidator(lambda name: pick(kind, name, valid))
 
 
+def fields_of(kind: Any, *sections: str) -> dict[str, FieldInfo]:
+    """The fields of a specification by name in a case file, or those of one of its sections, apart from hidden ones."""
+    fields = {field.alias or name: field for name, field in getattr(kind, "model_fields", {}).items() if not extra_of(field).get("hidden")}
+    if not sections:
+        return fields
+    return fields_of(fields[sections[0]].annotation, *sections[1:]) if sections[0] in fields else {}
+
+
 def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
     """The flag of the field at a location in a specification; None if it has none."""
     at: Any = kind
     for part in location:
-        field = getattr(at, "model_fields", {}).get(part)
+        field = fields_of(at).get(str(part))
         if field is None:
             return None
-        extra, at = _extra(field), field.annotation
-        if "flag" in extra:
-            return cast(str, extra["flag"])
+        if flag := extra_of(field).get("flag"):
+            return cast(str, flag)
+        at = field.annotation
     return None
 
 
@@ -151,7 +172,7 @@ def specification_problems(error: ValidationError, kind: type[BaseModel]) -> lis
             continue
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            message = f"there is no such setting.{did_you_mean(str(problem['loc'][-1]), kind.model_fields)}"
+            message = f"there is no such setting.{did_you_mean(str(problem['loc'][-1]), fields_of(kind, *map(str, problem['loc'][:-1])))}"
         elif problem["type"] == "missing":
             message = "is missing"
         elif problem["type"] != "value_error":

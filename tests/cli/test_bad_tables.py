@@ -16,7 +16,7 @@ def _put(value: object, column: str, rows: slice = slice(3, 4)) -> pd.DataFrame:
     return frame
 
 
-FULL = [*AUDIT, "--patient", "pid", "--id", "id"]
+FULL = [*AUDIT, "--patient", "pid", "--set", "data.id=id"]
 BAD_ROWS = {
     "missing column": (scores_frame().drop(columns="sex"), FULL, ["no column 'sex'", "The columns are: id, pid, y, race, p"]),
     "label not binary": (_put(2, "y"), FULL, ["label column 'y'", "1 of 80 rows", "0, 1, 2"]),
@@ -33,7 +33,7 @@ BAD_ROWS = {
     "duplicate ids": (_put(0, "id"), FULL, ["id column 'id'", "1 ids occur more than once in 80 rows: 0"]),
     "a patient with two sexes": (
         _put("M", "sex"),
-        [*FULL, "--conflicts", "error"],
+        [*FULL, "--set", "data.conflicts=error"],
         ["patient column 'pid'", "1 of 40 patients have more than one 'sex': 1"],
     ),
     "no positives for eod": (
@@ -47,12 +47,12 @@ BAD_ROWS = {
     "a column twice": (scores_frame(), [*AUDIT, "--group", "sex"], ["column 'sex' has more than one role"]),
     "bad numbers": (
         scores_frame(),
-        [*AUDIT, "--threshold", "50", "--level", "95", "--seed", "-1"],
-        ["--threshold", "got 50", "--level", "--seed"],
+        [*AUDIT, "--threshold", "50", "--set", "audit.level=95", "--set", "audit.seed=-1"],
+        ["--threshold", "got 50", "--set", "audit.level=--seed"],
     ),
     "draws without probes": (
         scores_frame(),
-        [*AUDIT, "--draws", "1", "--min-patients", "0"],
+        [*AUDIT, "--set", "audit.draws=1", "--set", "audit.min_patients=0"],
         ["--draws requires --probe", "got 1", "--min-patients"],
     ),
     "threshold and valid": (scores_frame(), [*AUDIT, "--threshold", "0.5", "--valid", "scores.csv"], ["not both"]),
@@ -67,7 +67,7 @@ def test_bad_rows_or_options_get_one_message_and_nothing_is_written(run, tmp_pat
     frame, arguments, expected = BAD_ROWS[case]
     write_csv("scores.csv", frame)
     (tmp_path / "result.json").write_text("old")
-    code, out, err = run("audit", "scores.csv", *arguments, "--out", "result.json", "--figures", "figures")
+    code, out, err = run("audit", "scores.csv", *arguments, "--out", "result.json", "--set", "report.figures=figures")
     assert (code, out) == (2, "")
     assert next(line for line in err.splitlines() if not line.startswith("note: rows are")).startswith("error: ")
     assert err.count("error: ") == 1

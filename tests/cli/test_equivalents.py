@@ -103,7 +103,7 @@ def test_a_network_is_audited_on_a_file_as_by_the_command(table):
     steps: list[str] = []
     source = Source(Path("local.csv"), TABLE, **NETWORK)
     found = audit_file(source, AuditSpec(probe=True, draws=20), bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
-    assert found.to_dict() == _printed(table, "audit", "local.csv", *hospital.ROLES, "--id", "id", *MODEL, "--probe", "--draws", 20)
+    assert found.to_dict() == _printed(table, "audit", "local.csv", *hospital.ROLES, "--set", "data.id=id", *MODEL, "--set", "audit.probe=true", "--draws", 20)
     assert steps == ["audit", "probes"]
 
 
@@ -166,7 +166,7 @@ def test_a_source_has_scores_or_a_model_for_each_label(options, fact):
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
-        ({"spec": AuditSpec(probe=True)}, "--probe"),
+        ({"spec": AuditSpec(probe=True)}, "--set", "audit.probe=true"),
         ({"spec": AuditSpec(train="train.csv")}, "--train"),
         ({"earlier": ["old.csv"]}, "--patient"),
     ],

@@ -71,8 +71,8 @@ def test_every_option_with_one_value_is_refused_if_given_twice(command, tmp_path
 def test_all_repeated_options_are_named_at_once(run: Run, table):
     tried = run("audit", table, *BOTH, "--seed", 1, "--level", 0.9, "--seed", 2, "--level", 0.8)
     assert (tried.code, tried.out) == (2, "")
-    assert says(tried.err, "--seed", "--level")
-    either = run("compare", table, "--paired", "--unpaired")
+    assert says(tried.err, "--set", "audit.seed=--level")
+    either = run("compare", table, "--set", "compare.paired=true", "--set", "compare.paired=false")
     assert either.code == 2
     assert says(either.err, "--paired/--unpaired", 2)
 
@@ -132,7 +132,7 @@ def test_a_repair_starts_from_the_threshold_of_each_label(run: Run, table, frame
 
 
 def test_two_thresholds_for_one_label_of_a_repair(run: Run, table, tmp_path):
-    tried = run("debias", table, *BOTH, *NAMED, "--goal", "Mass.threshold=0.3", "--out", tmp_path / "rules")
+    tried = run("debias", table, *BOTH, *NAMED, "--set", "goals.Mass.threshold=0.3", "--out", tmp_path / "rules")
     assert tried.code == 2
     assert says(tried.err, "Mass", "--threshold", "--goal")
 
@@ -165,8 +165,8 @@ def test_thresholds_in_python_name_every_label_and_no_other(frame):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--goal", "Mass.max_gap=0.1", "--goal", "Mass.max_gap=0.2"], ("Mass.max_gap", "twice")),
-        (["--group-name", "F=women", "--group-name", "F=ladies"], ("F", "twice")),
+        (["--set", "goals.Mass.max_gap=0.1", "--set", "goals.Mass.max_gap=0.2"], ("Mass.max_gap", "twice")),
+        (["--set", "report.words.F=women", "--set", "report.words.F=ladies"], ("F", "twice")),
         (["--method", "auto", "--set", "auto.allow_group=true", "--set", "auto.allow_group=false"], ("auto.allow_group", 2)),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_constant_label_is_an_error(labels, positive, found):
             [12.0, 90.0, 0.5, 100.0],
             facts("p", 3, 4, "0.5", 100, "percentages"),
         ),
-        ([-3.0, 2.5, 0.0, 1.0], facts("p", "--logits", "logistic")),
+        ([-3.0, 2.5, 0.0, 1.0], facts("p", "--set", "data.logits=true", "logistic")),
         ([0.1, 1.2, 0.3, 0.4], facts("p", "probability")),
         ([0.1, 2.0, 0.3, 0.4], facts("p", 2, "probability")),  # a percentage would be larger
         ([0.1, np.inf, 0.3, 0.4], facts("p", "0.1", "inf", "probability")),

@@ -253,7 +253,7 @@ def test_a_table_that_unzips_to_more_than_the_limit_is_refused(tmp_path: Path, m
     # Two members: the length at the end of the file is that of the last one only.
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(content) + gzip.compress(b"1,0.5\n"))
     for name in ("a.csv", "b.csv.gz", "c.csv.gz"):
-        with pytest.raises(BadInput, match=facts(name, "100,000", "--max-table-bytes", "EQUIPOISE_MAX_TABLE_BYTES")):
+        with pytest.raises(BadInput, match=facts(name, "100,000", "--set", "data.max_table_bytes=EQUIPOISE_MAX_TABLE_BYTES")):
             read_table(tmp_path / name, limit=100_000)
         monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "100000")
         with pytest.raises(BadInput, match=facts("100,000")):

@@ -242,9 +242,9 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
     def call(*arguments: object, group: str = "sex", **columns: object) -> tuple[int, str, str]:
         frame.assign(**columns).to_csv("local.csv", index=False)
-        given = ["debias", "local.csv", "--label", "sick", "--group", group, "--patient", "pid", "--id", "id", "--model", "net.py:build"]
-        given += ["--weights", "net.safetensors", "--out", "repaired", "--no-onnx", "--draws", 20, "--selection", "paper", "--json"]
-        given += [text for name in "abc" for text in ("--feature", name)]
+        given = ["debias", "local.csv", "--label", "sick", "--group", group, "--patient", "pid", "--set", "data.id=id", "--model", "net.py:build"]
+        given += ["--weights", "net.safetensors", "--out", "repaired", "--set", "report.onnx=false", "--draws", 20, "--set", "goal.selection=paper", "--json"]
+        given += [text for name in "abc" for text in ("--set", f"data.features={name}")]
         capsys.readouterr()
         code = cli.run([str(a) for a in [*given, *arguments]])
         return code, *capsys.readouterr()

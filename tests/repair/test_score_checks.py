@@ -181,20 +181,20 @@ def _run(folder, capsys, monkeypatch, *arguments: object) -> tuple[int, str, str
     return code, *capsys.readouterr()
 
 
-CHECK = ("--check-scores", "known.csv", "--score", "p")
+CHECK = ("--set", "model.check_scores=known.csv", "--score", "p")
 
 
 def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(folder, capsys, monkeypatch):
-    code, out, err = _run(folder, capsys, monkeypatch, "--size", SIDE, *CHECK)
+    code, out, err = _run(folder, capsys, monkeypatch, "--set", f"images.size={SIDE}", *CHECK)
     assert (code, out) == (2, "")
     assert says(err, "known.csv", "--resize 20 --crop 16")
-    for options in (("--resize", 20, "--crop", SIDE), ("--transform", "net.py:transform")):
+    for options in (("--resize", 20, "--set", f"images.crop={SIDE}"), ("--set", "images.transform=net.py:transform")):
         code, out, _ = _run(folder, capsys, monkeypatch, *options, *CHECK, "--json")
         found = json.loads(out)
         assert code == 0
         assert found["checked_scores"][0]["rows"] == N
         assert found["preprocessing"]["transform" if "net.py:transform" in options else "crop"]
-    code, out, _ = _run(folder, capsys, monkeypatch, "--resize", 20, "--crop", SIDE)
+    code, out, _ = _run(folder, capsys, monkeypatch, "--resize", 20, "--set", f"images.crop={SIDE}")
     assert code == 0
     assert says(out, "resized to 20 pixels", "central 16 x 16", "not compared", "--check-scores")
 
@@ -202,18 +202,18 @@ def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(fo
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (("--size", SIDE, "--check-scores", "known.csv"), ["--check-scores", "--score", "got 0"]),
-        (("--size", SIDE, "--tolerance", "0.1"), ["--tolerance", "--check-scores"]),
-        (("--size", SIDE, *CHECK, "--tolerance", "0"), ["--tolerance", "positive"]),
-        (("--size", SIDE, "--check-scores", "nown.csv", "--score", "p"), ["nown.csv", "known.csv"]),
-        (("--size", SIDE, "--check-scores", "known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
-        (("--transform", "net.py:transfrom"), ["transfrom", "transform"]),
-        (("--transform", "net.py:random"), ["random", "row 1"]),
-        (("--transform", "net.py:wide"), ["net.py:wide", "(1, 30, 30)", "--channels"]),
-        (("--transform", "net.py:transform", "--size", SIDE), ["--transform", "--size"]),
-        (("--transform", "transform"), ["file.py:transform"]),
-        (("--resize", "20y20"), ["--resize", "20y20"]),
-        (("--preset", "tim"), ["tim", "timm"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv"), ["--set", "model.check_scores=--score", "got 0"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.tolerance=0.1"), ["--set", "model.tolerance=--check-scores"]),
+        (("--set", f"images.size={SIDE}", *CHECK, "--set", "model.tolerance=0"), ["--set", "model.tolerance=positive"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=nown.csv", "--score", "p"), ["nown.csv", "known.csv"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
+        (("--set", "images.transform=net.py:transfrom"), ["transfrom", "transform"]),
+        (("--set", "images.transform=net.py:random"), ["random", "row 1"]),
+        (("--set", "images.transform=net.py:wide"), ["net.py:wide", "(1, 30, 30)", "--channels"]),
+        (("--set", "images.transform=net.py:transform", "--set", f"images.size={SIDE}"), ["--set", "images.transform=--size"]),
+        (("--set", "images.transform=transform"), ["file.py:transform"]),
+        (("--set", "images.resize=20y20"), ["--set", "images.resize=20y20"]),
+        (("--set", "images.preset=tim"), ["tim", "timm"]),
     ],
 )
 def test_unusable_options_are_rejected_in_one_message(folder, capsys, monkeypatch, options, parts):

@@ -101,13 +101,13 @@ class Columns(Specification):
         "edges that cut a numeric group column, as in age=40,60,80: <40, 40-59, 60-79, 80+", default_factory=dict, flag="--bins"
     )
     positive: Any = setting("label value that counts as positive, if labels are not 0 and 1", None)
-    classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", ())
+    classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
     weight: Name = setting("column with sample weights (positive numbers), as of a case-control or survey sample", None)
     conflicts: Annotated[str, one_of("rule for conflicts:", CONFLICTS)] = setting(
         f"patients recorded in several groups: {', '.join(CONFLICTS)}", "row"
     )
     features: Names = setting("input columns of a tabular model, in order", (), shown="all columns without another role")
-    view: str | None = setting("column with the view of the images; only frontal views (PA, AP) are used", None)
+    view: str | None = setting("column with the view of the images; only frontal views (PA, AP) are used", None, was="--view-column")
     max_table_bytes: int | None = setting("largest table to read, in bytes after decompression", None, ge=1)
     raw: bool = setting("whether inputs may be text and empty cells, for a classifier that encodes them itself", False, hidden=True)
 

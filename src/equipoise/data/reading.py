@@ -73,7 +73,7 @@ def read_cohort(path: str | Path, columns: Columns, images: ImageFolder = ImageF
     return _read_images(frame, path.name, columns, images, images.folder, progress)
 
 
-def scan_scores(path: str | Path, columns: Columns) -> dict[str, Scan]:
+def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
     """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
     from equipoise.data.scans import Scan
 

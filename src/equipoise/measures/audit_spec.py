@@ -8,6 +8,8 @@ from pydantic import AfterValidator, field_validator
 from equipoise.measures.gaps import GAPS, OVERALL, PERFORMANCE, Gap, canonical_name, thresholds_of
 from equipoise.specification import Specification, setting
 
+DERIVED = "derived"  # given instead of the name of a label: no label means "no finding", so it is derived
+
 
 def _name(measure: Gap) -> str:
     """The canonical name of a measure of an audit; an invalid one is an error before anything is computed."""

@@ -18,7 +18,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
-from equipoise.measures import Gap
+from equipoise.measures import Gap, thresholds_by_name
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
@@ -30,7 +30,6 @@ from equipoise.methods.goal import (
     Goal,
     JointGoal,
     Note,
-    goals_at,
     keeping,
     raise_together,
 )
@@ -120,7 +119,7 @@ def debias(
     assert goal is not None
     if isinstance(threshold, Mapping):
         labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
-        goal, goals = Goal(selection=goal.selection), goals_at(threshold, labels, goal, goals)
+        goal, goals = Goal(selection=goal.selection), _goals_at(threshold, labels, goal, goals)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
@@ -233,6 +232,14 @@ def _scores_alone(
         candidate = run_many(method, [None], [parts[name]], label_goal, seeds=[seed], **{**limits, "budget": budget})[0]
         candidates[name] = judged(candidate, parts[name], label_goal, len(parts))
     return _together(candidates) if several else candidates[""]
+
+
+def _goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: the one for all of them, at the threshold of the label."""
+    if len(labels) < 2 or goals is not None:
+        why = "goals was given, which has them too" if goals is not None else "there is one label"
+        raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
+    return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
 def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:

@@ -1,6 +1,11 @@
 from .baseline import fit_baseline as fit_baseline
 from .bundle import Bundle as Bundle
 from .candidates import ScoredCandidate as ScoredCandidate
+from .case import TOLERANCE as TOLERANCE
+from .case import Case as Case
+from .case import Classifier as Classifier
+from .case import ReportSpec as ReportSpec
+from .case import read_case_file as read_case_file
 from .changed_decisions import Balance as Balance
 from .compare_models import Comparison as Comparison
 from .compare_models import Probes as Probes
@@ -13,9 +18,9 @@ from .eq_compare import compare as compare
 from .file_audit import FileAudit as FileAudit
 from .file_audit import audit_file as audit_file
 from .file_repair import PreparedRepair as PreparedRepair
-from .file_repair import RepairRequest as RepairRequest
+from .file_repair import Repaired as Repaired
+from .file_repair import methods_of as methods_of
 from .file_repair import prepare_file as prepare_file
-from .file_source import Source as Source
 from .findings import Findings as Findings
 from .findings import GapRow as GapRow
 from .findings import GroupRate as GroupRate
@@ -33,10 +38,8 @@ from .progress import counting as counting
 from .progress import no_bars as no_bars
 from .provenance import Provenance as Provenance
 from .provenance import Serving as Serving
-from .save import Options as Options
 from .save import Saved as Saved
 from .save import save_all as save_all
-from .score_checks import TOLERANCE as TOLERANCE
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
 from .score_checks import check_known_scores as check_known_scores

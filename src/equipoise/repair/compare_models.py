@@ -22,10 +22,11 @@ from equipoise.models import classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
+from equipoise.repair.case import ReportSpec
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, absolute_model_name, serving_of
-from equipoise.repair.save import Options, save_all
+from equipoise.repair.save import save_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,19 +132,21 @@ class Comparison:
         """
         return Path(presenter("write_repair_page")(self, Path(path), thumbnails=thumbnails, group_names=group_names))
 
-    def save(self, folder: str | Path, *, model: str | None = None, score: str | None = None, **options: Any) -> Path:
+    def save(
+        self, folder: str | Path, *, model: str | None = None, score: str | None = None, overwrite: bool = False, **options: Any
+    ) -> Path:
         """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
 
         `Bundle.load(folder)` reads it. `model` names the factory of a custom network, as file.py:factory, so that `equipoise apply` can
         build it again. For a rule for scores, `score` names the column that will hold new scores. `overwrite=True` replaces an earlier
-        bundle; other options are those of `Options`.
+        bundle; other options are those of the section [report] of a case.
         """
         if self.serving is None:
             raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
         serving = self.serving if model is None else replace(self.serving, model=absolute_model_name(model))
         if score is not None:
             serving = replace(serving, inputs={**serving.inputs, "score": score})
-        save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))
+        save_all({self.label: self}, Path(folder), {self.label: serving}, ReportSpec(**options), overwrite=overwrite)
         return Path(folder)
 
 

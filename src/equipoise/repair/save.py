@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rul
 from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
+from equipoise.repair.case import ReportSpec
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.progress import Bars, no_bars
@@ -66,18 +67,6 @@ class Compared(Protocol):
     def measured(self, progress: Progress | None = None) -> Findings: ...
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the files that are written in addition to the weights."""
-
-    onnx: bool = True
-    onnx_rule: bool = False
-    thumbnails: bool = False
-    card: Path | None = None
-    overwrite: bool = False
-    group_names: Mapping[str, str] = field(default_factory=dict)  # words for groups in the report
-
-
 @dataclass(frozen=True, eq=False)
 class Saved:
     """The files of a saved bundle, the content of audit.json, and the reasons why files could not be written."""
@@ -93,8 +82,9 @@ def save_all(
     comparisons: Mapping[str, Compared],
     folder: Path,
     serving: Mapping[str, Serving],
-    options: Options = Options(),
+    options: ReportSpec = ReportSpec(),
     *,
+    overwrite: bool = False,
     title: str = "",
     bars: Bars = no_bars,
 ) -> dict[str, Saved]:
@@ -105,8 +95,8 @@ def save_all(
     """
     if rank() > 0:
         return {}
-    check_folder(folder, options.overwrite)
-    with filling(folder, overwrite=options.overwrite) as temporary:
+    check_folder(folder, overwrite)
+    with filling(folder, overwrite=overwrite) as temporary:
         places = folders(folder, list(comparisons))
         if len(places) == 1:
             return {label: _write_bundle(case, temporary, folder, serving[label], options, bars) for label, case in comparisons.items()}
@@ -124,7 +114,7 @@ def _write_overview(
     saved: Mapping[str, Saved],
     places: Mapping[str, Path],
     title: str,
-    options: Options,
+    options: ReportSpec,
 ) -> None:
     """Writes the files about all labels: audit.json, report.html and README.txt."""
     first = next(iter(comparisons.values()))
@@ -143,7 +133,7 @@ def _write_overview(
         write_text(temporary / file, text)
 
 
-def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Serving, options: Options, bars: Bars) -> Saved:
+def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Serving, options: ReportSpec, bars: Bars) -> Saved:
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
     failures = dict(case.failures)
     candidate = case.result.candidate
@@ -191,7 +181,7 @@ def _recording(failures: dict[str, str], what: str) -> Iterator[None]:
 
 
 def _write_onnx(
-    case: Compared, temporary: Path, serving: Serving, options: Options, failures: dict[str, str], bars: Bars
+    case: Compared, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars
 ) -> Exported | None:
     """Writes model.onnx and compares it with torch; None if the export failed."""
     rule = case.result.candidate.rule

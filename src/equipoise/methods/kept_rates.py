@@ -1,0 +1,46 @@
+"""The rates that a goal keeps in every group: their values, their limits, and the thresholds at which they are kept."""
+
+import numpy as np
+
+from equipoise.measures import RATES, Cells, FloatArray, IntArray
+from equipoise.methods.goal import BEFORE, Keep
+
+NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
+
+
+def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
+    """The kept rates of every group (..., rates * groups)."""
+    return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
+
+
+def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
+    """The lower limits of the kept rates (..., rates * groups), from their values for the original network."""
+    minimum = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
+    return np.where(np.isnan(minimum), before, minimum)
+
+
+def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
+    """The smallest margin (...) of the rates over their limits; negative if one is too low. Undefined rates do not count."""
+    margin = rates - least
+    smallest: FloatArray = np.where(np.isnan(margin), np.inf, margin).min(-1)
+    return smallest
+
+
+def highest_thresholds(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> FloatArray:
+    """The highest threshold (R,) at which no rate of scores (R, n) is below its limit (R, rates * groups).
+
+    Every rate is a share of positive decisions and can only rise as the threshold falls, so limits on rates are a limit on the threshold.
+
+    >>> highest_thresholds({"tpr": 0.5}, np.array([[0.9, 0.4, 0.2]]), np.array([[1, 1, 0]]), np.zeros((1, 3), int), 1, np.array([[0.5]]))
+    array([0.9])
+    """
+    highest = np.full(len(scores), np.inf)
+    for r in range(len(scores)):
+        for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
+            label = RATES[name]
+            group_scores = scores[r, (codes[r] == group) & ((y[r] == label) if label is not None else True)]
+            count = len(group_scores)
+            needed = int(np.ceil(least[r, at] * count - NOISE)) if count else 0
+            if needed > 0:
+                highest[r] = min(highest[r], np.partition(group_scores, count - needed)[count - needed])
+    return highest
