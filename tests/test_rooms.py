@@ -120,7 +120,20 @@ def test_version_and_help_import_none_of_the_large_packages(command: list[str]):
 
 LARGE = {"torch", "pandas", "numpy", "pyarrow", "scipy", "sklearn", "PIL"}
 WRONG = {
-    "options": ["audit", "none.csv", "--label", "y", "--score", "p", "--group", "sex", "--set", "audit.level=95", "--set", "audit.thresholds=0.5:0.1"],
+    "options": [
+        "audit",
+        "none.csv",
+        "--label",
+        "y",
+        "--score",
+        "p",
+        "--group",
+        "sex",
+        "--set",
+        "audit.level=95",
+        "--set",
+        "audit.thresholds=0.5:0.1",
+    ],
     "no such file": ["audit", "none.csv", "--label", "y", "--score", "p", "--group", "sex"],
 }
 

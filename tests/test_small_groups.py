@@ -77,7 +77,7 @@ def test_figures_are_the_same_whatever_its_label_and_score(tmp_path):
     for k, secret in enumerate(SECRETS):
         path = tmp_path / f"{k}.csv"
         _table(KINDS[0], secret).to_csv(path, index=False)
-        result = ran("audit", path, *ROLES, "--threshold", "0.5", "--figures", tmp_path / str(k))
+        result = ran("audit", path, *ROLES, "--threshold", "0.5", "--set", f"report.figures={tmp_path / str(k)}")
         assert result.code == 0, result.err
         drawn = {each.name: each.read_text().replace(f"{k}.csv", "") for each in sorted((tmp_path / str(k)).glob("*.svg"))}
         found.append({name: re.sub(r"clip\d+", "", svg) for name, svg in drawn.items()})  # clips are counted on from figure to figure

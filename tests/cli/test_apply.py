@@ -54,11 +54,13 @@ def folders(tmp_path_factory) -> dict[str, Path]:
                 "debias",
                 "local.csv",
                 *ROLES,
-                "--set", "data.id=id",
+                "--set",
+                "data.id=id",
                 *NETWORK,
                 "--method",
                 method,
-                "--set", "goal.selection=paper",
+                "--set",
+                "goal.selection=paper",
                 *given,
                 "--out",
                 "repaired",
@@ -66,7 +68,18 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         made["images"] = tmp_path_factory.mktemp("images")
         hospital.images(made["images"])
         patch.chdir(made["images"])
-        pictures = ["--images", "xrays", "--set", f"images.size={hospital.SIDE}", "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--set", "report.onnx=false"]
+        pictures = [
+            "--images",
+            "xrays",
+            "--set",
+            f"images.size={hospital.SIDE}",
+            "--model",
+            "net.py:cnn",
+            "--weights",
+            "cnn.safetensors",
+            "--set",
+            "report.onnx=false",
+        ]
         pruning = [
             "--method",
             "pruning",
@@ -74,11 +87,12 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             "pruning.steps=4",
             "--set",
             "pruning.stop_below=0",
-            "--set", "goal.selection=paper",
+            "--set",
+            "goal.selection=paper",
             "--measure",
             "spd",
-            "--min-performance",
-            0.6,
+            "--set",
+            f"goal.min_performance={0.6}",
         ]
         _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--set", "repair.draws=10", "--out", "repaired")
     return made
@@ -191,7 +205,9 @@ def test_rows_of_one_group_and_rows_without_a_group_are_decided(run):
 
 
 def test_randomised_decisions_are_drawn_with_the_seed(run):
-    one, two, other = (pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--set", f"audit.seed={seed}").out)) for seed in (1, 1, 2))
+    one, two, other = (
+        pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--set", f"audit.seed={seed}").out)) for seed in (1, 1, 2)
+    )
     assert list(one.columns) == ["id", "pid", "score", "probability", "decision"]
     assert one.equals(two)
     assert one["probability"].equals(other["probability"])
@@ -237,8 +253,30 @@ def test_a_network_repaired_on_frontal_views_refuses_other_views(run, tmp_path):
     run("images", "repaired", "images.csv", "--images", "xrays")
     frame = pd.read_csv("images.csv").assign(view="PA")
     frame.to_csv("views.csv", index=False)
-    repair = ["--images", "xrays", "--set", f"images.size={hospital.SIDE}", "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--set", "report.onnx=false"]
-    repair += ["--set", "data.view=view", "--method", "reject-option", "--set", "goal.selection=paper", "--set", "data.conflicts=first", "--set", "audit.draws=10"]
+    repair = [
+        "--images",
+        "xrays",
+        "--set",
+        f"images.size={hospital.SIDE}",
+        "--model",
+        "net.py:cnn",
+        "--weights",
+        "cnn.safetensors",
+        "--set",
+        "report.onnx=false",
+    ]
+    repair += [
+        "--set",
+        "data.view=view",
+        "--method",
+        "reject-option",
+        "--set",
+        "goal.selection=paper",
+        "--set",
+        "data.conflicts=first",
+        "--set",
+        "audit.draws=10",
+    ]
     repair += ["--out", "frontal"]
     assert cli.run([str(a) for a in ("debias", "views.csv", *ROLES, *repair)]) == 0
     code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")

@@ -67,13 +67,16 @@ def test_output_of_the_network_itself_is_not_part_of_the_result(run, network):
 
 def test_inputs_may_be_listed_in_the_networks_order(run, network):
     plain = json.loads(run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json").out)
-    listed = json.loads(run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--set", "data.features=x2", "--set", "data.features=x1", "--json").out)
+    listed = json.loads(
+        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--set", "data.features=x2", "--set", "data.features=x1", "--json").out
+    )
     assert plain["auroc"]["value"] != listed["auroc"]["value"]
 
 
 def test_the_output_type_may_be_given(run, network):
     logit, probability = (
-        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--set", f"model.output={kind}", "--json") for kind in ("logit", "probability")
+        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--set", f"model.output={kind}", "--json")
+        for kind in ("logit", "probability")
     )
     assert logit.code == 0
     assert probability.code == 2

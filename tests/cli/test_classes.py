@@ -62,9 +62,12 @@ def repaired(place: Path) -> Path:
         "bias-gda.epochs=3",
         "--set",
         "bias-gda.learning_rate=1e-3",
-        "--set", "goal.selection=paper",
+        "--set",
+        "goal.selection=paper",
     ]
-    found = ran("debias", *_options(place), *quick, "--draws", 50, "--set", "report.onnx=false", "--out", place / "repaired")
+    found = ran(
+        "debias", *_options(place), *quick, "--set", f"repair.draws={50}", "--set", "report.onnx=false", "--out", place / "repaired"
+    )
     assert found.code == 0, found.err
     return place / "repaired"
 
@@ -141,7 +144,18 @@ def test_an_audit_of_classes_takes_no_threshold_and_needs_the_network(place: Pat
     found = ran("audit", *_options(place), "--threshold", 0.4)
     assert (found.code, "--threshold" in found.err) == (2, True)
     scores = ran(
-        "audit", place / "local.csv", "--label", "finding", "--set", "data.classes=none", "--set", "data.classes=effusion", "--group", "sex", "--score", "x0"
+        "audit",
+        place / "local.csv",
+        "--label",
+        "finding",
+        "--set",
+        "data.classes=none",
+        "--set",
+        "data.classes=effusion",
+        "--group",
+        "sex",
+        "--score",
+        "x0",
     )
     assert (scores.code, "--class" in scores.err, "--model" in scores.err) == (2, True, True)
 
@@ -183,13 +197,13 @@ def test_known_probabilities_of_the_classes_are_checked(place: Path, tmp_path):
     roles = [*_options(place), "--set", "data.id=pid", *(word for name in CLASSES for word in ("--score", name))]
     for name in COLUMNS:
         roles += ["--set", f"data.features={name}"]
-    found = ran("audit", *roles, "--check-scores", tmp_path / "known.csv", "--json")
+    found = ran("audit", *roles, "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--json")
     assert found.code == 0, found.err
     assert [one["rows"] for one in json.loads(found.out)["checked_scores"]] == [900] * 3
     for command in (["audit"], ["debias", "--out", str(tmp_path / "repaired"), "--method", "bias-gda"]):
-        wrong = ran(*command, *roles, "--check-scores", tmp_path / "wrong.csv")
+        wrong = ran(*command, *roles, "--set", f"model.check_scores={tmp_path / 'wrong.csv'}")
         assert wrong.code == 2
         assert says(wrong.err, CLASSES[0], CLASSES[1], "900")
-    few = ran("audit", *roles[:-4], "--check-scores", tmp_path / "known.csv", "--score", CLASSES[0])
+    few = ran("audit", *roles[:-4], "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--score", CLASSES[0])
     assert few.code == 2
     assert says(few.err, "--score", "--class")

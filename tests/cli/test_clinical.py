@@ -48,7 +48,9 @@ def test_a_bad_weight_is_one_message_with_its_row(run: Run, table: pd.DataFrame)
 
 
 def test_points_and_thresholds_are_options(run: Run, table: pd.DataFrame) -> None:
-    told = json.loads(run("audit", "rows.csv", *ROLES, "--set", "audit.specificity=0.8", "--set", "audit.thresholds=0.1:0.2:0.05", "--json").out)
+    told = json.loads(
+        run("audit", "rows.csv", *ROLES, "--set", "audit.specificity=0.8", "--set", "audit.thresholds=0.1:0.2:0.05", "--json").out
+    )
     assert told["settings"]["specificity"] == 0.8
     assert sorted({row["threshold"] for row in told["curves"]}) == [0.1, 0.15, 0.2]
     shown = run("audit", "rows.csv", *ROLES, "--set", "audit.specificity=0.8", "--verbose").out
@@ -57,7 +59,9 @@ def test_points_and_thresholds_are_options(run: Run, table: pd.DataFrame) -> Non
     assert "alibration slope" in short
     assert "Net benefit" not in short
     assert len(short.splitlines()) <= 30
-    ran = run("audit", "rows.csv", *ROLES, "--set", "audit.specificity=1", "--set", "audit.sensitivity=0", "--set", "audit.thresholds=0.5:0.1")
+    ran = run(
+        "audit", "rows.csv", *ROLES, "--set", "audit.specificity=1", "--set", "audit.sensitivity=0", "--set", "audit.thresholds=0.5:0.1"
+    )
     assert ran.code == 2
     assert says(ran.err, "specificity", "sensitivity", "0.5:0.1")
 

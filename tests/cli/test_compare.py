@@ -76,7 +76,9 @@ def test_two_sites_by_their_audits_or_their_tables(run: Run, folder, tmp_path):
     by_table = json.loads(run("compare", folder / "a.csv", folder / "b.csv", *ROLES, "--score", "old", "--measure", "eod", "--json").out)
     assert by_audit["gaps"][0]["value"] == pytest.approx(by_table["gaps"][0]["value"])
     assert (by_audit["paired"], by_audit["gaps"][0]["clear"]) == (False, True)
-    ran = run("compare", folder / "a.json", folder / "b.json", "--report", "page.html", "--out", "found.json", "--set", "report.words.F=women")
+    ran = run(
+        "compare", folder / "a.json", folder / "b.json", "--report", "page.html", "--out", "found.json", "--set", "report.words.F=women"
+    )
     assert ran.code == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "women" in page
@@ -208,7 +210,22 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
     unsought = run(*audit, "--append", "h.parquet", "--date", "2026-11")
     assert says(unsought.out, "--earlier")
     content = (tmp_path / "h.parquet").read_bytes()
-    assert run(*audit, "--set", "history.earlier=oct.csv", "--append", "h.parquet", "--date", "2026-11", "--set", "history.replace=true", "--out", "a.json").code == 0
+    assert (
+        run(
+            *audit,
+            "--set",
+            "history.earlier=oct.csv",
+            "--append",
+            "h.parquet",
+            "--date",
+            "2026-11",
+            "--set",
+            "history.replace=true",
+            "--out",
+            "a.json",
+        ).code
+        == 0
+    )
     for file in ("h.parquet", "a.json"):
         assert b"1-59" not in (tmp_path / file).read_bytes()
     assert (tmp_path / "h.parquet").read_bytes() != content

@@ -61,7 +61,7 @@ def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
 
 
 def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
-    assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--seed", 3).code == 0
+    assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--set", f"repair.seed={3}").code == 0
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
     assert "--seed 3" in run["command"]
@@ -94,14 +94,15 @@ def test_json_is_one_document_and_reproducible(table, tmp_path):
 
 
 def test_an_unmet_goal_is_reported_and_is_not_an_error(table):
-    limits = ["--min-performance", 0.999, "--max-gap", 0.05]
+    limits = ["--set", f"goal.min_performance={0.999}", "--max-gap", 0.05]
     code, _, _ = table(
         *TABLE,
         "--method",
         "bias-gda",
-        "--set", "report.onnx=false",
-        "--draws",
-        20,
+        "--set",
+        "report.onnx=false",
+        "--set",
+        f"repair.draws={20}",
         *limits,
         "--set",
         "bias-gda.schedule=paper",
@@ -116,7 +117,7 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     hospital.images(tmp_path)
     code, out, err = run(
         *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop_below=0", "--measure", "spd",
-        "--min-performance", 0.6, "--draws", 20, "--set", "report.onnx=false", "--set", "report.thumbnails=true", "--json",
+        "--set", f"goal.min_performance={0.6}", "--set", f"repair.draws={20}", "--set", "report.onnx=false", "--set", "report.thumbnails=true", "--json",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out)["chosen"] == "pruning"
@@ -131,7 +132,21 @@ def test_pruning_whole_channels_keeps_the_keys_of_the_weights(run, tmp_path):
     hospital.images(tmp_path)
     settings = ["--set", "pruning.granularity=channel", "--set", "pruning.units=1", "--set", "pruning.stop_below=0"]
     assert (
-        run(*IMAGES, "--method", "pruning", *settings, "--draws", 20, "--set", "report.onnx=false", "--measure", "spd", "--min-performance", 0.5).code == 0
+        run(
+            *IMAGES,
+            "--method",
+            "pruning",
+            *settings,
+            "--set",
+            f"repair.draws={20}",
+            "--set",
+            "report.onnx=false",
+            "--measure",
+            "spd",
+            "--set",
+            f"goal.min_performance={0.5}",
+        ).code
+        == 0
     )
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("cnn.safetensors"))
 
@@ -148,7 +163,21 @@ def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
     arguments = ["debias", "local.csv", *ROLES, "--set", "data.id=id", "--model", "net.pt2", "--out", "repaired"]
     assert table(*arguments, *FAST).code == 0
     assert {"repaired.pt2", "repaired.safetensors"} <= {path.name for path in (tmp_path / "repaired").iterdir()}
-    assert table(*arguments, "--set", "report.onnx=false", "--draws", 20, "--min-performance", 0.6, "--method", "bias-score", "--overwrite").code == 0
+    assert (
+        table(
+            *arguments,
+            "--set",
+            "report.onnx=false",
+            "--set",
+            f"repair.draws={20}",
+            "--set",
+            f"goal.min_performance={0.6}",
+            "--method",
+            "bias-score",
+            "--overwrite",
+        ).code
+        == 0
+    )
     assert all(torch.equal(value, load_file("net.safetensors")[key]) for key, value in load_file("repaired/repaired.safetensors").items())
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
@@ -162,7 +191,17 @@ def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
 
 
 def test_a_method_that_trains_gets_rows_to_train_on(table):
-    arguments = [*TABLE, "--set", "report.onnx=false", "--draws", 20, "--method", "adversarial-training", "--set", "adversarial-training.epochs=2"]
+    arguments = [
+        *TABLE,
+        "--set",
+        "report.onnx=false",
+        "--set",
+        f"repair.draws={20}",
+        "--method",
+        "adversarial-training",
+        "--set",
+        "adversarial-training.epochs=2",
+    ]
     code, _, err = table(*arguments)
     assert code == 2
     assert "--train train.csv" in err
@@ -183,7 +222,7 @@ def test_a_dry_run_lists_patients_and_methods_and_writes_nothing(table, tmp_path
 
 
 def test_a_dry_run_counts_the_probes(table):
-    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--set", "repair.probe=true", "--draws", 5)
+    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--set", "repair.probe=true", "--set", f"repair.draws={5}")
     assert code == 0
     assert says(out, "probes")
 

@@ -36,7 +36,10 @@ BAD = {
     "a minimum above 1": (["--set", "goal.keep.tpr=80"], ["a minimum in [0, 1]; got 80"]),
     "a minimum of no rate": (["--set", "goal.keep.tprr=0.8"], ["Did you mean 'tpr'?"]),
     "two limits of one rate": (["--set", "goal.keep.tpr=before", "--set", "goal.keep.tpr=0.8"], ["tpr has two limits, before and 0.8"]),
-    "two minima and a fraction": (["--set", "goal.keep.a", "--set", "goal.keep.b", "--set", "repair.draws=1"], ["3 problems", "'a'", "'b'", "--draws"]),
+    "two minima and a fraction": (
+        ["--set", "goal.keep.a", "--set", "goal.keep.b", "--set", "repair.draws=1"],
+        ["3 problems", "'a'", "'b'", "--draws"],
+    ),
     "an unknown method for auto": (["--method", "auto", "--set", "auto.methods=bias-gd"], ["Did you mean 'bias-gda'?"]),
     "several at once": (
         ["--set", "goal.min_performance=2", "--set", "repair.draws=1", "--method", "prunning"],
@@ -92,7 +95,9 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
 def test_an_operator_missing_in_onnx_is_named_and_other_files_are_written(table, tmp_path):
     pytest.importorskip("onnxscript")
     torch.save(hospital.network("Odd").state_dict(), "odd.pt")
-    code, out, err = table(*instead([*TABLE, *QUICK], "--min-performance", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json"))
+    code, out, err = table(
+        *instead([*TABLE, *QUICK], "--set", f"goal.min_performance={0}", "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
+    )
     assert code == 0
     assert says(err, "model.onnx")
     assert "bessel_j0" in json.loads(out)["failures"]["model.onnx"]

@@ -28,11 +28,12 @@ def test_auto_writes_the_folder_of_the_chosen_method(table, tmp_path, chosen):
         f"auto.methods={chosen}",
         "--set",
         "auto.allow_group=true",
-        "--min-performance",
-        0.6,
-        "--set", "report.onnx=false",
-        "--draws",
-        20,
+        "--set",
+        f"goal.min_performance={0.6}",
+        "--set",
+        "report.onnx=false",
+        "--set",
+        f"repair.draws={20}",
     ]
     own = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}}
     code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
@@ -71,7 +72,17 @@ def test_notes_about_the_rows_are_printed_once(table, tmp_path):
     frame = frame[(frame["sex"] != "F") | (frame["sick"] == 0) | (frame["pid"] < 22)]
     frame.to_csv("local.csv", index=False)
     code, out, _ = table(
-        *TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option", "--method", "equalised-odds", "--verbose", "--set", "repair.force=true"
+        *TABLE,
+        *FAST,
+        "--method",
+        "bias-gda",
+        "--method",
+        "reject-option",
+        "--method",
+        "equalised-odds",
+        "--verbose",
+        "--set",
+        "repair.force=true",
     )
     assert code == 0
     chosen = next(line.split()[0] for line in out.splitlines() if "(chosen)" in line)
@@ -111,7 +122,7 @@ def test_a_declined_rule_is_not_reported_to_need_the_group(table, method):
 
 
 def test_max_loss_sets_the_minimum_performance(table):
-    quick = ["--draws", 20, "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--set", "report.onnx=false"]
+    quick = ["--set", f"repair.draws={20}", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--set", "report.onnx=false"]
     assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0
     goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
     assert goal["min_performance"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
@@ -126,7 +137,7 @@ def test_honest_selection_reports_the_cross_fitted_correction(table):
 
 @pytest.mark.parametrize(("option", "least"), [(["--set", "goal.keep.tpr=before"], None), (["--set", "goal.keep.tpr=0.8"], 0.8)])
 def test_no_group_falls_below_the_kept_rate(table, option, least):
-    assert table(*TABLE, "--method", "group-thresholds", "--set", "report.onnx=false", "--draws", 20, *option).code == 0
+    assert table(*TABLE, "--method", "group-thresholds", "--set", "report.onnx=false", "--set", f"repair.draws={20}", *option).code == 0
     run, rule = json.loads(Path("repaired/run.json").read_text()), rule_in_file(Path("repaired/rule.json"))
     assert run["met"] is None  # the goal has no maximum gap
     assert run["goal"]["keep"] == {"tpr": least or "before"}
@@ -169,7 +180,7 @@ def test_an_official_test_set_is_used_unchanged(table, tmp_path):
         "test": {"rows": int(test.sum()), "patients": int(frame.loc[test, "pid"].nunique())},
     }
     assert "official.csv" in run["hashes"]
-    code, _, err = table(*command, "--test-fraction", 0.2, "--overwrite")
+    code, _, err = table(*command, "--set", f"repair.test_fraction={0.2}", "--overwrite")
     assert (code, says(err, "--test-fraction")) == (2, True)
     both = ["debias", "local.csv", *TABLE[2:], *FEW, "--test", "official.csv", "--overwrite"]
     code, _, err = table(*both)
@@ -201,7 +212,18 @@ def test_too_few_patients_stop_the_repair_unless_forced(table):
 
 
 def test_the_default_is_honest_and_lists_the_methods_tried(table):
-    code, out, _ = table(*TABLE, "--set", "goal.selection=honest", "--set", "report.onnx=false", "--set", "repair.group_rules=false", "--budget", 0.04, "--json")
+    code, out, _ = table(
+        *TABLE,
+        "--set",
+        "goal.selection=honest",
+        "--set",
+        "report.onnx=false",
+        "--set",
+        "repair.group_rules=false",
+        "--set",
+        f"repair.budget={0.04}",
+        "--json",
+    )
     assert code == 0
     found = json.loads(out)
     assert found["chosen"] == "auto"

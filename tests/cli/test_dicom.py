@@ -93,7 +93,9 @@ def test_bad_headers_and_bad_pixels_come_in_one_message_and_can_be_skipped(run, 
         [line] = [line for line in err.splitlines() if says(line, f"scans/{name}", reason[0])]
         assert says(line, *reason)
     assert err.count("--set", "images.skip_broken=true") == 1
-    found = json.loads(run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true", "--set", "images.skip_broken=true", "--json").out)
+    found = json.loads(
+        run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true", "--set", "images.skip_broken=true", "--json").out
+    )
     assert (found["left_out_count"], found["not_frontal"], found["rows"]) == (5, 4, ROWS - 9)
 
 

@@ -84,7 +84,7 @@ def _printed(run, *arguments: object) -> Any:
 def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
     path, valid = write_csv("scores.csv"), write_csv("valid.csv", scores_frame(120))
     found = audit_file(Source(path, SCORES, scores=["p"]), AuditSpec(valid=valid, level=0.9))
-    printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--level", 0.9)
+    printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--set", f"audit.level={0.9}")
     assert found.to_dict() == printed
     assert found.only is found.audits["y"]
     assert len(found.scores["y"]) == 80
@@ -103,7 +103,19 @@ def test_a_network_is_audited_on_a_file_as_by_the_command(table):
     steps: list[str] = []
     source = Source(Path("local.csv"), TABLE, **NETWORK)
     found = audit_file(source, AuditSpec(probe=True, draws=20), bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
-    assert found.to_dict() == _printed(table, "audit", "local.csv", *hospital.ROLES, "--set", "data.id=id", *MODEL, "--set", "audit.probe=true", "--draws", 20)
+    assert found.to_dict() == _printed(
+        table,
+        "audit",
+        "local.csv",
+        *hospital.ROLES,
+        "--set",
+        "data.id=id",
+        *MODEL,
+        "--set",
+        "audit.probe=true",
+        "--set",
+        f"audit.draws={20}",
+    )
     assert steps == ["audit", "probes"]
 
 
@@ -112,7 +124,7 @@ def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
     goal = eq.Goal(max_gap=0.05, threshold=0.5, selection="paper")
     prepared = prepare_file(RepairRequest(Source(path, SCORES, scores=["p"]), goal, {"group-thresholds": {}}, seed=3))
     _, saved = prepared.run(tmp_path / "python")
-    options = ("--max-gap", 0.05, "--threshold", 0.5, "--method", "group-thresholds", "--seed", 3)
+    options = ("--max-gap", 0.05, "--threshold", 0.5, "--method", "group-thresholds", "--set", f"audit.seed={3}")
     printed = _printed(run, "debias", path, *AUDIT, "--reference", "M", "--patient", "pid", *options, "--out", "command")
     assert _numbers(dict(saved["y"].document)) == _numbers(printed)
     assert printed["before"]["rows"] == len(prepared.test["y"])

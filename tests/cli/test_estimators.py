@@ -86,7 +86,19 @@ def test_a_dry_run_and_a_rule_without_the_group(run, local):
 
 def test_options_of_networks_are_refused(run, local):
     ran = run(
-        "debias", "local.csv", *ROLES, "--model", "model.joblib", "--set", "model.trust_pickle=true", "--out", "repaired", "--set", "repair.probe=true", "--set", "repair.train=x.csv"
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--model",
+        "model.joblib",
+        "--set",
+        "model.trust_pickle=true",
+        "--out",
+        "repaired",
+        "--set",
+        "repair.probe=true",
+        "--set",
+        "repair.train=x.csv",
     )
     assert ran.code == 2
     assert "--probe" in ran.err
@@ -106,7 +118,9 @@ def test_an_onnx_file_is_audited_and_repaired(run, local):
     ran = run("audit", *given, "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["rows"] == 900
-    ran = run("debias", *given, "--method", "bias-score", "--max-loss", "0.1", "--out", "repaired", "--set", "repair.recalibrate=false", "--json")
+    ran = run(
+        "debias", *given, "--method", "bias-score", "--max-loss", "0.1", "--out", "repaired", "--set", "repair.recalibrate=false", "--json"
+    )
     assert ran.code == 0, ran.err
     (local / "net.onnx").unlink()
     ran = run("apply", "repaired", "local.csv", "--out", "decisions.csv")
@@ -123,7 +137,20 @@ def test_known_scores_of_an_estimator_are_checked_before_its_repair(run, local):
     known = LOCAL[["patient"]].assign(p=MODEL.predict_proba(LOCAL[["marker", "ward"]])[:, 1])
     known.to_csv(local / "known.csv", index=False)
     known.assign(p=1 - known.p).to_csv(local / "wrong.csv", index=False)
-    repair = ("debias", "local.csv", *ROLES, "--set", "data.id=patient", "--model", "model.joblib", "--set", "model.trust_pickle=true", *RULE, "--score", "p")
+    repair = (
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--set",
+        "data.id=patient",
+        "--model",
+        "model.joblib",
+        "--set",
+        "model.trust_pickle=true",
+        *RULE,
+        "--score",
+        "p",
+    )
     wrong = run(*repair, "--set", "model.check_scores=wrong.csv", "--out", "repaired")
     assert wrong.code == 2
     assert says(wrong.err, "wrong.csv", "900 of 900", "negative class")
@@ -142,7 +169,20 @@ def test_known_scores_of_an_onnx_file_are_checked_before_its_repair(run, local):
     (local / "net.onnx").write_bytes(network.SerializeToString())
     p = plain.predict_proba(LOCAL[["marker"]].to_numpy(np.float32))[:, 1]
     LOCAL[["patient"]].assign(p=p, q=p + 0.01).to_csv(local / "known.csv", index=False)
-    repair = ("debias", "local.csv", *ROLES, "--set", "data.id=patient", "--set", "data.features=marker", "--model", "net.onnx", *RULE, "--set", "report.onnx=false")
+    repair = (
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--set",
+        "data.id=patient",
+        "--set",
+        "data.features=marker",
+        "--model",
+        "net.onnx",
+        *RULE,
+        "--set",
+        "report.onnx=false",
+    )
     wrong = run(*repair, "--set", "model.check_scores=known.csv", "--score", "q", "--out", "repaired")
     assert wrong.code == 2, wrong.err
     assert says(wrong.err, "known.csv", "900 of 900")

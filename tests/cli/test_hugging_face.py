@@ -74,7 +74,10 @@ def test_the_preprocessing_of_the_folder_is_adopted_and_reported(command):
     ("options", "wanted"),
     [
         (["--set", "images.size=16"], {"resize": [16, 16], "crop": None, "interpolation": "bicubic"}),
-        (["--set", "images.normalise=unit", "--set", "images.interpolation=nearest"], {"resize": 15, "mean": [0, 0, 0], "interpolation": "nearest"}),
+        (
+            ["--set", "images.normalise=unit", "--set", "images.interpolation=nearest"],
+            {"resize": 15, "mean": [0, 0, 0], "interpolation": "nearest"},
+        ),
         (["--set", "images.preset=torchvision"], {"resize": 256, "crop": 224, "interpolation": "bilinear"}),
     ],
 )
@@ -90,7 +93,7 @@ def test_options_override_the_folder_and_are_named(command, options, wanted):
 def test_other_channels_and_unknown_steps_are_refused(command, hospital):
     done = command("audit", "local.csv", *ROLES, "--model", "net", "--set", "images.channels=1")
     assert done.code == 2
-    assert says(done.err, "--channels", 1, 3)
+    assert says(done.err, "--set", f"images.channels={1}", 3)
     path = hospital / "net" / "preprocessor_config.json"
     plain = path.read_text()
     try:
@@ -103,9 +106,33 @@ def test_other_channels_and_unknown_steps_are_refused(command, hospital):
 
 
 def test_a_network_of_transformers_is_repaired_saved_and_applied(command, hospital):
-    repair = ["debias", "local.csv", *ROLES, "--model", "net", "--method", "bias-gda", "--set", "bias-gda.epochs=2", "--set", "report.onnx=false"]
+    repair = [
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--model",
+        "net",
+        "--method",
+        "bias-gda",
+        "--set",
+        "bias-gda.epochs=2",
+        "--set",
+        "report.onnx=false",
+    ]
     repair += ["--set", "bias-gda.schedule=paper", "--set", "repair.recalibrate=false"]
-    done = command(*repair, "--set", "goal.selection=paper", "--set", "goal.min_performance=0", "--threshold", "0.5", "--set", "repair.force=true", "--out", "repaired")
+    done = command(
+        *repair,
+        "--set",
+        "goal.selection=paper",
+        "--set",
+        "goal.min_performance=0",
+        "--threshold",
+        "0.5",
+        "--set",
+        "repair.force=true",
+        "--out",
+        "repaired",
+    )
     assert done.code == 0, done.err
     run = json.loads((hospital / "repaired" / "run.json").read_text())
     assert run["inputs"]["images"] | {"resize": 15, "crop": SIDE, "centre": "floor"} == run["inputs"]["images"]

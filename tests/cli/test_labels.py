@@ -166,8 +166,10 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
         "group-thresholds",
         "--measure",
         "spd",
-        "--set", "repair.draws=50",
-        "--set", "report.onnx=false",
+        "--set",
+        "repair.draws=50",
+        "--set",
+        "report.onnx=false",
     ]
     assert run([*asked, *which, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -196,8 +198,10 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
         "bias-score",
         "--measure",
         "spd",
-        "--set", "repair.draws=50",
-        "--set", "report.onnx=false",
+        "--set",
+        "repair.draws=50",
+        "--set",
+        "report.onnx=false",
         "--out",
         str(out),
         "--json",
@@ -239,7 +243,10 @@ def test_the_outcome_of_each_label_is_on_the_page_and_no_name_is_markup(place, t
     asked = ["<b>Effusion</b>" if word == "Effusion" else word for word in asked]
     out = tmp_path / "out"
     limits = ["--set", "goal.min_performance=0.99", "--max-gap", "0.05"]
-    assert run(["debias", *asked, "--method", "pruning", *limits, "--set", "repair.draws=50", "--set", "report.onnx=false", "--out", str(out)]) == 0
+    assert (
+        run(["debias", *asked, "--method", "pruning", *limits, "--set", "repair.draws=50", "--set", "report.onnx=false", "--out", str(out)])
+        == 0
+    )
     page = (out / "report.html").read_text()
     found = json.loads((out / "audit.json").read_text())
     assert f'data-outcome="{found["outcome"]}"' in page
@@ -254,7 +261,18 @@ def test_the_outcome_of_each_label_is_on_the_page_and_no_name_is_markup(place, t
 
 def test_a_network_whose_decisions_stay_is_not_said_to_have_changed_them(place, tmp_path, capsys):
     out = tmp_path / "out"
-    nothing_to_do = ["--method", "constrained", "--max-gap", "1", "--set", "goal.selection=honest", "--set", "repair.draws=50", "--set", "report.onnx=false"]
+    nothing_to_do = [
+        "--method",
+        "constrained",
+        "--max-gap",
+        "1",
+        "--set",
+        "goal.selection=honest",
+        "--set",
+        "repair.draws=50",
+        "--set",
+        "report.onnx=false",
+    ]
     assert run(["debias", *_options(place), *nothing_to_do, "--out", str(out)]) == 0
     assert json.loads((out / "audit.json").read_text())["outcome"] == "unchanged"
     [about] = html.parse(str(out / "report.html")).getroot().xpath("//p[@class='aside']")
@@ -286,7 +304,16 @@ def test_a_network_without_a_settable_output_type_is_an_error_without_a_tracebac
 def test_auto_a_goal_per_label_and_cross_fitted_selection(place, tmp_path, capsys):
     out = tmp_path / "out"
     quick = ["--set", "auto.methods=pruning", "--set", "audit.draws=50", "--set", "report.onnx=false", "--set", "goal.selection=honest"]
-    goals = ["--measure", "eod", "--set", "goal.min_performance=0.5", "--set", "goals.Effusion.measure=spd", "--set", "goals.Effusion.min_performance=0.6"]
+    goals = [
+        "--measure",
+        "eod",
+        "--set",
+        "goal.min_performance=0.5",
+        "--set",
+        "goals.Effusion.measure=spd",
+        "--set",
+        "goals.Effusion.min_performance=0.6",
+    ]
     assert run(["debias", *_options(place), "--method", "auto", *quick, *goals, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     goal = {label: told["labels"][label]["goal"] for label in LABELS}

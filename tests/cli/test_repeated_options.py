@@ -69,7 +69,19 @@ def test_every_option_with_one_value_is_refused_if_given_twice(command, tmp_path
 
 
 def test_all_repeated_options_are_named_at_once(run: Run, table):
-    tried = run("audit", table, *BOTH, "--seed", 1, "--level", 0.9, "--seed", 2, "--level", 0.8)
+    tried = run(
+        "audit",
+        table,
+        *BOTH,
+        "--set",
+        f"audit.seed={1}",
+        "--set",
+        f"audit.level={0.9}",
+        "--set",
+        f"audit.seed={2}",
+        "--set",
+        f"audit.level={0.8}",
+    )
     assert (tried.code, tried.out) == (2, "")
     assert says(tried.err, "--set", "audit.seed=--level")
     either = run("compare", table, "--set", "compare.paired=true", "--set", "compare.paired=false")

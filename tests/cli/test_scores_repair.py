@@ -214,7 +214,10 @@ def test_audit_takes_logits_and_a_prefix_as_well(tmp_path):
     table.assign(**logit).to_csv(tmp_path / "logits.csv", index=False)
     table.to_csv(tmp_path / "scores.csv", index=False)
     roles = ("--score-prefix", "score_", "--group", "sex", "--patient", "id", "--json")
-    plain, mapped = ran("audit", tmp_path / "scores.csv", *roles), ran("audit", tmp_path / "logits.csv", *roles, "--set", "data.logits=true")
+    plain, mapped = (
+        ran("audit", tmp_path / "scores.csv", *roles),
+        ran("audit", tmp_path / "logits.csv", *roles, "--set", "data.logits=true"),
+    )
     assert (plain.code, mapped.code) == (0, 0), mapped.err
     first, second = json.loads(plain.out), json.loads(mapped.out)
     assert [row["value"] for row in first["labels"]["y"]["gaps"]] == pytest.approx(

@@ -103,7 +103,19 @@ def test_conflicts_are_resolved_by_a_rule(run, rule):
     frame = _scores(480).assign(band=lambda f: np.select([f["age"] < 60, f["age"] < 80], ["young", "old"], "oldest"))
     by_patient = frame.groupby("pid")["band"]
     settled = by_patient.transform("first") if rule != "blank" else frame["band"].where(by_patient.transform("nunique") == 1)
-    arguments = ["audit", _write("s.csv", frame), *AUDIT, "--group", "band", "--reference", "old", "--patient", "pid", "--set", f"data.conflicts={rule}"]
+    arguments = [
+        "audit",
+        _write("s.csv", frame),
+        *AUDIT,
+        "--group",
+        "band",
+        "--reference",
+        "old",
+        "--patient",
+        "pid",
+        "--set",
+        f"data.conflicts={rule}",
+    ]
     told = json.loads(run(*arguments, "--json").out)
     assert {row["group"]: row["n"] for row in told["groups"]} == settled.value_counts().to_dict()  # two rows each: a majority is the first
     assert (told["patients_in_several_groups"], told["conflicts"]) == ({"band": 24}, rule)
@@ -200,7 +212,7 @@ def test_a_table_beyond_the_limit_is_refused_and_the_option_raises_it(run, monke
     arguments = ["audit", "s.csv.gz", *AUDIT, "--group", "sex"]
     monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000")
     assert run(*arguments).code == 2
-    assert run(*arguments, "--max-table-bytes", 10**6).code == 0
+    assert run(*arguments, "--set", f"data.max_table_bytes={10**6}").code == 0
 
 
 @pytest.mark.parametrize("score", [0.9127555772777217, 0.016527635528529094])
@@ -329,18 +341,37 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped_on_request(repaired, run
     new = pd.DataFrame({"id": ODD, "age": 50, "a": -0.3, "b": 0.1, "c": 0.0})
     out = tmp_path / "decisions.csv"
     _write(str(tmp_path / "new.csv"), new)
-    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--out", out, "--set", "apply.spreadsheet_safe=true").code == 0
+    assert (
+        run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--out", out, "--set", "apply.spreadsheet_safe=true").code
+        == 0
+    )
     written = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
     assert [row["id"] for row in written] == [f"'{text}" if text[0] in "=+-@\t\r\n" else text for text in ODD]
     assert all(0 <= float(row["score"]) <= 1 for row in written)
-    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--json", "--set", "apply.spreadsheet_safe=true").code == 2
+    assert (
+        run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--json", "--set", "apply.spreadsheet_safe=true").code
+        == 2
+    )
 
 
 def test_an_id_column_with_a_name_of_the_output_is_refused(run, tmp_path):
     hospital.table(tmp_path)
     for name in ("local.csv", "new.csv"):
         pd.read_csv(name).rename(columns={"id": "score"}).to_csv(name, index=False)
-    roles = ["--label", "sick", "--group", "sex", "--set", "data.id=score", "--set", "data.features=a", "--set", "data.features=b", "--set", "data.features=c"]
+    roles = [
+        "--label",
+        "sick",
+        "--group",
+        "sex",
+        "--set",
+        "data.id=score",
+        "--set",
+        "data.features=a",
+        "--set",
+        "data.features=b",
+        "--set",
+        "data.features=c",
+    ]
     assert run("debias", "local.csv", *roles, *NETWORK, "--method", "standard", "--out", "repaired").code == 0
     code, out, err = run("apply", "repaired", "new.csv", "--model", "net.py:build")
     assert (code, out) == (2, "")
@@ -356,9 +387,12 @@ def test_a_group_that_is_also_an_input_is_read_both_ways(run, tmp_path):
         "sick",
         "--group",
         "sex",
-        "--set", "data.features=a",
-        "--set", "data.features=sex",
-        "--set", "data.features=c",
+        "--set",
+        "data.features=a",
+        "--set",
+        "data.features=sex",
+        "--set",
+        "data.features=c",
         *NETWORK[:4],
         "--json",
     ]

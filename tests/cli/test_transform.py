@@ -27,7 +27,20 @@ def makes():
 """
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--images", "xrays"]
 NETWORK = ["--model", "net.py:cnn", "--weights", "cnn.safetensors"]
-REPAIR = ["--method", "group-thresholds", "--measure", "spd", "--min-performance", 0.5, "--set", "report.onnx=false", "--set", "repair.force=true", "--out", "repaired"]
+REPAIR = [
+    "--method",
+    "group-thresholds",
+    "--measure",
+    "spd",
+    "--set",
+    f"goal.min_performance={0.5}",
+    "--set",
+    "report.onnx=false",
+    "--set",
+    "repair.force=true",
+    "--out",
+    "repaired",
+]
 
 
 @pytest.fixture
@@ -93,7 +106,10 @@ def test_a_function_that_returns_a_transform_is_called(run, folder):
 
 
 def test_a_bundle_without_a_transform_takes_none(run, folder):
-    assert run("debias", "images.csv", *ROLES, *NETWORK, "--resize", hospital.SIDE + 2, "--set", f"images.crop={hospital.SIDE}", *REPAIR).code == 0
+    assert (
+        run("debias", "images.csv", *ROLES, *NETWORK, "--resize", hospital.SIDE + 2, "--set", f"images.crop={hospital.SIDE}", *REPAIR).code
+        == 0
+    )
     how = json.loads((folder / "repaired" / "run.json").read_text())["inputs"]["images"]
     assert (how["resize"], how["crop"]) == (hospital.SIDE + 2, hospital.SIDE)
     given = ["apply", "repaired", "images.csv", "--images", "xrays", "--trust"]

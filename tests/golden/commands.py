@@ -8,18 +8,43 @@ SCORES = ["scores.csv", *ROLES, "--score", "p"]
 TABLE = [
     "scores.csv",
     *ROLES,
-    "--set", "data.features=a",
-    "--set", "data.features=b",
-    "--set", "data.features=c",
+    "--set",
+    "data.features=a",
+    "--set",
+    "data.features=b",
+    "--set",
+    "data.features=c",
     "--model",
     "net.py:table",
     "--weights",
     "table.safetensors",
 ]
-IMAGES = ["images.csv", *ROLES, "--images", "xrays", "--set", f"images.size={SIDE}", "--model", "net.py:pixels", "--weights", "pixels.safetensors"]
+IMAGES = [
+    "images.csv",
+    *ROLES,
+    "--images",
+    "xrays",
+    "--set",
+    f"images.size={SIDE}",
+    "--model",
+    "net.py:pixels",
+    "--weights",
+    "pixels.safetensors",
+]
 LABELS = ["scores.csv", *(w for name in FINDINGS for w in ("--label", name)), "--score-prefix", "score_", "--group", "sex", "--reference", "M",
           "--patient", "patient"]  # fmt: skip
-SKOPS = ["scores.csv", *ROLES, "--set", "data.features=a", "--set", "data.features=b", "--set", "data.features=c", "--model", "pipeline.skops"]
+SKOPS = [
+    "scores.csv",
+    *ROLES,
+    "--set",
+    "data.features=a",
+    "--set",
+    "data.features=b",
+    "--set",
+    "data.features=c",
+    "--model",
+    "pipeline.skops",
+]
 AUDIT = ["audit", *SCORES, "--json"]
 OUT = ["--out", "repaired", "--set", "report.onnx=false"]
 SMALL = ["--set", "repair.draws=20", "--set", "goal.min_performance=0.4"]

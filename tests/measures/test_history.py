@@ -54,7 +54,12 @@ def test_the_file_holds_no_ids(months, tmp_path):
 
 @pytest.mark.parametrize(
     ("period", "expected"),
-    [("2026-02", ("2026-02", "--set", "history.replace=true")), ("2026-01", ("2026-01", "2026-03")), ("2026", ("2026", "2026-03")), ("2026-13", ("2026-13",))],
+    [
+        ("2026-02", ("2026-02", "--set", "history.replace=true")),
+        ("2026-01", ("2026-01", "2026-03")),
+        ("2026", ("2026", "2026-03")),
+        ("2026-13", ("2026-13",)),
+    ],
 )
 def test_a_period_is_there_once_and_in_order(months, period, expected):
     known = eq.history({name: audit(table) for name, table in list(months.items())[1:]})

@@ -29,7 +29,7 @@ FEW = 10  # rows; a column of many levels, most of them with fewer rows, is not 
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 SHOWN = 8  # levels that a message names
 CONFLICT_ADVICE = (
-    "Correct them, leave it empty where it is not known, or choose how they count with --conflicts row, first, majority or blank "
+    "Correct them, leave it empty where it is not known, or choose how they count with --set data.conflicts=row, first, majority or blank "
     "(in Python conflicts=...)."
 )
 

@@ -80,7 +80,7 @@ def find_files(
     problems += _shorten(
         [
             f"row {numbers[row]} below the header: image {texts[row]!r} lies outside {root}. "
-            "Name files in the folder, or allow it: allow_outside=True (--allow-outside)."
+            "Name files in the folder, or allow it: allow_outside=True (--set images.allow_outside=true)."
             for row in sorted(outside)
         ]
     )

@@ -186,6 +186,6 @@ def _read_numbers(frame: pd.DataFrame, name: str, columns: Columns, text: set[st
 def _input_problems(column: Any) -> Iterator[str]:
     """Values that a network cannot use. Nothing is imputed, because only the network's owner knows how that was done in training."""
     if column.dtype.kind not in "biuf":
-        yield f"input column {column.name!r} holds no numbers. Encode it as in training, or list the inputs with --feature (features=)."
+        yield f"input column {column.name!r} holds no numbers. Encode it as in training, or list the inputs with data.features (features=)."
     elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
         yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."

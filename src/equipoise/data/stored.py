@@ -145,7 +145,7 @@ class Storage:
             if self.written > self.max_bytes:
                 raise BadInput(
                     f"{self.name} needs more than {self.max_bytes:,} bytes in the temporary folder {tempfile.gettempdir()}, far more than "
-                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: --max-table-bytes, or "
+                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: data.max_table_bytes, or "
                     f"the environment variable {LIMIT_VARIABLE}."
                 )
             start = self.rows - sum(len(held["y"]) for held in self.held)

@@ -27,7 +27,9 @@ FAMILIES = {
     *("MobileNetV1", "MobileNetV2", "PoolFormer", "Siglip", "ViT"),
 }
 WHOLE_FROM = 384  # image size from which ConvNeXT's preprocessor does not crop
-OTHER_WAYS = "Give the preprocessing yourself: --transform file.py:transform, or --size, --resize, --crop, --channels and --normalise."
+OTHER_WAYS = (
+    "Give the preprocessing yourself: --set images.transform=file.py:transform, or images.size, resize, crop, channels and normalise."
+)
 
 
 class HuggingFaceNetwork(nn.Module):
