@@ -258,7 +258,7 @@ def test_thumbnails_have_no_names(flow):
 
 def test_images_left_out_are_counted_in_files_and_named_on_the_terminal(flow):
     run = json.loads((flow.home / "images" / "run.json").read_text())
-    [limit] = [line for line in run["limits"] if says(line, 2, "images")]
+    [limit] = [line for line in run["provenance"]["limits"] if says(line, 2, "images")]
     assert "1 missing" in limit
     assert "1 not an image" in limit
     assert limit in (flow.home / "images" / "card.md").read_text(encoding="utf-8")
@@ -272,8 +272,8 @@ def test_images_left_out_are_counted_in_files_and_named_on_the_terminal(flow):
 
 def test_the_command_is_told_without_folders(flow):
     run = json.loads((flow.home / "images" / "run.json").read_text())
-    assert "--images xrays" in run["command"]
-    assert "--model net.py:cnn" in run["command"]
+    assert "--images xrays" in run["provenance"]["command"]
+    assert "--model net.py:cnn" in run["provenance"]["command"]
 
 
 def test_a_terminal_may_show_them(flow):

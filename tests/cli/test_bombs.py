@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from fuzz import bombs
 
-from equipoise.data import scans, stored
+from equipoise.data import batches, scans
 from support.facts import says
 
 pytest.importorskip("resource", reason="limits of memory are those of POSIX")
@@ -113,8 +113,8 @@ def test_a_row_of_many_lines_in_a_folder_is_refused(tmp_path, run, monkeypatch):
 
 
 def test_equal_rows_do_not_fill_the_temporary_folder(run, monkeypatch):
-    monkeypatch.setattr(stored, "HELD", 1000)
-    monkeypatch.setattr(stored, "FILES", 5)
+    monkeypatch.setattr(batches, "HELD", 1000)
+    monkeypatch.setattr(batches, "FILES", 5)
     monkeypatch.setattr(scans, "MAX_TABLE_BYTES", 10**6)
     monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000000")
     Path("folder").mkdir()

@@ -63,6 +63,7 @@ def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
 def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
     assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--set", f"repair.seed={3}").code == 0
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())
+    run |= run["provenance"] | {"model": run["model"]}
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
     assert "--seed 3" in run["command"]
     assert run["seed"] == 3
@@ -123,8 +124,8 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     assert json.loads(out)["chosen"] == "pruning"
     run_json = json.loads((tmp_path / "repaired" / "run.json").read_text())
     how = {"resize": [hospital.SIDE] * 2, "crop": None, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25]}
-    assert run_json["inputs"]["images"] == how | {"preset": None}
-    assert "list of images" in run_json["hashes"]
+    assert run_json["inputs"]["images"] == how | {"preset": None, "centre": None, "transform": None}
+    assert "list of images" in run_json["provenance"]["hashes"]
     assert any(key.endswith(".unit_mask") for key in load_file("repaired/repaired.safetensors"))
 
 

@@ -179,8 +179,8 @@ def test_an_official_test_set_is_used_unchanged(table, tmp_path):
         "repair": {"rows": int((~test).sum()), "patients": int(frame.loc[~test, "pid"].nunique())},
         "test": {"rows": int(test.sum()), "patients": int(frame.loc[test, "pid"].nunique())},
     }
-    assert "official.csv" in run["hashes"]
-    code, _, err = table(*command, "--set", f"repair.test_fraction={0.2}", "--overwrite")
+    assert "official.csv" in run["provenance"]["hashes"]
+    code, _, err = table(*command, "--set", "repair.test_fraction=0.2", "--overwrite")
     assert (code, says(err, "--test-fraction")) == (2, True)
     both = ["debias", "local.csv", *TABLE[2:], *FEW, "--test", "official.csv", "--overwrite"]
     code, _, err = table(*both)

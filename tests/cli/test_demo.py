@@ -46,7 +46,7 @@ def test_the_folder_holds_a_hospitals_files_and_the_repaired_network(shown):
     tried = json.loads(Path("my demo/repaired/audit.json").read_text())["methods"]
     assert list(tried) == ["auto"]
     # Folders of the machine are not among what the report shows.
-    assert "equipoise debias local.csv" in json.loads(Path("my demo/repaired/run.json").read_text())["command"]
+    assert "equipoise debias local.csv" in json.loads(Path("my demo/repaired/run.json").read_text())["provenance"]["command"]
     assert len(pd.read_csv("my demo/decisions.csv")) == len(pd.read_csv("my demo/new.csv")) == 40
 
 

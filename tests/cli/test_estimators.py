@@ -60,7 +60,7 @@ def test_an_estimator_is_repaired_saved_and_applied(run, local):
     skops.dump(MODEL, local / "model.skops")
     ran = run("debias", "local.csv", *ROLES, "--model", "model.skops", *RULE, "--out", "repaired", "--json")
     assert ran.code == 0, ran.err
-    assert json.loads((local / "repaired" / "run.json").read_text())["kind"] == "predictor"
+    assert json.loads((local / "repaired" / "run.json").read_text())["predictor"] is not None
     assert "predictor.skops" in (local / "repaired" / "README.txt").read_text()
     new = patients(40, 3).drop(columns="sick")
     new.to_csv(local / "new.csv", index=False)

@@ -301,7 +301,7 @@ def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
 
 
 def test_a_large_cache_is_reported_on_stderr_and_stdout_stays_json(run, xrays, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_cache.LARGE_CACHE", 10)
+    monkeypatch.setattr("equipoise.data.image_rows.LARGE_CACHE", 10)
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept", "--json")
     assert code == 0
     assert json.loads(out)["rows"] == ROWS

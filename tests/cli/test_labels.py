@@ -182,7 +182,7 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     wide.load_state_dict(load_file(place / "wide.safetensors"))
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
     served = Bundle.load(out / "Effusion", trust=True)
-    assert served.run["model"]["output_name"] == "3"
+    assert served.run.model.output_name == "3"
     assert says((out / "Effusion" / "README.txt").read_text(), "output", 3)
     assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # the original weights
     assert run([*asked, "--out", str(tmp_path / "other")]) == 2

@@ -44,7 +44,7 @@ def test_the_folder_holds_a_rule_and_no_weights(files):
     names = {path.name for path in (files / "rule").iterdir()}
     assert names == {"README.txt", "audit.json", "card.md", "card.xml", "report.html", "rule.json", "run.json", "trace.csv"}
     run = json.loads((files / "rule" / "run.json").read_text())
-    assert (run["kind"], run["model"], run["inputs"]["score"]) == ("rule", None, "p")
+    assert (run["predictor"], run["model"], run["inputs"]["score"]) == (None, None, "p")
     for name in ("report.html", "card.md", "card.xml", "README.txt"):
         text = (files / "rule" / name).read_text()
         assert "network" not in text.split("<body")[-1].lower().replace("neural network", "")
@@ -82,7 +82,7 @@ def test_python_makes_the_same_rule(files):
         patient="id",
         name="scores.csv",
     )
-    repair, _ = hold_out_scores({"y": scores}, seed=run["seed"])
+    repair, _ = hold_out_scores({"y": scores}, seed=run["provenance"]["seed"])
     found = eq.debias(repair["y"], method="group-thresholds", threshold=0.5)
     assert found.rule == eq.Bundle.load(files / "rule").rule
 

@@ -75,7 +75,7 @@ def test_new_patients_get_the_transform_of_the_repair(run, folder):
     document = json.loads((folder / "repaired" / "run.json").read_text())
     recorded = document["inputs"]["images"]["transform"]
     assert recorded["path"] == str(folder / "prepare.py")
-    assert document["hashes"]["prepare.py"] == recorded["sha256"]
+    assert document["provenance"]["hashes"]["prepare.py"] == recorded["sha256"]
     card = (folder / "repaired" / "card.md").read_text()
     assert says(card, "prepare.py:transform", recorded["sha256"][:12])
 

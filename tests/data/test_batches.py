@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from equipoise.data import Scores, batches, is_large, scan
-from equipoise.data import stored as stored_module
 from equipoise.errors import BadInput
 from support.facts import says
 
@@ -56,8 +55,8 @@ def _rows(scores: Scores) -> list[tuple[object, ...]]:
 @pytest.fixture(params=["in memory", "in files"])
 def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(batches, "ROWS", 200)
-    monkeypatch.setattr(stored_module, "HELD", 10**6 if request.param == "in memory" else 300)
-    monkeypatch.setattr(stored_module, "FILES", 5)
+    monkeypatch.setattr(batches, "HELD", 10**6 if request.param == "in memory" else 300)
+    monkeypatch.setattr(batches, "FILES", 5)
     return bool(request.param == "in memory")
 
 

@@ -272,7 +272,7 @@ def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
 
 
 def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
-    found = attempt(content, partial(decode, geometry=Geometry((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels))
+    found = attempt(content, partial(decode, geometry=Geometry((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels), 0)[1]
     return (found.kind, found.reason) if isinstance(found, Broken) else ("", "")
 
 

@@ -45,7 +45,7 @@ def _claim(kind: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "bmp", "ppm", "jpeg", "gif"])
 def test_the_pixels_that_a_header_names_are_checked_first(kind, recwarn):
     content = _claim(kind, 60_000, 50_000)
-    wrong = attempt(content, partial(decode, geometry=Geometry((8, 8))))
+    _, wrong = attempt(content, partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
     assert wrong.kind == "too large"
     assert f"{MAX_PIXELS:,}" in wrong.reason or "decompression bomb" in wrong.reason
     with pytest.raises(BadInput, match=facts(1, "--max-pixels")):
@@ -90,7 +90,9 @@ def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, mon
     path = tmp_path / "large.png"
     path.write_bytes(_bytes(4) + bytes(1000))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: pytest.fail("read"))
-    assert attempt(path, partial(decode, geometry=Geometry((4, 4)), limit=ImageLimit(100)), ImageLimit(100)).kind == "too large"
+    _, wrong = attempt(path, partial(decode, geometry=Geometry((4, 4)), limit=ImageLimit(100)), ImageLimit(100), 0)
+    assert wrong is not None
+    assert wrong.kind == "too large"
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "1", "CMYK", "I;16", "F", "L"])
@@ -148,7 +150,7 @@ def test_the_reason_of_a_system_error_does_not_contain_the_file_name(tmp_path, m
     path = tmp_path / "patient-4711.png"
     path.write_bytes(_bytes(8))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(self))))
-    wrong = attempt(path, partial(decode, geometry=Geometry((8, 8))))
+    _, wrong = attempt(path, partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
     assert (wrong.kind, wrong.reason) == ("damaged", "cannot be read: Permission denied")
 
 

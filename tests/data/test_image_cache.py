@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from equipoise.data import Images, clear_caches, image_caches
-from equipoise.data.image_cache import DAY
+from equipoise.data.image_rows import DAY
 from support.facts import says
 
 
@@ -103,7 +103,7 @@ def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
 def test_a_large_cache_is_warned_about_and_not_removed(folder, monkeypatch, caplog):
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert not caplog.records
-    monkeypatch.setattr("equipoise.data.image_cache.LARGE_CACHE", 100)
+    monkeypatch.setattr("equipoise.data.image_rows.LARGE_CACHE", 100)
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert says(caplog.text, f"equipoise data cache --folder {folder}", "--clear --older-than 30")
     assert len(image_caches(folder)) == 2

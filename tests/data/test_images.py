@@ -200,7 +200,7 @@ def test_the_cache_is_mapped_reused_and_depends_on_the_content(tmp_path, monkeyp
     assert isinstance(first.pixels, np.memmap)
     assert len(list((tmp_path / "cache").iterdir())) == 2  # pixels and notes; nothing half-written stays
     with monkeypatch.context() as patch:
-        patch.setattr("equipoise.data.image_cache.fill", lambda *_: pytest.fail("decoded again"))
+        patch.setattr("equipoise.data.image_rows.fill", lambda *_: pytest.fail("decoded again"))
         assert torch.equal(Images.open(files, size=8, cache=tmp_path / "cache")[:], first[:])
     assert Images.open(files[::-1], size=8, cache=tmp_path / "cache").raw(0).max() == 20
     assert Images.open(files, size=4, cache=tmp_path / "cache").shape == (2, 1, 4, 4)

@@ -2,20 +2,29 @@
 
 import os
 import pickle
+import subprocess
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from joblib.externals.loky import ProcessPoolExecutor
 from PIL import Image
 
-from equipoise.data import Images, image_cache, image_rows
+from equipoise.data import Images, image_rows
 from equipoise.data.decode import decode
 from equipoise.data.faults import ImageLimit, NoRoom
-from equipoise.data.image_rows import Gone, Processes, fill_mapped
+from equipoise.data.image_rows import fill_mapped, worker_processes
 from equipoise.data.preprocessing import Geometry
 
 SIZE = Geometry((8, 8))
+
+
+def end_at_once(*_: object) -> None:
+    """What a process does that is killed."""
+    os._exit(3)
 
 
 @pytest.fixture
@@ -36,17 +45,17 @@ def opened(files: list[Path], cache: Path, **more: object) -> Images:
 def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Uses processes from two images on; returns the names of the functions called in them."""
     called: list[str] = []
-    real = Processes.call
+    real = ProcessPoolExecutor.submit
 
-    def call(self: Processes, function: object, *given: object) -> object:
+    def submit(self: ProcessPoolExecutor, function: Callable[..., object], *given: object) -> object:
         called.append(function.__name__)
         return real(self, function, *given)
 
-    monkeypatch.setattr(image_cache, "MANY", 2)
-    monkeypatch.setattr(image_cache, "SEVERAL", 1)
-    monkeypatch.setattr(image_cache, "CHUNK", 4)
+    monkeypatch.setattr(image_rows, "MANY", 2)
+    monkeypatch.setattr(image_rows, "SEVERAL", 1)
     monkeypatch.setattr(image_rows, "CHUNK", 4)
-    monkeypatch.setattr(Processes, "call", call)
+    monkeypatch.setattr(image_rows, "CHUNK", 4)
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
     return called
 
 
@@ -72,22 +81,29 @@ def test_a_colour_image_in_one_process_makes_all_colour(files: list[Path], tmp_p
 
 
 def test_threads_decode_if_a_process_ends(files: list[Path], tmp_path: Path, in_processes: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(image_rows, "COMMAND", "raise SystemExit(3)")
+    monkeypatch.setattr(image_rows, "fill_mapped", end_at_once)
     found = opened(files, tmp_path / "cache")
     assert in_processes
     for at in (0, 1, 3, 4, 5):
         assert np.array_equal(found.pixels[at], decode(files[at], SIZE))
 
 
-def test_a_process_returns_raises_and_is_gone_after_it_ends():
-    with Processes() as some:
-        assert some.call(divmod, 7, 3) == (2, 1)
-        with pytest.raises(ZeroDivisionError):
-            some.call(divmod, 7, 0)
-        assert some.call(os.getpid) != os.getpid()
-        for _ in range(2):
-            with pytest.raises(Gone):
-                some.call(os._exit, 3)
+def test_a_process_is_not_this_one_and_ends_with_the_block():
+    with worker_processes(1) as some:
+        other = some.submit(os.getpid).result()
+        assert other != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
+
+
+def test_a_process_does_not_run_the_users_script_again(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nfrom equipoise.data.image_rows import worker_processes\nprint('run')\n"
+        "with worker_processes(1) as some:\n    print(some.submit(os.getpid).result() != os.getpid())\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["run", "True"]
 
 
 def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], tmp_path: Path):
@@ -98,8 +114,7 @@ def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], t
     elsewhere = pickle.loads(pickle.dumps(large))
     with pytest.raises(NoRoom), elsewhere.room(100):
         pass
-    found = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE, limit=elsewhere), elsewhere)
-    assert (found.remaining, found.broken) == ([0, 1], {})
-    done = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE), ImageLimit())
-    assert done.remaining == []
+    chunk, path = dict(enumerate(files[:2])), str(tmp_path / "out.npy")
+    assert fill_mapped(path, chunk, partial(decode, geometry=SIZE, limit=elsewhere), elsewhere) == (chunk, {}, {})
+    assert fill_mapped(path, chunk, partial(decode, geometry=SIZE), ImageLimit()) == ({}, {}, {})
     assert np.array_equal(np.load(tmp_path / "out.npy")[1], decode(files[1], SIZE))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data import Attribute, Cohort, Parts, hold_out, split
+from equipoise.data import Attribute, Cohort, Parts, Scores, assign_folds, hold_out, same_groups, split
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -169,3 +169,34 @@ def test_one_patient_is_too_few_to_hold_out():
     )
     with pytest.raises(BadInput, match=facts(1, 3, "cohort", "0.3")):
         hold_out(cohort, 0.3)
+
+
+@given(cohorts(with_patients=True), st.integers(2, 5))
+def test_folds_hold_whole_patients_and_as_many_of_each(cohort, folds):
+    found = assign_folds(cohort, folds, np.random.default_rng(0))
+    of_patient = dict(zip(cohort.patients, found, strict=True))
+    assert found.tolist() == [of_patient[patient] for patient in cohort.patients]
+    sizes = np.bincount(list(of_patient.values()), minlength=folds)
+    assert len(sizes) == folds
+    assert sizes.max() - sizes.min() <= 1
+
+
+@given(cohorts(), st.integers(2, 5))
+def test_folds_share_every_stratum_and_do_not_depend_on_the_order_of_rows(cohort, folds):
+    found = assign_folds(cohort, folds, np.random.default_rng(0))
+    for stratum in set(zip(cohort.groups, cohort.y, strict=True)):
+        inside = [fold for fold, *own in zip(found, cohort.groups, cohort.y, strict=True) if tuple(own) == stratum]
+        sizes = np.bincount(inside, minlength=folds)
+        assert sizes.max() - sizes.min() <= 1
+    order = np.random.default_rng(1).permutation(len(cohort))
+    assert assign_folds(cohort.take(order), folds, np.random.default_rng(0)).tolist() == found[order].tolist()
+
+
+def test_a_test_set_has_the_group_codes_of_the_repair_set_and_no_other_groups():
+    repair = Scores.from_arrays([0, 1, 0, 1, 0, 1], [0.5] * 6, ["F", "M", "X"] * 2, reference="M", attribute="sex", name="repair")
+    test = Scores.from_arrays([0, 1, 0, 1], [0.5] * 4, ["X", None, "M", "X"], reference="X", attribute="sex", name="later")
+    found = same_groups(repair, test)
+    assert (found.attribute.levels, found.groups.tolist()) == (repair.attribute.levels, ["X", None, "M", "X"])
+    other = Scores.from_arrays([0, 1, 0, 1], [0.5] * 4, ["M", "D", "M", "U"], reference="M", attribute="sex", name="later")
+    with pytest.raises(BadInput, match=facts("'later'", "'sex'", "'repair'", "'D', 'U'")):
+        same_groups(repair, other)

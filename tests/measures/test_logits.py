@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import nn
 
 import equipoise as eq
-from equipoise.data import batches, stored
+from equipoise.data import batches
 from equipoise.measures import streamed
 from support.command import ran
 
@@ -67,7 +67,7 @@ def test_commands_in_memory_and_in_parts_agree(sampled: int, tmp_path: Path, mon
         frame.iloc[k::3].to_parquet(folder / f"{k}.parquet")
     roles = [word for name, column in COLUMNS.items() for word in (f"--{name}", column)]
     monkeypatch.setattr(batches, "ROWS", 200)
-    monkeypatch.setattr(stored, "HELD", 300)
+    monkeypatch.setattr(batches, "HELD", 300)
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
     whole = _audit(frame)
     for file in (tmp_path / "scores.csv", folder):

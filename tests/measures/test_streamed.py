@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import ReadOptions, Scores, batches, read_scores, scan, scan_scores, stored
+from equipoise.data import ReadOptions, Scores, batches, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, audit_scores, large_samples, streamed
@@ -69,8 +69,8 @@ def parts(table) -> Audited:
 
 def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
     monkeypatch.setattr(batches, "ROWS", 1500)
-    monkeypatch.setattr(stored, "HELD", 1000)
-    monkeypatch.setattr(stored, "FILES", 6)
+    monkeypatch.setattr(batches, "HELD", 1000)
+    monkeypatch.setattr(batches, "FILES", 6)
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
 
 

@@ -273,7 +273,7 @@ def test_a_limit_that_is_reached_exactly_is_kept():
     found = by_hand({"M": 0.75, "F": 0.5}, {"M": 0.75, "F": 0.625}, 16, goal)
     assert (abs(found.gaps[0].after.value), found.performance_after.value) == (0.125, 0.84375)
     assert (found.outcome, found.harms, found.met) == (Outcome.UNCLEAR, (), True)
-    fallen = by_hand({"M": 0.875, "F": 0.625}, {"M": 0.75, "F": 0.625}, 16, replace(goal, keep={}))
+    fallen = by_hand({"M": 0.875, "F": 0.625}, {"M": 0.75, "F": 0.625}, 16, goal.changed(keep={}))
     assert (fallen.performance_after.value, fallen.harms, fallen.clear_loss) == (0.84375, (), None)
 
 
@@ -341,7 +341,7 @@ def test_a_loss_from_the_original_is_clear_by_its_paired_change_and_one_below_a_
         assert 0.875 + found.performance_change.high < 0.855
     assert (relative.clear_loss, absolute.clear_loss) == (True, False)
     derived = paper_goal("eod", min_performance=0.755, selection="paper")
-    assert lost(256, 0.07, replace(derived, original=0.775)).clear_loss is True  # a minimum of other rows: 0.02 below the original
+    assert lost(256, 0.07, derived.changed(original=0.775)).clear_loss is True  # a minimum of other rows: 0.02 below the original
     few = lost(64, 0.0625, paper_goal("eod", min_performance=0.875))  # which the original has exactly
     assert 0.875 + few.performance_change.high < 0.875 < few.performance_after.high
     assert few.clear_loss is False

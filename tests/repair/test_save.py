@@ -19,6 +19,8 @@ from equipoise.errors import BadInput
 from equipoise.methods import Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
 from equipoise.repair import Comparison, Options, Provenance, Repairable, Saved, Serving, save_all, try_methods
+from equipoise.repair.schema import Inputs
+from equipoise.repair.serving import saved_model
 from support import hospital
 from support.bundles import rule_in_file
 from support.facts import facts, says
@@ -27,7 +29,12 @@ from support.goals import paper_goal
 QUIET = Options(onnx=False)
 LABEL = "sick"
 PROVENANCE = Provenance(
-    "equipoise debias ...", "net.py:build", 0, "2026-01-01T00:00:00+00:00", {"equipoise": "0"}, {"local.csv": "abc"}, ("one row",)
+    command="equipoise debias ...",
+    model="net.py:build",
+    when="2026-01-01T00:00:00+00:00",
+    versions={"equipoise": "0"},
+    hashes={"local.csv": "abc"},
+    limits=["one row"],
 )
 
 
@@ -56,7 +63,7 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
 def serving(tried) -> Serving:
     folder, _, test = tried
     came = read_checkpoint(folder / "nested.pt")
-    return Serving(f"{folder / 'net.py'}:build", "logit", test.inputs[:20], {"images": None, "features": ["a", "b", "c"]}, checkpoint=came)
+    return Serving(Inputs(bins={}, features=["a", "b", "c"]), saved_model(f"{folder / 'net.py'}:build", "logit"), test.inputs[:20], came)
 
 
 def _tried(model, repair: Cohort, test: Cohort, methods: dict, goal: Goal) -> Comparison:
@@ -94,6 +101,7 @@ def test_the_folder_is_complete(tried, serving, tmp_path):
     assert trace.groupby("method")["chosen"].sum().to_dict() == {"standard": 1, "bias-gda": 1, "reject-option": 1}
 
     run = json.loads((out / "run.json").read_text())
+    run |= run["provenance"]
     assert (run["command"], run["hashes"], run["limits"], run["seed"]) == (PROVENANCE.command, {"local.csv": "abc"}, ["one row"], 0)
     assert run["sets"]["test"]["rows"] == len(test)
     assert sorted([*run["files"], "run.json"]) == sorted(written.files)
@@ -120,7 +128,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
     _, case, test = tried
     factory, model, inputs = "build", case.result.candidate.model, test.inputs
     if kind == "safetensors":
-        serving = Serving(serving.model, "logit", serving.sample, serving.inputs, checkpoint=Checkpoint(model.state_dict()))
+        serving = replace(serving, checkpoint=Checkpoint(model.state_dict()))
     if kind == "masks":
         (tmp_path / "images").mkdir()
         factory, model = "cnn", hospital.images(tmp_path / "images")
@@ -132,7 +140,8 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         case = found
         model, inputs = case.result.candidate.model, test.inputs
         assert case.result.units
-        serving = Serving("net.py:cnn", "logit", inputs[:5], {"images": {}}, checkpoint=Checkpoint(hospital.network("cnn").state_dict()))
+        kept = Checkpoint(hospital.network("cnn").state_dict())
+        serving = Serving(Inputs(bins={}, width=3), saved_model("net.py:cnn", "logit"), inputs[:5], kept)
     _saved(case, tmp_path / "out", serving, QUIET)
     (tmp_path / "out" / "net.py").write_text(hospital.CODE)
     torch.save(inputs, tmp_path / "out" / "x.pt")

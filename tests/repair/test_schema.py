@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from equipoise.data import sha256
+from equipoise.data import Transform, sha256
 from equipoise.errors import BadInput, Untrusted
-from equipoise.repair.schema import ServedImages, opening
-from equipoise.repair.verify import transform_to_serve
+from equipoise.repair import verify
+from equipoise.repair.schema import IMAGES_FORMAT, ServedImages
 from support.facts import facts
 
 CODE = "import torch\n\ndef transform(image):\n    return torch.zeros(1, 4, 4)\n"
@@ -24,8 +24,12 @@ def how(tmp_path) -> dict:
     return {"transform": recorded, "channels": None}
 
 
-def _valid(document: dict) -> None:
-    TypeAdapter(ServedImages).validate_json(json.dumps(document))
+def _valid(document: dict) -> ServedImages:
+    return IMAGES_FORMAT.validate_json(json.dumps(document))
+
+
+def transform_to_serve(document: dict, *how: object) -> Transform | None:
+    return verify.transform_to_serve(_valid(document), *how)
 
 
 def test_options_or_a_transform_are_valid_and_nothing_else(how):
@@ -44,7 +48,7 @@ def test_options_or_a_transform_are_valid_and_nothing_else(how):
 
 
 def test_options_open_images_and_a_transform_replaces_them(how):
-    assert opening(OPTIONS, None) == {key: value for key, value in OPTIONS.items() if key != "preset"} | {"transform": None}
+    assert _valid(OPTIONS).options() == {key: value for key, value in OPTIONS.items() if key != "preset"} | {"transform": None}
     assert transform_to_serve(OPTIONS, Path("repaired"), None, False, None) is None
     with pytest.raises(BadInput, match=facts("repaired", "--transform")):
         transform_to_serve(OPTIONS, Path("repaired"), "prepare.py:transform", False, None)
@@ -76,4 +80,4 @@ def test_a_python_callable_must_be_given_again(how):
         transform_to_serve(unnamed, Path("repaired"), None, True, None)
     found = transform_to_serve(unnamed, Path("repaired"), lambda image: image, False, None)
     assert found is not None
-    assert opening(unnamed, found) == {"channels": 3, "transform": found}
+    assert _valid(unnamed).options(found) == {"channels": 3, "transform": found}

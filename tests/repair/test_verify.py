@@ -42,7 +42,7 @@ def test_a_complete_folder_is_served_as_written(folder: Path):
     np.testing.assert_allclose(repaired.score(X), expected, atol=1e-12)
     assert repaired.rule == Threshold(0.5)
     (folder / "thesis.txt").write_text("years of work")  # a user's file is no part of the bundle
-    assert verify(folder).run["label"] == "sick"
+    assert verify(folder).run.label == "sick"
 
 
 # 1. Checksums
@@ -182,7 +182,7 @@ RUNS = {
     "a version before checksums": (_with(1, "schema_version"), ["schema_version 1", "debias"]),
     "another schema": (_with("other", "schema"), ["schema"]),
     "a key too many": (_with(1, "surprise"), ["surprise"]),
-    "a seed in words": (_with("zero", "seed"), ["seed"]),
+    "a seed in words": (_with("zero", "provenance", "seed"), ["provenance.seed"]),
     "a truth that is a number": (_with(1, "met"), ["met"]),
 }
 

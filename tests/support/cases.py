@@ -102,7 +102,7 @@ def small_case(
             when="2026-03-02T10:15:00+00:00",
             versions={"equipoise": "0.1.0", "torch": "2.6.0", "python": "3.11"},
             hashes={"local.csv": "9f" * 32, HOSTILE[1] if hostile else "net.safetensors": "3c" * 32},
-            limits=("12 rows were left out: no label", *((HOSTILE_NOTE,) if hostile else ())),
+            limits=["12 rows were left out: no label", *((HOSTILE_NOTE,) if hostile else ())],
         ),
         thumbnails=dict(zip(test.ids, images, strict=False)),
     )

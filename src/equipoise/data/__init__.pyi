@@ -13,6 +13,7 @@ from .attribute import is_numbered as is_numbered
 from .attribute import patient_codes as patient_codes
 from .attribute import patients_varying as patients_varying
 from .attribute import row_numbers as row_numbers
+from .batches import Stored as Stored
 from .bins import Bins as Bins
 from .bins import bins_from_dict as bins_from_dict
 from .bins import read_bins as read_bins
@@ -47,15 +48,15 @@ from .files import uninterrupted as uninterrupted
 from .files import user_cache as user_cache
 from .files import without_folders as without_folders
 from .files import write_text as write_text
-from .image_cache import ImageCache as ImageCache
-from .image_cache import clear_caches as clear_caches
-from .image_cache import image_caches as image_caches
 from .image_files import VIEWS as VIEWS
 from .image_files import find_files as find_files
 from .image_files import is_view as is_view
 from .image_folder import IMAGE_COLUMNS as IMAGE_COLUMNS
 from .image_folder import ImageFolder as ImageFolder
+from .image_rows import ImageCache as ImageCache
 from .image_rows import cache_folder as cache_folder
+from .image_rows import clear_caches as clear_caches
+from .image_rows import image_caches as image_caches
 from .images import Decoding as Decoding
 from .images import Images as Images
 from .overlap import Identities as Identities
@@ -91,8 +92,7 @@ from .splits import hold_out as hold_out
 from .splits import make_parts as make_parts
 from .splits import same_groups as same_groups
 from .splits import split as split
-from .stored import Stored as Stored
-from .stored import splitmix64 as splitmix64
+from .splits import splitmix64 as splitmix64
 from .table import Encoder as Encoder
 from .table import Table as Table
 from .table import Tensors as Tensors

@@ -245,6 +245,10 @@ class Cohort(Grouped):
         except BadInput as error:
             raise BadInput(*error.problems, source=f"cohort {self.name!r}") from None
 
+    def content(self) -> tuple[str, Any, IntArray | None]:
+        """What the rows contain, by which equal rows are found: as in `Inputs.stored`."""
+        return self.source.stored()
+
     def encoded(self) -> Cohort:
         """These rows as the network reads them, without the raw columns."""
         return replace(self, source=cast(Inputs, self.inputs))

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +33,7 @@ from PIL import (  # noqa: F401
     WebPImagePlugin,
 )
 
-from equipoise.data.dicom import is_dicom, read_pixels
+from equipoise.data.dicom import is_dicom, read_pixels, scaled_to_8_bits
 from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, ImageLimit, NoRoom
 from equipoise.data.image_files import Make, Pixels, Source, file_state
 from equipoise.data.preprocessing import Geometry
@@ -44,6 +44,7 @@ BLOCK = 2**20  # pixels converted at a time, to limit the memory that a large im
 BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # by mode of Pillow; 4 in other modes
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # Pillow logs some errors as well as raising them
+_thread = threading.local()  # `row`: the one that the thread decodes
 _process_settings = threading.RLock()  # guards Pillow's pixel limit and the handling of warnings, which belong to the whole process
 
 
@@ -131,7 +132,8 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
     if image.mode == mode:
         return image
     if image.mode.startswith(("I", "F")):
-        image = Image.fromarray(_scale_to_8_bits(np.asarray(image)))
+        values = np.asarray(image)
+        image = Image.fromarray(scaled_to_8_bits(values, lambda block: block, (float(values.min()), float(values.max()))))
         return image if mode == "L" else image.convert(mode)
     if image.width * image.height <= BLOCK:
         return _convert_block(image, mode)
@@ -166,36 +168,28 @@ def _has_colours(image: Image.Image) -> bool:
     return False
 
 
-def _scale_to_8_bits(values: npt.NDArray[np.generic]) -> Pixels:
-    """Scales values so that the minimum is 0 and the maximum 255; zeros if all values are equal."""
-    low, high = float(values.min()), float(values.max())
-    if not np.isfinite([low, high]).all():
-        raise BadImage("damaged", "holds NaN or infinite pixels")
-    factor, step = 255 / (high - low) if high > low else 0.0, max(1, BLOCK // values.shape[1])
-    scaled = np.empty(values.shape, np.uint8)
-    for top in range(0, len(values), step):
-        scaled[top : top + step] = np.rint((values[top : top + step].astype(np.float64) - low) * factor).astype(np.uint8)
-    return scaled
-
-
-def attempt(source: Source, make: Make, limit: ImageLimit = ImageLimit()) -> npt.NDArray[Any] | Broken:
-    """The row that `make` returns for one image, or the fault of that image. The reason does not contain the file name."""
+def attempt(source: Source, make: Make, limit: ImageLimit, row: int) -> tuple[npt.NDArray[Any], None] | tuple[None, Broken]:
+    """What `make` returns for the image of a row, or the fault of that image. The reason does not contain the file name."""
+    _thread.row = row
     try:
-        return make(source)
+        return make(source), None
     except (MissingExtra, BadTransform, NoRoom, ColourFound):  # not the fault of this image
         raise
     except BadImage as error:
-        return Broken(error.kind, str(error))
+        fault = Broken(error.kind, str(error))
     except BadInput as error:
-        return Broken("damaged", str(error))
+        fault = Broken("damaged", str(error))
     except UnidentifiedImageError:
-        return Broken("not an image", f"cannot be read as an image ({', '.join(FORMATS)} or DICOM)")
+        fault = Broken("not an image", f"cannot be read as an image ({', '.join(FORMATS)} or DICOM)")
     except Image.DecompressionBombError:
-        return Broken("too large", f"has more than {limit.pixels:,} pixels, the limit. {RAISE}")
+        fault = Broken("too large", f"has more than {limit.pixels:,} pixels, the limit. {RAISE}")
     except OSError as error:
-        return Broken("damaged", f"cannot be read: {error.strerror}" if error.errno else f"cannot be decoded: {_printable_line(error)}")
+        fault = Broken("damaged", f"cannot be read: {error.strerror}" if error.errno else f"cannot be decoded: {_printable_line(error)}")
     except Exception as error:  # decoders of a dozen formats raise all kinds of errors on unexpected bytes
-        return Broken("damaged", f"cannot be decoded: {_printable_line(error)}")
+        fault = Broken("damaged", f"cannot be decoded: {_printable_line(error)}")
+    finally:
+        _thread.row = None
+    return None, fault
 
 
 def _printable_line(error: BaseException) -> str:
@@ -204,18 +198,18 @@ def _printable_line(error: BaseException) -> str:
 
 
 @contextmanager
-def collect_warnings(limit: ImageLimit, current_row: Mapping[int, int], remarks: dict[int, str]) -> Iterator[None]:
-    """Puts the first warning of a decoder about each image into `remarks`, by row, instead of printing it.
+def collect_warnings(limit: ImageLimit, remarks: dict[int, str]) -> Iterator[None]:
+    """Puts the first warning of a decoder about each image that is attempted into `remarks`, by row, instead of printing it.
 
-    `current_row` maps the id of a thread to the row that it decodes. Pillow's own pixel limit is set to ours meanwhile. That limit and the
-    handling of warnings belong to the whole process, so only one caller decodes at a time.
+    Pillow's own pixel limit is set to ours meanwhile. That limit and the handling of warnings belong to the whole process, so only one
+    caller decodes at a time.
     """
     with _process_settings, warnings.catch_warnings():
         pillow_limit, show_warning = Image.MAX_IMAGE_PIXELS, warnings.showwarning
         warnings.simplefilter("always")
 
         def record(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            row = current_row.get(threading.get_ident())
+            row = getattr(_thread, "row", None)
             if row is None:  # a thread of the program that decodes nothing
                 show_warning(message, category, *place, **more)
             else:

@@ -90,19 +90,31 @@ def _stored_values(pydicom: Any, data: Any, size: int) -> Values:
 
 def _displayed(pydicom: Any, data: Any, stored: Values) -> Pixels:
     """The stored values as a viewer shows them, computed in blocks of rows."""
-    step = max(1, BLOCK // max(1, stored.shape[1]))
-    blocks = [slice(top, top + step) for top in range(0, len(stored), step)]
     mapped, value_range = _mapping(pydicom, data, stored)
-    low, high = value_range or _range_without_padding(stored, mapped, blocks, data.get("PixelPaddingValue"))
-    inverted = data.get("PhotometricInterpretation") == "MONOCHROME1" and stored.ndim == 2
+    value_range = value_range or _range_without_padding(stored, mapped, data.get("PixelPaddingValue"))
+    return scaled_to_8_bits(stored, mapped, value_range, data.get("PhotometricInterpretation") == "MONOCHROME1" and stored.ndim == 2)
+
+
+def scaled_to_8_bits(
+    stored: Values, mapped: Callable[[Values], Values], value_range: tuple[float, float], inverted: bool = False
+) -> Pixels:
+    """The mapped values (rows, columns), scaled so that their range becomes 0 to 255; zeros if all values are equal."""
+    low, high = map(float, value_range)
     gray = np.empty(stored.shape[:2], np.uint8)
-    for rows in blocks:
-        scaled = (mapped(stored[rows]).astype(np.float64) - float(low)) * (255 / (float(high) - float(low)) if high > low else 0.0)
-        if not np.isfinite(scaled).all():
-            raise BadImage("damaged", "holds NaN or infinite pixels")
-        scaled = np.clip(scaled, 0, 255)
-        gray[rows] = np.rint(255 - scaled if inverted else scaled).astype(np.uint8)
+    with np.errstate(invalid="ignore"):
+        for rows in _blocks(stored):
+            scaled = (mapped(stored[rows]).astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
+            if not np.isfinite(scaled).all():
+                raise BadImage("damaged", "holds NaN or infinite pixels")
+            scaled = np.clip(scaled, 0, 255)
+            gray[rows] = np.rint(255 - scaled if inverted else scaled).astype(np.uint8)
     return gray
+
+
+def _blocks(stored: Values) -> list[slice]:
+    """Rows of at most about BLOCK pixels."""
+    step = max(1, BLOCK // max(1, stored.shape[1]))
+    return [slice(top, top + step) for top in range(0, len(stored), step)]
 
 
 def _mapping(pydicom: Any, data: Any, stored: Values) -> tuple[Callable[[Values], Values], tuple[float, float] | None]:
@@ -128,13 +140,11 @@ def _mapping(pydicom: Any, data: Any, stored: Values) -> tuple[Callable[[Values]
     return rescale, None
 
 
-def _range_without_padding(
-    stored: Values, mapped: Callable[[Values], Values], blocks: Sequence[slice], padding: object
-) -> tuple[float, float]:
+def _range_without_padding(stored: Values, mapped: Callable[[Values], Values], padding: object) -> tuple[float, float]:
     """The minimum and maximum of the mapped values, without padding unless there is nothing else."""
     padded = padding is not None and bool((stored != padding).any())
     lows, highs = [], []
-    for rows in blocks:
+    for rows in _blocks(stored):
         values = mapped(stored[rows])
         values = values[stored[rows] != padding] if padded else values
         if values.size:

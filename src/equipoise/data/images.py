@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,9 +18,8 @@ import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import BROKEN_ADVICE, MAX_PIXELS, BadTransform, Broken, ImageLimit
-from equipoise.data.image_cache import cached
 from equipoise.data.image_files import Source
-from equipoise.data.image_rows import Job, fill, fits_in_memory, float_rows, source_name
+from equipoise.data.image_rows import Job, cached, fill, fits_in_memory, float_rows, source_name
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
 from equipoise.data.table import Inputs
 from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed
@@ -314,10 +312,10 @@ def _open_by_transform(job: Job, transform: Transform, channels: int | None) -> 
 
     shape: tuple[int, ...] | None = None
     usable: list[int] = []
-    with collect_warnings(job.limit, {threading.get_ident(): 0}, {}):
+    with collect_warnings(job.limit, {}):
         for at, source in enumerate(job.sources):
-            row = attempt(source, make, job.limit)
-            if not isinstance(row, Broken) and row.size:
+            row, _ = attempt(source, make, job.limit, at)
+            if row is not None and row.size:
                 shape = shape or row.shape
                 usable.append(at)
             if len(usable) == CHECKED:

@@ -7,17 +7,17 @@ than the repeated rows within each set explain.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import BoolArray, IntArray, ObjectArray
-from equipoise.data.scores import Rows, Scores
-from equipoise.data.stored import HashArray, splitmix64
+from equipoise.data.scores import Rows
+from equipoise.data.splits import HashArray, splitmix64
 from equipoise.errors import raise_all
 
 CHANCE = 1e-4  # probability of as many equal rows of different patients, above which they are not counted
@@ -38,9 +38,10 @@ class Identities:
     name: str
     patients: ObjectArray | None
     ids: ObjectArray
-    content: pd.DataFrame | npt.NDArray[Any] | None = None  # a frame, or images (m, ...); None if patient ids are enough
-    rows: IntArray | None = None  # (n,) the position of each row among the images
-    kind: str = ""  # only contents of the same kind are compared
+    kind: str = ""  # of the content; only contents of the same kind are compared. Empty if patient ids are enough
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)  # the content of a table or of scores
+    images: npt.NDArray[Any] | None = None  # (m, ...) the content of images
+    positions: IntArray | None = None  # (n,) the position of each row among the images
 
     @classmethod
     def of(cls, rows: Rows, content: bool | None = None) -> "Identities":
@@ -48,13 +49,10 @@ class Identities:
         identities = cls(rows.name, rows.patients, rows.ids)
         if not (rows.patients is None if content is None else content):
             return identities
-        if isinstance(rows, Scores):
-            features = {} if rows.features is None else {f"feature {name}": column for name, column in rows.features.frame.items()}
-            return replace(
-                identities, content=pd.DataFrame({"score": rows.score, "y": rows.y, "group": rows.groups, **features}), kind="scores"
-            )
-        kind, stored, positions = rows.source.stored()
-        return replace(identities, content=stored, rows=positions, kind=kind)
+        kind, stored, positions = rows.content()
+        if positions is None:
+            return replace(identities, kind=kind, frame=stored)
+        return replace(identities, kind=kind, images=stored, positions=positions)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,6 +60,7 @@ class Identities:
     def shared_with(self, other: "Identities") -> "Shared":
         """What the other set has in common with this one.
 
+        >>> from equipoise.data import Scores
         >>> scores = Scores.from_arrays([1, 0] * 50, np.arange(100) / 100, ["F", "F", "M", "M"] * 25)
         >>> repair, test = (Identities.of(part) for part in scores.hold_out(0.3))
         >>> repair.shared_with(Identities.of(scores)).count, repair.shared_with(test).count
@@ -71,22 +70,17 @@ class Identities:
             mine, theirs = (dict.fromkeys(map(str, patients)) for patients in (self.patients, other.patients))
             both = [patient for patient in theirs if patient in mine]
             return Shared(len(both), len(theirs), "patients", tuple(both[:SHOWN]))
-        columns = None
-        if isinstance(self.content, pd.DataFrame) and isinstance(other.content, pd.DataFrame):
-            columns = _columns_of_both(self.content, other.content)
-        found = self._with_columns(columns)._equal_rows(other._with_columns(columns))
+        columns = _columns_of_both(self.frame, other.frame)
+        first, second = (replace(each, frame=each.frame[columns]) for each in (self, other))
+        found = first._equal_rows(second)
         return Shared(len(found), len(other), "rows", tuple(map(str, other.ids[found[:SHOWN]])))
-
-    def _with_columns(self, columns: list[Any] | None) -> "Identities":
-        """The same rows with some columns of their frame."""
-        return self if columns is None or not isinstance(self.content, pd.DataFrame) else replace(self, content=self.content[columns])
 
     def _equal_rows(self, other: "Identities") -> IntArray:
         """The positions of the rows of the other set that are among these rows."""
         mine, theirs = _common(self.ids, other.ids)
         if not len(mine) and _numbered(self.ids) and _numbered(other.ids):
             return theirs  # parts of one set, whose rows were numbered together
-        comparable = self.kind == other.kind and self.content is not None and other.content is not None
+        comparable = bool(self.kind) and self.kind == other.kind
         if len(mine) and self._same_ids(other, mine, theirs, comparable):
             return theirs
         return self._equal(other) if comparable else theirs[:0]
@@ -117,26 +111,24 @@ class Identities:
 
     def _telling(self, at: IntArray) -> BoolArray:
         """Which of these rows cannot be equal to those of another patient: if a column tells rows apart, all; images that are not blank."""
-        if not isinstance(self.content, pd.DataFrame):
-            return np.fromiter((len(np.unique(image)) >= SHADES for image in self._images(at)), bool)
-        telling = any(_tells_apart(self.content.iloc[:SAMPLE, k]) for k in range(self.content.shape[1]))
-        return np.full(len(at), telling)
+        if self.images is not None:
+            return np.fromiter((len(np.unique(image)) >= SHADES for image in self._pixels(at)), bool)
+        return np.full(len(at), any(_tells_apart(self.frame.iloc[:SAMPLE, k]) for k in range(self.frame.shape[1])))
 
     def _hashes(self, at: IntArray | None = None, whole: bool = True) -> HashArray:
         """A hash of each row, or of those at these positions; without `whole`, of a few columns or a line in the middle of an image."""
-        if isinstance(self.content, pd.DataFrame):
-            frame = self.content if whole else self.content.iloc[:, :FEW_COLUMNS]
+        if self.images is None:
+            frame = self.frame if whole else self.frame.iloc[:, :FEW_COLUMNS]
             return _frame_hashes(frame if at is None else frame.iloc[at])
-        images = self._images(np.arange(len(self)) if at is None else at, whole)
+        images = self._pixels(np.arange(len(self)) if at is None else at, whole)
         return np.fromiter((int.from_bytes(blake2b(image.tobytes(), digest_size=8).digest(), "little") for image in images), np.uint64)
 
-    def _images(self, at: IntArray, whole: bool = True) -> Iterator[Bytes]:
+    def _pixels(self, at: IntArray, whole: bool = True) -> Iterator[Bytes]:
         """The bytes of these images one after another, so that few are in memory."""
-        assert self.content is not None
-        assert self.rows is not None
-        middle = self.content.shape[-2] // 2
-        for row in self.rows[at]:
-            image = np.asarray(self.content[row])
+        images, positions = cast(npt.NDArray[Any], self.images), cast(IntArray, self.positions)
+        middle = images.shape[-2] // 2
+        for row in positions[at]:
+            image = np.asarray(images[row])
             yield np.ascontiguousarray(image if whole or image.ndim < 2 else image[..., middle, :]).view(np.uint8).reshape(-1)
 
 
@@ -163,6 +155,7 @@ class Shared:
 def check_apart(**sets: Rows | None) -> None:
     """Raises `BadInput` with the patients, or rows, that two of these sets have in common. Keywords are roles: training, repair, test.
 
+    >>> from equipoise.data import Scores
     >>> scores = Scores.from_arrays([1, 0] * 50, np.arange(100) / 100, ["F", "F", "M", "M"] * 25)
     >>> repair, test = scores.hold_out(0.3)
     >>> check_apart(repair=repair, test=test)

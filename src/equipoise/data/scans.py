@@ -7,6 +7,7 @@ patients the probability that any two have the same hash is below 1 in 10,000).
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,13 @@ from equipoise.data.attribute import (
     resolve_codes,
     varying_units,
 )
-from equipoise.data.batches import Batch, read_batches, stored_bytes
+from equipoise.data.batches import EXPANSION, Batch, CodedRows, Part, Storage, Stored, read_batches, stored_bytes
 from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_numeric_column
 from equipoise.data.column_values import identifier_problems, read_score_column, read_weights
 from equipoise.data.columns import Columns
 from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
 from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
-from equipoise.data.stored import EXPANSION, CodedRows, HashArray, Part, Storage, Stored, splitmix64
+from equipoise.data.splits import HashArray, splitmix64
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.specification import takes_fields_of
@@ -40,6 +41,7 @@ from equipoise.specification import takes_fields_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CodeArray = npt.NDArray[np.int32]
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier without reading on
 
 
@@ -195,10 +197,12 @@ class _TableCoder:
                 attributes.append(attribute)
                 level_codes.append(codes)
         raise_all(problems, self.name)
-        parts = self.storage.parts(tuple(level_codes), columns.conflicts)
+        parts = [replace(part, recode=partial(_recoded, level_codes=level_codes)) for part in self.storage.parts()]
         self._warn_of_alike_patients(parts)
         if columns.conflicts != "row":
-            attributes, parts = self._resolve_conflicts(parts, attributes)
+            attributes, kept_codes = self._resolve_conflicts(parts, attributes)
+            resolve = partial(_recoded, level_codes=level_codes, rule=columns.conflicts, kept_codes=kept_codes)
+            parts = [replace(part, recode=resolve) for part in parts]
         return {
             label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.columns.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
@@ -211,16 +215,16 @@ class _TableCoder:
             return
         hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
         for part in parts:
-            present |= np.isin(hashes, replace(part, rule="row").read()["patient"])
+            present |= np.isin(hashes, part.read()["patient"])
         warn_of_alike_patients(self.alike.sets(forms[present]), str(self.columns.patient))
 
-    def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[Part]]:
-        """The attributes and parts after the rule for patients in several groups was applied."""
+    def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[CodeArray]]:
+        """The attributes under the rule for patients in several groups, and the codes of the levels that then still have rows."""
         rule = self.columns.conflicts
         varied = np.zeros(len(attributes), np.int64)
         counts = [np.zeros(len(a.levels), np.int64) for a in attributes]
         for part in parts:
-            recorded = replace(part, rule="row").read()
+            recorded = part.read()
             units = pd.factorize(recorded["patient"])[0]
             for k, attribute in enumerate(attributes):
                 codes = recorded[f"code{k}"].astype(np.int64)
@@ -240,7 +244,16 @@ class _TableCoder:
                 resolved.append(replace(attribute, levels=levels, varied=int(varied[k]), conflicts=rule))
                 kept_codes.append(np.append(codes, MISSING).astype(np.int32))
         raise_all(problems, self.name)
-        return resolved, [replace(part, kept_codes=tuple(kept_codes)) for part in parts]
+        return resolved, kept_codes
+
+
+def _recoded(rows: CodedRows, level_codes: Sequence[CodeArray], rule: str = "row", kept_codes: Sequence[CodeArray] = ()) -> CodedRows:
+    """The rows with the codes of the levels; under a rule for patients in several groups, of the levels that still have rows."""
+    codes = [new_codes[rows[f"code{k}"]] for k, new_codes in enumerate(level_codes)]
+    if rule not in ("row", "error"):
+        units = pd.factorize(rows["patient"])[0]
+        codes = [kept[resolve_codes(code.astype(np.int64), units, rule)] for kept, code in zip(kept_codes, codes, strict=True)]
+    return rows | {f"code{k}": code for k, code in enumerate(codes)}
 
 
 class _GroupCoder:
@@ -254,7 +267,7 @@ class _GroupCoder:
         self.code_of: dict[str, int] = {}  # of each group, if the column is not binned
         self.counts = np.zeros(0, np.int64)
 
-    def codes(self, batch: Batch) -> npt.NDArray[np.int32]:
+    def codes(self, batch: Batch) -> CodeArray:
         """The code of each row of a batch."""
         if self.bins is None:
             codes = self._code_names(batch)
@@ -267,7 +280,7 @@ class _GroupCoder:
         self.counts = np.bincount(codes[codes >= 0], minlength=width) + np.pad(self.counts, (0, width - len(self.counts)))
         return codes
 
-    def _code_names(self, batch: Batch) -> npt.NDArray[np.int32]:
+    def _code_names(self, batch: Batch) -> CodeArray:
         import pyarrow as pa
 
         values = batch.texts[self.name]
@@ -281,10 +294,10 @@ class _GroupCoder:
                 "Use another column."
             )
         new_codes = np.array([*(MISSING if name is None else self.code_of[name] for name in names), MISSING], np.int32)
-        codes: npt.NDArray[np.int32] = new_codes[dictionary_codes(encoded)]
+        codes: CodeArray = new_codes[dictionary_codes(encoded)]
         return codes
 
-    def attribute(self, rows: int, reference: str | None) -> tuple[Attribute, npt.NDArray[np.int32]]:
+    def attribute(self, rows: int, reference: str | None) -> tuple[Attribute, CodeArray]:
         """The attribute without rows, and the position of each code's group among its levels."""
         bins = self.bins
         if bins is not None and not self.fixed_names:

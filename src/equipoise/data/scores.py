@@ -157,6 +157,11 @@ class Scores(Grouped):
     def __repr__(self) -> str:
         return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
 
+    def content(self) -> tuple[str, pd.DataFrame, None]:
+        """What the rows contain, by which equal rows are found."""
+        features = {} if self.features is None else {f"feature {name}": column for name, column in self.features.frame.items()}
+        return "scores", pd.DataFrame({"score": self.score, "y": self.y, "group": self.groups, **features}), None
+
     @property
     def rank(self) -> FloatArray:
         """The values by which rows are ranked: the logits if there are any, because different logits may have the same score."""

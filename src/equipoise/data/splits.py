@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import MISSING, FloatArray, IntArray, main_group, patient_codes
@@ -29,6 +30,15 @@ def child_seed(seed: int, name: str) -> int:
 
 
 RowsT = TypeVar("RowsT", bound=Grouped)
+HashArray = npt.NDArray[np.uint64]
+
+
+def splitmix64(numbers: HashArray) -> HashArray:
+    """The numbers scattered over 64 bits; equal numbers give equal results (the finaliser of splitmix64)."""
+    x = numbers + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,12 +36,12 @@ from .methods_tried import check_methods as check_methods
 from .methods_tried import try_methods as try_methods
 from .progress import counting as counting
 from .progress import no_bars as no_bars
-from .provenance import Provenance as Provenance
-from .provenance import Serving as Serving
 from .save import Saved as Saved
 from .save import save_all as save_all
+from .schema import Provenance as Provenance
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
 from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
+from .serving import Serving as Serving
 from .verify import verified_report as verified_report

@@ -4,7 +4,6 @@ Nothing in a folder is executed. Code that the network needs runs only on reques
 """
 
 import copy
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import IMAGE_COLUMNS, MAX_PIXELS, Attribute, Bins, Cohort, Images, Scores, Table, Transform, as_parsed, bins_from_dict
+from equipoise.data import IMAGE_COLUMNS, MAX_PIXELS, Attribute, Bins, Cohort, Images, Scores, Table, Transform, as_parsed
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
@@ -54,9 +53,9 @@ from equipoise.repair.new_rows import (
     score_column,
     unlabelled,
 )
-from equipoise.repair.provenance import OWN_NETWORK
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE, predictor_of
-from equipoise.repair.schema import PREDICTOR_KIND, RULE_KIND, opening
+from equipoise.repair.schema import Run
+from equipoise.repair.serving import OWN_NETWORK
 from equipoise.repair.verify import AGAIN, WEIGHTS, Verified, code_to_run, transform_to_serve, verify
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Bundle:
     folder: Path
     model: nn.Module | None = field(repr=False)  # None: a rule for scores
     rule: Rule
-    run: Mapping[str, Any] = field(repr=False)
+    run: Run = field(repr=False)
     code: Code | None = None  # that was run to build the network
     transform: Transform | None = None  # custom preprocessing of images
     predictor: Predictor | None = None  # a classifier that is not a network, such as a scikit-learn estimator
@@ -101,49 +100,47 @@ class Bundle:
         files = verify(folder)
         run = files.run
         rule = read_rule(files.contents["rule.json"], files.source("rule.json"))
-        if rule.needs_group and not run["groups"]:
-            raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
         if images is not None:
-            check_images(run["inputs"], images, files.folder)
-        forced = bool(json.loads(files.contents["audit.json"]).get("forced"))
-        if run["kind"] == PREDICTOR_KIND:
-            predictor = predictor_of(run["predictor"], files.contents, files.folder, model, trust)
+            check_images(run.inputs, images, files.folder)
+        forced, saved = files.audits.forced, run.model
+        if run.predictor is not None:
+            predictor = predictor_of(run.predictor, files.contents, files.folder, model, trust)
             return cls(files.folder, None, rule, run, predictor=predictor, forced=forced)
-        if run["kind"] == RULE_KIND:
+        if saved is None:
             if model is not None:
                 raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
             return cls(files.folder, None, rule, run, forced=forced)
-        prepare = transform_to_serve(run["inputs"]["images"], files.folder, transform, trust, running)
+        prepare = transform_to_serve(run.inputs.images, files.folder, transform, trust, running)
         network, code = _network(files, model, trust, running)
-        if run["model"]["output_name"] is not None:
-            network = OneOutput(network, output_named(str(run["model"]["output_name"]))).eval()
-        if (classes := run["model"].get("classes")) is not None:
-            network = OneClass(network, classes["columns"], classes["names"].index(run["label"]), classes["output"]).eval()
-        if run["heads"]:  # they hold the repair
+        if saved.output_name is not None:
+            network = OneOutput(network, output_named(saved.output_name)).eval()
+        if (classes := saved.classes) is not None:
+            network = OneClass(network, classes.columns, classes.names.index(run.label), classes.output).eval()
+        if run.heads:  # they hold the repair
             network = heads_in(network, files.contents[HEADS], files.source(HEADS))
         return cls(files.folder, network, rule, run, code, prepare, forced=forced)
 
     @property
     def outcome(self) -> str:
         """The outcome of the repair on held-out patients: closed, reduced, unclear, harm or unchanged. Do not use a rule that did harm."""
-        return str(self.run["outcome"])
+        return str(self.run.outcome)
 
     @property
     def groups(self) -> list[str]:
         """The columns with the groups that the rule needs; empty if it needs none."""
-        return [str(name) for name in self.run["groups"]] if self.rule.needs_group else []
+        return self.run.groups if self.rule.needs_group else []
 
     @property
     def bins(self) -> dict[str, Bins]:
         """The bins of numeric columns that define groups."""
-        return bins_from_dict(self.run["inputs"].get("bins") or {})
+        return self.run.inputs.bins
 
     @property
     def text_columns(self) -> set[str]:
         """The columns of a table that must be read as text: identifiers, image names and groups."""
-        recorded = self.run["inputs"]
-        images = () if recorded["images"] is None else (recorded.get("image_column"), *IMAGE_COLUMNS)
-        names = (recorded.get("id"), recorded.get("patient"), *images, *self.groups)
+        recorded = self.run.inputs
+        images = () if recorded.images is None else (recorded.image_column, *IMAGE_COLUMNS)
+        names = (recorded.id, recorded.patient, *images, *self.groups)
         return {name for name in names if name is not None and name not in self.bins}
 
     def score(self, inputs: Any) -> FloatArray:
@@ -159,7 +156,8 @@ class Bundle:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
         if isinstance(self.model, OneClass):
             logits = outputs(self.model.inner, inputs, taken=as_matrix)
-            names = np.array(self.run["model"]["classes"]["names"], dtype=object)
+            classes = self.run.network.classes
+            names = np.array([] if classes is None else classes.names, dtype=object)
             columns["class"] = names[logits[:, self.model.columns].argmax(1).numpy()]
             raw = self.model.margin(logits).double()
         else:
@@ -169,7 +167,7 @@ class Bundle:
             raise BadInput(
                 f"the network returned NaN or infinity for {invalid:,} of {len(raw):,} rows. Check for missing or unscaled inputs."
             )
-        score = (sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy()
+        score = (sigmoid(raw) if self.run.network.output == "logit" else raw).numpy()
         return np.asarray(score, dtype=np.float64), columns
 
     def decide(
@@ -205,41 +203,41 @@ class Bundle:
             raise Misuse("Bundle.decide", "a pandas frame or a Cohort; of a rule for scores, a frame or Scores", rows)
         if self.model is None:
             return self._decide_scores(rows, images is not None, seed, name)
-        recorded = self.run["inputs"]
+        recorded = self.run.inputs
         check_images(recorded, images is not None, self.folder)
-        if recorded.get("width") is not None:
+        if recorded.width is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
         attributes = groups_of(rows, self.groups, name, self.bins)
-        column = image_column or recorded.get("image_column") or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
-        if images is not None and column is not None and {column, recorded.get("patient")} <= set(rows.columns):
-            check_one_patient(rows, column, recorded["patient"], name)
-        if recorded.get("view_column") in rows.columns:
-            check_frontal(rows[recorded["view_column"]], name)
+        column = image_column or recorded.image_column or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
+        if images is not None and column is not None and recorded.patient is not None and {column, recorded.patient} <= set(rows.columns):
+            check_one_patient(rows, column, recorded.patient, name)
+        if recorded.view_column in rows.columns:
+            check_frontal(rows[recorded.view_column], name)
         inputs: Any
-        if images is None:
+        if images is None or recorded.images is None:
             inputs, kept = network_inputs(rows, recorded, self.text_columns, name), np.arange(len(rows))
         else:
             files = image_files(rows, column, Path(images), name, allow_outside)
             places = [f"row {row + 1} below the header" for row in range(len(files))]
             options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
-            inputs = Images.open(files, **opening(recorded["images"], self.transform), **options, progress=progress)
+            inputs = Images.open(files, **recorded.images.options(self.transform), **options, progress=progress)
             kept = np.array([row for row in range(len(rows)) if row not in inputs.broken])
         score, columns = self._network_scores(inputs)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
-        id_frame, ids = identifiers(rows, kept, recorded.get("id"), recorded.get("patient"), column if images else None)
+        id_frame, ids = identifiers(rows, kept, recorded.id, recorded.patient, column if images else None)
         decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name), seed, **columns)
         self._log_notes(rows, attributes, id_frame, name)
         return decisions
 
     def _decide_scores(self, frame: pd.DataFrame, images: bool, seed: int, name: str) -> pd.DataFrame:
         """The decisions on new scores, in the columns of the repair, or on the scores of the saved classifier."""
-        recorded = self.run["inputs"]
+        recorded = self.run.inputs
         if self.predictor is not None:
             frame = frame.assign(**{PREDICTOR_SCORE: self.predictor.scores(self._predictor_inputs(frame, self.predictor))})
         if images:
             raise BadInput(f"{self.folder} holds a rule for scores, which reads no images. Omit --images.")
         attributes = groups_of(frame, self.groups, name, self.bins)
-        id_frame, ids = identifiers(frame, np.arange(len(frame)), recorded.get("id"), recorded.get("patient"))
+        id_frame, ids = identifiers(frame, np.arange(len(frame)), recorded.id, recorded.patient)
         score, features = score_column(frame, recorded, getattr(self.rule, "columns", ()), name)
         decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features), seed)
         self._log_notes(frame, attributes, id_frame, name)
@@ -247,9 +245,9 @@ class Bundle:
 
     def _decide_cohort(self, cohort: Cohort, seed: int) -> pd.DataFrame:
         """The decisions for a cohort; a table is encoded as in the repair."""
-        recorded = self.run["inputs"]
+        recorded = self.run.inputs
         inputs: Any = cohort.inputs
-        if isinstance(cohort.source, Table) and recorded.get("encoder") is not None:
+        if isinstance(cohort.source, Table) and recorded.encoder is not None:
             inputs = network_inputs(cohort.source.frame, recorded, self.text_columns, cohort.name)
         by_name = {attribute.name: attribute for attribute in cohort.attributes}
         if missing := [name for name in self.groups if name not in by_name]:
@@ -260,7 +258,7 @@ class Bundle:
 
     def _predictor_inputs(self, frame: pd.DataFrame, model: Predictor) -> pd.DataFrame:
         """The input columns of the classifier, parsed as numbers even if they were read as text because they are groups or ids."""
-        inputs = model.columns if model.columns is not None else self.run["inputs"].get("features") or ()
+        inputs = model.columns if model.columns is not None else self.run.inputs.features or ()
         if model.columns is None and model.kind == "estimator":
             frame = frame[[name for name in inputs if name in frame.columns]]
         read_as_text = [name for name in inputs if name in self.text_columns and name in frame.columns]
@@ -283,15 +281,15 @@ class Bundle:
 
     def _log_notes(self, frame: pd.DataFrame, attributes: tuple[Attribute, ...], id_frame: pd.DataFrame, name: str) -> None:
         """Logs warnings about new rows that get a decision but differ from those of the repair."""
-        recorded = self.run["inputs"]
-        notes = notes_on_rows(attributes, len(frame) - len(id_frame), id_frame, recorded.get("id"), name)
-        view = recorded.get("view_column")
+        recorded = self.run.inputs
+        notes = notes_on_rows(attributes, len(frame) - len(id_frame), id_frame, recorded.id, name)
+        view = recorded.view_column
         if view is not None and view not in frame.columns:
             notes.append(f"the network was repaired on frontal views only, and there is no column {view!r} to check the new rows by")
-        if self.rule.needs_group and recorded.get("conflicts", "row") != "row":
+        if self.rule.needs_group and recorded.conflicts != "row":
             notes.append(
                 "the group of each row is taken as recorded; the repair resolved patients with several groups by "
-                f"data.conflicts={recorded['conflicts']}"
+                f"data.conflicts={recorded.conflicts}"
             )
         for note in notes:
             log.warning(note)
@@ -302,7 +300,7 @@ def _network(files: Verified, model: object, trust: bool, running: Callable[[Cod
     named = model if isinstance(model, str) else None
     if ORIGINAL_ONNX in files.contents:
         code_to_run(files, named, trust)  # raises an error if another model is named
-        graph = onnx_file_and_output(str(files.run["model"]["load"]))
+        graph = onnx_file_and_output(str(files.run.network.load))
         return OnnxNetwork(files.contents[ORIGINAL_ONNX], files.source(ORIGINAL_ONNX), graph[1] if graph else None), None
     if isinstance(model, nn.Module):
         state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
@@ -313,7 +311,7 @@ def _network(files: Verified, model: object, trust: bool, running: Callable[[Cod
     if code is not None and code.named.endswith(PROGRAM):
         return network_with(code.named, code, None, str(code.path)), code
     state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
-    load = named or str(files.run["model"]["load"])
+    load = named or str(files.run.network.load)
     if load == OWN_NETWORK:
         return fit_weights(_own_network(state, files.source(WEIGHTS)), state, files.source(WEIGHTS)).eval(), None
     return network_with(load, code, state, files.source(WEIGHTS)), code

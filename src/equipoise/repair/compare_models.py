@@ -25,8 +25,9 @@ from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
 from equipoise.repair.case import ReportSpec
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
-from equipoise.repair.provenance import Provenance, Serving, absolute_model_name, serving_of
 from equipoise.repair.save import save_all
+from equipoise.repair.schema import Provenance
+from equipoise.repair.serving import Serving, saved_model, serving_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +144,11 @@ class Comparison:
         """
         if self.serving is None:
             raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
-        serving = self.serving if model is None else replace(self.serving, model=absolute_model_name(model))
+        serving = self.serving
+        if model is not None and serving.model is not None:
+            serving = replace(serving, model=saved_model(model, serving.model.output, output_name=serving.model.output_name))
         if score is not None:
-            serving = replace(serving, inputs={**serving.inputs, "score": score})
+            serving = replace(serving, inputs=replace(serving.inputs, score=score))
         save_all({self.label: self}, Path(folder), {self.label: serving}, ReportSpec(**options), overwrite=overwrite)
         return Path(folder)
 

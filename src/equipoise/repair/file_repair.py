@@ -35,17 +35,10 @@ from equipoise.repair.dry_run import RepairEstimate, estimate
 from equipoise.repair.file_source import check_group_names, check_known, load_classifier
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
-from equipoise.repair.provenance import (
-    ROWS_CHECKED,
-    Provenance,
-    Serving,
-    absolute_model_name,
-    inputs_of,
-    original_weights,
-    serving_by_label,
-)
 from equipoise.repair.save import Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
+from equipoise.repair.schema import Provenance
+from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, models_by_label, original_weights, saved_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,14 +172,14 @@ def prepare_file(
     names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
     if network is None or file is None:
         scored = zip(labels, rows, columns.score or [PREDICTOR_SCORE], strict=True)
-        served = {label: inputs_of(own, **names, score=column, logits=columns.logits) for label, own, column in scored}
-        serving = {label: Serving(None, "probability", None, inputs) for label, inputs in served.items()}
+        serving = {label: Serving(inputs_of(own, **names, score=column, logits=columns.logits)) for label, own, column in scored}
     else:
         if images.folder is not None:
             names |= {"image_column": images.column, "view_column": columns.view or ("view" if images.from_headers else None)}
-        model_name, sample = absolute_model_name(named or ""), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
-        own = Serving(model_name, output, sample, inputs_of(rows[0], **names), case.output_name, checkpoint, code)
-        serving = serving_by_label(network, file.cohort, labels[0], classifier.outputs or {}, own)
+        inputs, sample = inputs_of(file.cohort, **names), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
+        saved = saved_model(named, output, code=code, output_name=case.output_name)
+        models = models_by_label(saved, network, file.cohort, labels[0], classifier.outputs or {})
+        serving = {label: Serving(inputs, own, sample, checkpoint) for label, own in models.items()}
     limits, notes = _notes(file, rows[0], weight_notes, checks, origin)
     cohort, called = None if file is None else file.cohort, named or f"scores in {table.name}"
     provenance = Provenance.now(arguments=arguments, model=called, seed=spec.seed, files=_files(case), cohort=cohort, limits=limits)

@@ -32,7 +32,7 @@ from equipoise.models import ExportedNetwork, Predictor, chosen_outputs, encodin
 from equipoise.repair.candidates import ScoredCandidate, choose, choose_for_all, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
-from equipoise.repair.provenance import Provenance
+from equipoise.repair.schema import Provenance
 
 THUMBNAILS = 24  # of the patients whose score changed most
 Methods = Mapping[str, Mapping[str, Any]]  # settings by name

@@ -33,13 +33,14 @@ from equipoise.data import (
 )
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.measures import FloatArray
+from equipoise.repair.schema import Inputs
 
 
-def check_images(recorded: Mapping[str, Any], images: bool, folder: Path) -> None:
+def check_images(recorded: Inputs, images: bool, folder: Path) -> None:
     """Raises an error if images are given for a network that takes none, or missing for one that does."""
-    if recorded["images"] is None and images:
+    if recorded.images is None and images:
         raise BadInput(f"the network in {folder} takes columns of numbers, not images. Omit --images.")
-    if recorded["images"] is not None and not images:
+    if recorded.images is not None and not images:
         raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
 
 
@@ -113,16 +114,14 @@ def check_frontal(views: "pd.Series[Any]", name: str) -> None:
         )
 
 
-def network_inputs(frame: pd.DataFrame, recorded: Mapping[str, Any], text_columns: Collection[str], name: str) -> Tensor:
+def network_inputs(frame: pd.DataFrame, recorded: Inputs, text_columns: Collection[str], name: str) -> Tensor:
     """The input columns of the network as numbers, encoded as in the repair, even if they were read as text because they are groups."""
-    features, encoder = recorded["features"], recorded.get("encoder")
+    features, encoder = recorded.features or [], recorded.encoder
     frame = frame.assign(**{column: as_parsed(frame[column]) for column in features if column in text_columns and column in frame.columns})
     problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
     if encoder is not None:
         raise_all(problems, name)
-        numeric = {column: (float(mean), float(scale)) for column, (mean, scale) in encoder["numeric"].items()}
-        levels = {column: tuple(values) for column, values in encoder["levels"].items()}
-        return Encoder(numeric, levels, tuple(features)).transform(frame)
+        return Encoder(encoder.numeric, encoder.levels, tuple(features)).transform(frame)
     for column in (c for c in features if c in frame.columns):
         if frame[column].dtype.kind not in "biuf":
             problems.append(f"input column {column!r} holds no numbers. Encode it as in the repair.")
@@ -132,11 +131,9 @@ def network_inputs(frame: pd.DataFrame, recorded: Mapping[str, Any], text_column
     return torch.tensor(frame[features].to_numpy(dtype=np.float32))
 
 
-def score_column(
-    frame: pd.DataFrame, recorded: Mapping[str, Any], features: Sequence[str], name: str
-) -> tuple[FloatArray, pd.DataFrame | None]:
+def score_column(frame: pd.DataFrame, recorded: Inputs, features: Sequence[str], name: str) -> tuple[FloatArray, pd.DataFrame | None]:
     """The scores of new rows and the further columns that the rule reads; raises one error that lists every problem."""
-    column = str(recorded["score"])
+    column = str(recorded.score)
     columns = list(map(str, frame.columns))
     lacking = {what: [c for c in names if c not in columns] for what, names in (("score", [column]), ("feature", features))}
     problems = [f"no {what} column {c!r}.{did_you_mean(c, columns, 0.6)}" for what, names in lacking.items() for c in names]
@@ -146,9 +143,9 @@ def score_column(
         f"column {c!r} is there more than once. Rename all but one." for c in (column, *features) if list(frame.columns).count(c) > 1
     ]
     raise_all(problems, name)
-    values, problems = read_score_column(frame[column], column, bool(recorded.get("logits")))
+    values, problems = read_score_column(frame[column], column, recorded.logits)
     raise_all(problems, name)
-    return score_and_logit(values, bool(recorded.get("logits")))[0], frame[list(features)].reset_index(drop=True) if features else None
+    return score_and_logit(values, recorded.logits)[0], frame[list(features)].reset_index(drop=True) if features else None
 
 
 def unlabelled(

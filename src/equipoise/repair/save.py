@@ -7,7 +7,7 @@ written.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,19 +16,19 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import add_path_to_errors, sha256_of, write_text
-from equipoise.errors import BadInput, EquipoiseError
+from equipoise.errors import EquipoiseError
 from equipoise.measures import UPPER_BOUND, Audit, AuditSpec, Baseline, Threshold, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
-from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
+from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
 from equipoise.repair.case import ReportSpec
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.progress import Bars, no_bars
-from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
-from equipoise.repair.saved_predictor import save_predictor
-from equipoise.repair.schema import NETWORK_KIND, PREDICTOR_KIND, RULE_KIND, RUN, SCHEMA, SCHEMA_VERSION
+from equipoise.repair.saved_predictor import SavedPredictor, save_predictor
+from equipoise.repair.schema import RUN, RUN_FORMAT, Provenance, Run, SavedOnnx, SetSize
+from equipoise.repair.serving import Serving
 from equipoise.repair.verify import sealed
 
 AUDITS, AUDITS_VERSION = "equipoise.debias", 5
@@ -160,9 +160,9 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
         text = presenter("readme")(case, folder, temporary, serving, options, onnx, failures)
         (temporary / "README.txt").write_text(text, encoding="utf-8")
     checksums = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
-    run = _run_document(case, serving, onnx, failures, checksums, predictor)
+    run = _run_of(case, serving, onnx, failures, checksums, predictor)
     with add_path_to_errors(temporary / RUN):
-        (temporary / RUN).write_text(sealed(_finite(run)), encoding="utf-8")
+        (temporary / RUN).write_text(sealed(json.loads(RUN_FORMAT.dump_json(run, fallback=str))), encoding="utf-8")
     files = tuple(sorted(path.name for path in temporary.iterdir()))
     return Saved(folder, files, document, failures, onnx)
 
@@ -191,8 +191,10 @@ def _write_onnx(
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
     with bars("ONNX") as step, _recording(failures, "model.onnx"), add_path_to_errors(temporary / "model.onnx"):
-        assert serving.sample is not None  # `Serving` of a network always has a sample
-        exported = to_onnx(case.result.candidate.network, serving.sample, temporary / "model.onnx", threshold, output=serving.output)
+        assert serving.sample is not None  # of a network there always is one
+        assert serving.model is not None
+        network, output = case.result.candidate.network, serving.model.output
+        exported = to_onnx(network, serving.sample, temporary / "model.onnx", threshold, output=output)
         step(1, 1)
     if exported is not None and not exported.agrees:
         failures["agreement of model.onnx"] = (
@@ -277,69 +279,44 @@ def _traces(case: Compared) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _run_document(
+def _run_of(
     case: Compared,
     serving: Serving,
     onnx: Exported | None,
     failures: Mapping[str, str],
     files: Mapping[str, str],
-    predictor: Mapping[str, Any] | None,
-) -> dict[str, object]:
-    """The content of run.json: everything needed to reproduce the repair and to serve the network."""
-    provenance, candidate = case.provenance, case.result.candidate
-    network = candidate.model if isinstance(candidate.model, nn.Module) else None
-    heads = None if network is None else heads_of(network, plain_weights(network, serving.checkpoint))
-    return {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "title": case.title,
-        "label": case.label,
-        "command": provenance.command,
-        "when": provenance.when,
-        "seed": provenance.seed,
-        "versions": dict(provenance.versions),
-        "hashes": dict(provenance.hashes),
-        "limits": list(provenance.limits),
-        "kind": NETWORK_KIND if network is not None else RULE_KIND if predictor is None else PREDICTOR_KIND,
-        "model": None if network is None else _model_entry(serving, provenance.model),
-        "predictor": predictor,
-        "heads": None if heads is None else {"file": HEADS, **heads.to_dict()},  # they are not among the network's weights
-        "inputs": dict(serving.inputs),
-        "groups": [attribute.name for attribute in case.result.test.attributes],
-        "method": candidate.method,
-        "ran": candidate.ran,
-        "settings": dict(candidate.settings),
-        "methods": [tried.name for tried in case.candidates],
-        "goal": {"words": str(candidate.goal), **vars(candidate.goal)},
-        "outcome": str(case.judgement.outcome),
-        "met": case.judgement.met,
-        "sets": {"repair": _size(case.result.valid), "test": _size(case.result.test)},
-        "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},
-        "failures": dict(failures),
-        "files": dict(files),
-    }
+    predictor: SavedPredictor | None,
+) -> Run:
+    """The run.json of a comparison and the files written for it."""
+    candidate = case.result.candidate
+    heads = None if candidate.rule_only else heads_of(candidate.network, plain_weights(candidate.network, serving.checkpoint))
+    return Run(
+        title=case.title,
+        label=case.label,
+        provenance=case.provenance,
+        model=serving.model,
+        predictor=predictor,
+        heads=None if heads is None else {"file": HEADS, **heads.to_dict()},  # they are not among the network's weights
+        inputs=serving.inputs,
+        groups=[attribute.name for attribute in case.result.test.attributes],
+        method=candidate.method,
+        ran=candidate.ran,
+        settings=dict(candidate.settings),
+        methods=[tried.name for tried in case.candidates],
+        goal={"words": str(candidate.goal), **vars(candidate.goal)},
+        outcome=case.judgement.outcome,
+        met=case.judgement.met,
+        sets={"repair": _size(case.result.valid), "test": _size(case.result.test)},
+        onnx=None if onnx is None else SavedOnnx(max_difference=onnx.max_difference, opset=onnx.opset, rows=onnx.rows),
+        failures=dict(failures),
+        files=dict(files),
+    )
 
 
-def _model_entry(serving: Serving, named: str) -> dict[str, object]:
-    """How to build the network again: its code, with the checksum of the bytes that were run."""
-    code = serving.code
-    if code is None and serving.model not in (None, OWN_NETWORK):
-        with suppress(BadInput):  # not found from this folder: `apply` will require --model
-            code = code_of(str(serving.model))
-    return {
-        "named": named,
-        "load": serving.model,
-        "output": serving.output,
-        "output_name": serving.output_name,
-        "classes": serving.classes,
-        "code": None if code is None else {"path": None if code.path is None else str(code.path), "sha256": code.sha256},
-    }
-
-
-def _size(scores: Any) -> dict[str, int | None] | None:
+def _size(scores: Any) -> SetSize | None:
     if scores is None:
         return None
-    return {"rows": len(scores), "patients": None if scores.patients is None else len(set(scores.patients))}
+    return SetSize(rows=len(scores), patients=None if scores.patients is None else len(set(scores.patients)))
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:

@@ -8,7 +8,7 @@ given again when the bundle is loaded.
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
@@ -22,7 +22,7 @@ PREDICTOR_SCORE = "score of the model"  # the column of its scores
 FILES = ("predictor.skops", "predictor.joblib")
 
 
-@checked(config=STRICT, kw_only=True)
+@checked(config=STRICT, kw_only=True, frozen=True)
 class SavedPredictor:
     """The entry `predictor` of run.json."""
 
@@ -34,20 +34,20 @@ class SavedPredictor:
     trusted: list[str]  # types in a .skops file that were trusted when it was written
 
 
-def save_predictor(model: Predictor, folder: Path) -> dict[str, Any]:
+def save_predictor(model: Predictor, folder: Path) -> SavedPredictor:
     """Writes the estimator's file, and returns its entry in run.json."""
     file, content, trusted = _serialised(model)
     if file is not None:
         with add_path_to_errors(folder / file):
             (folder / file).write_bytes(content)
-    return {
-        "named": type(model.model).__name__,
-        "file": file,
-        "positive": model.positive,
-        "columns": None if model.columns is None else list(model.columns),
-        "libraries": dict(model.libraries),
-        "trusted": trusted,
-    }
+    return SavedPredictor(
+        named=type(model.model).__name__,
+        file=file,
+        positive=model.positive,  # type: ignore[arg-type]  # checked
+        columns=None if model.columns is None else list(model.columns),
+        libraries=dict(model.libraries),
+        trusted=trusted,
+    )
 
 
 def _serialised(model: Predictor) -> tuple[str | None, bytes, list[str]]:
@@ -68,22 +68,22 @@ def _serialised(model: Predictor) -> tuple[str | None, bytes, list[str]]:
 
 
 def predictor_of(
-    recorded: Mapping[str, Any], contents: Mapping[str, bytes], folder: Path, given: object = None, trust: bool = False
+    recorded: SavedPredictor, contents: Mapping[str, bytes], folder: Path, given: object = None, trust: bool = False
 ) -> Predictor:
     """The classifier of a bundle: from its file, or as given; raises an error if that would run code that is not trusted."""
-    file = recorded["file"]
+    file = recorded.file
     if given is not None and not isinstance(given, str):
-        return predictor(given, positive=recorded["positive"])
+        return predictor(given, positive=recorded.positive)
     if given is not None:
-        raise BadInput(f"{folder} holds its classifier, a {recorded['named']}. Omit --model.")
+        raise BadInput(f"{folder} holds its classifier, a {recorded.named}. Omit --model.")
     if file is None:
         raise BadInput(f"{folder} was saved from a function, which is not written. Give it again: Bundle.load(folder, model=function)")
     try:
-        types = recorded["trusted"] if trust else ()
-        return predictor_in(contents[file], str(folder / file), trusted=types, trust_pickle=trust, positive=recorded["positive"])
+        types = recorded.trusted if trust else ()
+        return predictor_in(contents[file], str(folder / file), trusted=types, trust_pickle=trust, positive=recorded.positive)
     except Untrusted:
-        form = "a pickle" if file == FILES[1] else f"a file with the types {', '.join(recorded['trusted'])}"
+        form = "a pickle" if file == FILES[1] else f"a file with the types {', '.join(recorded.trusted)}"
         raise Untrusted(
-            f"{folder} holds its classifier, a {recorded['named']}, as {form}, which can run code when it is read. If you know "
+            f"{folder} holds its classifier, a {recorded.named}, as {form}, which can run code when it is read. If you know "
             "who wrote the folder, load it with --trust (Python: trust=True)."
         ) from None

@@ -1,29 +1,40 @@
-"""The schemas of run.json and audit.json in a bundle: every key with its type, and the checks across keys."""
+"""What run.json and audit.json in a bundle hold: every key with its type, and the checks across keys.
 
-from collections.abc import Mapping
+run.json is the dump of a `Run`, and reading it gives that `Run` back.
+"""
+
+import platform
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, model_validator
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import CONFLICTS, Transform, make_preprocessing
-from equipoise.methods import STRICT, Cut
+from equipoise import __version__
+from equipoise.data import CONFLICTS, Bins, Cohort, Images, Transform, make_preprocessing, sha256, sha256_of, without_folders
+from equipoise.methods import STRICT, Cut, Outcome
 from equipoise.models import ORIGINAL_ONNX, onnx_file_and_output
 from equipoise.repair.folder import FILES
 from equipoise.repair.saved_predictor import SavedPredictor
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
-NETWORK_KIND, RULE_KIND, PREDICTOR_KIND = "network", "rule", "predictor"  # a rule with a network, for scores only, with an estimator
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 7
 RUN = "run.json"
 OPEN = ConfigDict(extra="allow", strict=True)
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-OutcomeName = Literal["closed", "reduced", "unclear", "harm", "unchanged"]
+OutputType = Annotated[str, Field(pattern="^(logit|probability)$")]
 
 
-@checked(config=STRICT, kw_only=True)
+@checked(config=STRICT, kw_only=True, frozen=True)
 class ServedTransform:
     """The code of a transform: its path and checksum; neither for a callable from Python."""
 
@@ -32,7 +43,7 @@ class ServedTransform:
     sha256: Checksum | Literal[""]
 
 
-@checked(config=STRICT, kw_only=True)
+@checked(config=STRICT, kw_only=True, frozen=True)
 class ServedImages:
     """The preprocessing in run.json: the options of `Images.open`."""
 
@@ -48,33 +59,38 @@ class ServedImages:
 
     @model_validator(mode="after")
     def _one_way(self) -> Any:
-        options = {name: value for name, value in vars(self).items() if name != "transform" and value not in (None, [])}
+        options = self.options()
         if self.transform is not None:
-            if surplus := sorted(set(options) - {"channels"}):
+            if surplus := sorted(set(options) - {"channels", "transform"}):
                 raise ValueError(f"has a `transform` and {', '.join(surplus)} as well")
         elif self.interpolation is None:
             raise ValueError("needs `interpolation`, or a `transform`")
         else:
-            make_preprocessing(**options)  # raises an error about options that exclude each other
+            make_preprocessing(**{name: value for name, value in options.items() if name != "transform"})  # do they exclude each other?
         return self
 
+    def options(self, transform: Transform | None = None) -> dict[str, Any]:
+        """The options of `Images.open`, with the code of the transform if there is one."""
+        return {name: value for name, value in vars(self).items() if name != "transform" and value not in (None, [])} | {
+            "transform": transform
+        }
 
-def opening(images: Mapping[str, Any], transform: Transform | None) -> dict[str, Any]:
-    """The options of `Images.open` that run.json records."""
-    return {name: value for name, value in images.items() if name != "transform" and value not in (None, [])} | {"transform": transform}
 
+@checked(config=STRICT, kw_only=True, frozen=True)
+class SavedCode:
+    """The code that builds a network, with the checksum of the bytes that were run."""
 
-@checked(config=STRICT, kw_only=True)
-class _Code:
     path: str | None
     sha256: Checksum | Literal[""]
 
 
-@checked(config=STRICT, kw_only=True)
-class _Classes:
+@checked(config=STRICT, kw_only=True, frozen=True)
+class SavedClasses:
+    """The classes that a network decides between by argmax."""
+
     names: Annotated[list[str], Field(min_length=2)]
     columns: list[Count]
-    output: Literal["logit", "probability"]
+    output: OutputType
 
     @model_validator(mode="after")
     def _one_each(self) -> Any:
@@ -83,32 +99,29 @@ class _Classes:
         return self
 
 
-@checked(config=STRICT, kw_only=True)
-class _Model:
-    named: str
+@checked(config=STRICT, kw_only=True, frozen=True)
+class SavedModel:
+    """How to build the network again."""
+
     load: Annotated[str, Field(min_length=1)] | None  # None: the network is given when the bundle is loaded
-    output: Literal["logit", "probability"]
-    output_name: str | None
-    classes: _Classes | None = None  # for a network that decides between classes by argmax
-    code: _Code | None
+    output: OutputType
+    output_name: str | None = None
+    classes: SavedClasses | None = None  # for a network that decides between classes by argmax
+    code: SavedCode | None = None
 
 
-@checked(config=STRICT, kw_only=True)
-class _Bins:
-    edges: Annotated[list[Finite], Field(min_length=1)]
-    whole: bool
-
-    @model_validator(mode="after")
-    def _ascending(self) -> Any:
-        if sorted(set(self.edges)) != self.edges:
-            raise ValueError("has edges that do not ascend")
-        return self
+def _ascending(bins: Bins) -> Bins:
+    if not bins.edges or list(bins.edges) != sorted({*bins.edges}) or not np.isfinite(bins.edges).all():
+        raise ValueError("has edges that do not ascend")
+    return bins
 
 
-@checked(config=STRICT, kw_only=True)
-class _Encoder:
-    numeric: dict[str, Annotated[list[Finite], Field(min_length=2, max_length=2)]]  # column: mean, scale
-    levels: dict[str, list[str]]
+@checked(config=STRICT, kw_only=True, frozen=True)
+class SavedEncoder:
+    """The encoding of columns as numbers."""
+
+    numeric: dict[str, tuple[Finite, Finite]]  # column: mean, scale
+    levels: dict[str, tuple[str, ...]]
 
     @model_validator(mode="after")
     def _scales(self) -> Any:
@@ -117,17 +130,19 @@ class _Encoder:
         return self
 
 
-@checked(config=STRICT, kw_only=True)
-class _Inputs:
-    patient: str | None
-    id: str | None
-    bins: dict[str, _Bins]
-    images: ServedImages | None
+@checked(config=STRICT, kw_only=True, frozen=True)
+class Inputs:
+    """How new rows are prepared: columns and their encoding, or the preprocessing of images."""
+
+    patient: str | None = None
+    id: str | None = None
+    bins: dict[str, Annotated[Bins, AfterValidator(_ascending)]]
+    images: ServedImages | None = None
     image_column: str | None = None
     view_column: str | None = None
     conflicts: str = "row"
     features: list[str] | None = None
-    encoder: _Encoder | None = None  # None: numbers without scaling
+    encoder: SavedEncoder | None = None  # None: numbers without scaling
     width: Positive | None = None  # columns of inputs that are arrays
     score: str | None = None  # for a rule for scores: their column
     logits: bool = False  # the column of scores holds logits
@@ -143,59 +158,104 @@ class _Inputs:
         return self
 
 
-@checked(config=STRICT, kw_only=True)
-class _Set:
+@checked(config=STRICT, kw_only=True, frozen=True)
+class SetSize:
+    """The size of the repair set or the test set."""
+
     rows: Count
     patients: Count | None
 
 
-@checked(config=STRICT, kw_only=True)
-class _Onnx:
+@checked(config=STRICT, kw_only=True, frozen=True)
+class SavedOnnx:
+    """The comparison of model.onnx with torch."""
+
     max_difference: Finite
     opset: int
     rows: Count
 
 
-@checked(config=STRICT, kw_only=True)
-class _Run:
-    schema: Literal["equipoise.repaired"]
-    schema_version: Literal[6]
+@checked(config=STRICT, kw_only=True, frozen=True)
+class Provenance:
+    """The information needed to reproduce a repair."""
+
+    command: str = ""
+    model: str = ""  # as the user named it
+    seed: int = 0
+    when: str = ""  # ISO date and time
+    versions: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)  # file: sha256
+    limits: list[str] = field(default_factory=list)  # caveats for the reader, such as rows left out
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        arguments: Sequence[str] = (),
+        model: str = "",
+        seed: int = 0,
+        files: Iterable[Path] = (),
+        cohort: Cohort | None = None,
+        limits: Sequence[str] = (),
+    ) -> "Provenance":
+        """The provenance of the current run: its command line without folders, versions, and checksums of its files and images."""
+        code = model.rpartition(":")[0]
+        code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
+        hashes = {path.name: sha256_of(path) for path in (*files, *code_files)}
+        if cohort is not None and isinstance(cohort.source, Images):
+            hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
+            if (transform := cohort.source.transform) is not None and transform.path is not None:
+                hashes[transform.path.name] = transform.sha256
+        return cls(
+            command=shlex.join(map(without_folders, arguments)),
+            model=without_folders(model),
+            seed=seed,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=versions(),
+            hashes=hashes,
+            limits=list(limits),
+        )
+
+
+def versions() -> dict[str, str]:
+    """The versions of Equipoise and of the libraries that influence its results."""
+    libraries = {"torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
+    return {"equipoise": __version__, **libraries, "python": platform.python_version()}
+
+
+@checked(config=STRICT, kw_only=True, frozen=True)
+class Run:
+    """The content of run.json: everything needed to reproduce the repair and to serve the classifier."""
+
+    schema: Literal["equipoise.repaired"] = "equipoise.repaired"
+    schema_version: Literal[7] = 7
     title: str
     label: str
-    command: str
-    when: str
-    seed: int
-    versions: dict[str, str]
-    hashes: dict[str, str]
-    limits: list[str]
-    kind: Literal["network", "rule", "predictor"]
-    model: _Model | None  # None for a rule for scores
+    provenance: Provenance
+    model: SavedModel | None  # None for a rule for scores
     predictor: SavedPredictor | None = None  # a classifier that is not a network
     heads: dict[str, Any] | None
-    inputs: _Inputs
+    inputs: Inputs
     groups: Annotated[list[str], Field(min_length=1)]
     method: str
     ran: str
     settings: dict[str, Any]
     methods: list[str]
     goal: dict[str, Any]
-    outcome: OutcomeName
+    outcome: Outcome
     met: bool | None
-    sets: dict[Literal["repair", "test"], _Set | None]
-    onnx: _Onnx | None
+    sets: dict[Literal["repair", "test"], SetSize | None]
+    onnx: SavedOnnx | None
     failures: dict[str, str]
     files: dict[str, Checksum]
-    digest: Checksum
+    digest: Checksum = "0" * 64  # see `sealed`
 
     @model_validator(mode="after")
     def _complete(self) -> Any:
         if unknown := sorted(set(self.files) - set(FILES[:-1])):
             raise ValueError(f"lists files that are never written: {', '.join(unknown)}")
-        network = self.kind == NETWORK_KIND
-        if (self.model is None) == network or (self.inputs.score is None) != network:
-            raise ValueError(f"is of kind {self.kind!r}: a rule needs the `score` of its inputs and no `model`, a network the reverse")
-        if (self.predictor is None) == (self.kind == PREDICTOR_KIND):
-            raise ValueError(f"is of kind {self.kind!r}: `predictor` goes with that kind only")
+        if (self.model is None) == (self.inputs.score is None) or None not in (self.model, self.predictor):
+            raise ValueError("needs the `score` of its inputs, of which a `predictor` may be the source, or a `model`, one of them")
         needed = ["rule.json", "audit.json", *(["heads.safetensors"] if self.heads else [])]
         if self.predictor is not None and self.predictor.file is not None:
             needed.append(self.predictor.file)
@@ -208,9 +268,17 @@ class _Run:
             raise ValueError(f"has the label {self.label!r}, which is none of its classes")
         return self
 
+    @property
+    def network(self) -> SavedModel:
+        """How to build the network; a rule for scores has none."""
+        assert self.model is not None
+        return self.model
+
 
 @checked(config=OPEN, kw_only=True)
-class _Audit:
+class SavedAudit:
+    """An audit in audit.json."""
+
     schema: Literal["equipoise.audit"]
     rows: Count
     patients: Count | None
@@ -221,18 +289,21 @@ class _Audit:
 
 
 @checked(config=OPEN, kw_only=True)
-class _Audits:
+class RepairAudits:
+    """The content of audit.json, as far as it is read."""
+
     schema: Literal["equipoise.debias"]
     schema_version: int
-    outcome: OutcomeName
+    outcome: Outcome
     met: bool | None
     judgement: dict[str, Any]
+    forced: bool = False
     chosen: str
     why: list[dict[str, Any]]
     goal: dict[str, Any]
-    before: _Audit
-    after: _Audit
+    before: SavedAudit
+    after: SavedAudit
     methods: dict[str, dict[str, Any]]
 
 
-DOCUMENTS: dict[str, TypeAdapter[Any]] = {RUN: TypeAdapter(_Run), "audit.json": TypeAdapter(_Audits)}
+RUN_FORMAT, AUDITS_FORMAT, IMAGES_FORMAT = TypeAdapter(Run), TypeAdapter(RepairAudits), TypeAdapter(ServedImages)

@@ -9,18 +9,19 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from equipoise.data import Transform, as_transform, sha256, sha256_of
 from equipoise.errors import BadInput, Untrusted, raise_all, validation_problems
 from equipoise.models import HEADS, ORIGINAL_ONNX, PROGRAM, Code, code_of, load_transform
 from equipoise.repair.folder import FILES, folder_to_name, recover
-from equipoise.repair.provenance import OWN_NETWORK
 from equipoise.repair.saved_predictor import FILES as PREDICTORS
-from equipoise.repair.schema import DOCUMENTS, RUN, SCHEMA, SCHEMA_VERSION
+from equipoise.repair.schema import AUDITS_FORMAT, RUN, RUN_FORMAT, SCHEMA, SCHEMA_VERSION, RepairAudits, Run, ServedImages
+from equipoise.repair.serving import OWN_NETWORK
 
+Document = TypeVar("Document")
 DIGEST = "digest"
 REPORT = "report.html"
 WEIGHTS = "repaired.safetensors"
@@ -59,28 +60,28 @@ def _digest_matches(content: bytes, document: Mapping[str, object]) -> bool:
     return content.endswith(ending) and sha256(content.removesuffix(ending) + zeros) == document.get(DIGEST)
 
 
-def parsed_json(content: bytes, path: Path, kind: str) -> dict[str, Any]:
-    """The document in these bytes, validated by the schema of `kind`; raises one error with every problem and its key."""
+def parsed_json(content: bytes, path: Path, form: TypeAdapter[Document]) -> Document:
+    """The document in these bytes, which must have this form; raises one error with every problem and its key."""
     try:
         document = json.loads(content.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is not readable as JSON: {error}. {AGAIN}") from error
-    if kind == RUN:
+    is_run, problems = path.name == RUN, []
+    if is_run:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise BadInput(f"{path} does not describe a repaired model (schema {SCHEMA!r}). {WHERE}")
-        if document.get("schema_version") != SCHEMA_VERSION:
-            version = document.get("schema_version")
-            remedy = "Run `equipoise debias` again." if version in (1, 2, 3, 4, 5) else "Use the version of Equipoise that wrote it."
+        if (version := document.get("schema_version")) != SCHEMA_VERSION:
+            earlier = isinstance(version, int) and 1 <= version < SCHEMA_VERSION
+            remedy = "Run `equipoise debias` again." if earlier else "Use the version of Equipoise that wrote it."
             raise BadInput(f"{path} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. {remedy}")
-    problems = []
+        if not _digest_matches(content, document):
+            problems.append(f"{DIGEST}: it does not match; the file was changed or damaged after it was written")
     try:
-        DOCUMENTS[kind].validate_json(content)
+        parsed = form.validate_json(content)
     except ValidationError as error:
-        problems = validation_problems(error, 0)
-    if kind == RUN and not _digest_matches(content, document):
-        problems.append(f"{DIGEST}: it does not match; the file was changed or damaged after it was written")
+        raise BadInput(*_with_remedy(validation_problems(error, 0) + problems), source=str(path)) from None
     raise_all(_with_remedy(problems), str(path))
-    return dict(document)
+    return parsed
 
 
 def _with_remedy(problems: list[str]) -> list[str]:
@@ -100,7 +101,8 @@ class Verified:
     """A folder whose files are those that run.json lists."""
 
     folder: Path
-    run: Mapping[str, Any]
+    run: Run
+    audits: RepairAudits
     contents: Mapping[str, bytes]  # by file name; empty for files that are not parsed
 
     def source(self, name: str) -> str:
@@ -127,14 +129,13 @@ def _verify_once(folder: Path) -> Verified:
     contents, problems = _read_listed(folder, run)
     if problems:
         raise BadInput(*_with_remedy(problems), source=str(folder))
-    parsed_json(contents["audit.json"], folder / "audit.json", "audit.json")
-    return Verified(folder, run, contents)
+    return Verified(folder, run, parsed_json(contents["audit.json"], folder / "audit.json", AUDITS_FORMAT), contents)
 
 
-def _read_listed(folder: Path, run: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+def _read_listed(folder: Path, run: Run) -> tuple[dict[str, bytes], list[str]]:
     """The bytes of the files that are parsed, and the problems of all files that run.json lists or should list."""
     problems, contents = [], {}
-    for name, expected in run["files"].items():
+    for name, expected in run.files.items():
         path = folder / name
         if not path.is_file():
             problems.append(f"{name} is listed in {RUN} but missing")
@@ -148,7 +149,7 @@ def _read_listed(folder: Path, run: Mapping[str, Any]) -> tuple[dict[str, bytes]
         if checksum != expected:
             problems.append(f"{name} is not the file that was written: its SHA-256 is {checksum}, in {RUN} it is {expected}")
         contents[name] = content
-    unlisted = [name for name in FILES[:-1] if name not in run["files"] and (folder / name).exists()]
+    unlisted = [name for name in FILES[:-1] if name not in run.files and (folder / name).exists()]
     return contents, problems + [f"{name} is present but not listed in {RUN}" for name in unlisted]
 
 
@@ -172,7 +173,7 @@ def verified_report(folder: Path) -> bytes:
     return verify(folder).contents[REPORT]
 
 
-def read_run(folder: Path) -> dict[str, Any]:
+def read_run(folder: Path) -> Run:
     """The content of run.json, checked to be of a bundle and unchanged."""
     path = folder / RUN
     if not folder.is_dir():
@@ -183,7 +184,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         content = _read_bytes(path)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}. {AGAIN}") from error
-    return parsed_json(content, path, RUN)
+    return parsed_json(content, path, RUN_FORMAT)
 
 
 # Code that a bundle needs
@@ -191,14 +192,14 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def code_to_run(files: Verified, model: str | None = None, trust: bool = False) -> Code | None:
     """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error without trust."""
-    recorded = files.run["model"]
+    recorded = files.run.network
     if ORIGINAL_ONNX in files.contents:
         if model is not None:
             raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
         return None
     if model is not None:
         code = code_of(model)
-        if code is not None and model.endswith(PROGRAM) and code.sha256 != files.run["files"].get(REPAIRED_PROGRAM):
+        if code is not None and model.endswith(PROGRAM) and code.sha256 != files.run.files.get(REPAIRED_PROGRAM):
             raise BadInput(
                 f"the exported program {model} contains its weights and is not the repaired one. Omit --model, or name the "
                 "factory of the network, as file.py:factory."
@@ -207,9 +208,9 @@ def code_to_run(files: Verified, model: str | None = None, trust: bool = False) 
     if REPAIRED_PROGRAM in files.contents:
         content = files.contents[REPAIRED_PROGRAM]
         path = (files.folder / REPAIRED_PROGRAM).absolute()
-        code, recorded_sha256 = Code(str(path), path, sha256(content), content), files.run["files"][REPAIRED_PROGRAM]
+        code, recorded_sha256 = Code(str(path), path, sha256(content), content), files.run.files[REPAIRED_PROGRAM]
     else:
-        load = recorded["load"]
+        load = recorded.load
         if load is None:
             raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
         if load == OWN_NETWORK:
@@ -220,7 +221,7 @@ def code_to_run(files: Verified, model: str | None = None, trust: bool = False) 
         factory = code_of(load, here=False)
         if factory is None:
             return None
-        code, recorded_sha256 = factory, (recorded["code"] or {}).get("sha256")
+        code, recorded_sha256 = factory, "" if recorded.code is None else recorded.code.sha256
     if code.sha256 != recorded_sha256:
         raise Untrusted(
             f"the network's code has changed since the repair: {code}. Its SHA-256 is {code.sha256}, and run.json has {recorded_sha256}. "
@@ -242,7 +243,7 @@ def _as_argument(code: Code) -> str:
 
 
 def transform_to_serve(
-    images: Mapping[str, Any] | None,
+    images: ServedImages | None,
     folder: Path,
     given: str | Callable[[Any], Any] | None,
     trust: bool,
@@ -252,28 +253,27 @@ def transform_to_serve(
 
     Its code runs only if it is named (`given`) or trusted, and only with the checksum of the repair: it decides what the network sees.
     """
-    recorded = (images or {}).get("transform")
+    recorded = None if images is None else images.transform
     if recorded is None:
         if given is not None:
             raise BadInput(f"the network in {folder} takes images without a transform. Omit images.transform (transform=).")
         return None
     if given is not None and not isinstance(given, str):
         return as_transform(given)
-    if recorded["path"] is None:
+    if recorded.path is None:
         raise BadInput(
-            f"{folder} was saved from Python with the transform {recorded['named']}, whose code it does not name. Give it: transform="
+            f"{folder} was saved from Python with the transform {recorded.named}, whose code it does not name. Give it: transform="
         )
-    name = str(recorded["named"]).rpartition(":")[2]
-    if given is None and not Path(recorded["path"]).is_file():
-        raise BadInput(
-            f"the code of the transform, {recorded['path']}, no longer exists. Name its present place: --set images.transform=file.py:{name}"
-        )
-    named = given or f"{recorded['path']}:{name}"
+    name = recorded.named.rpartition(":")[2]
+    if given is None and not Path(recorded.path).is_file():
+        instead = f"--set images.transform=file.py:{name}"
+        raise BadInput(f"the code of the transform, {recorded.path}, no longer exists. Name its present place: {instead}")
+    named = given or f"{recorded.path}:{name}"
     code = code_of(named, here=given is not None)
-    if code is None or code.sha256 != recorded["sha256"]:
+    if code is None or code.sha256 != recorded.sha256:
         raise Untrusted(
             f"the transform has changed since the repair: {code}. Its SHA-256 is {code.sha256 if code else ''}, and run.json has "
-            f"{recorded['sha256']}. Restore the file of the repair, or repair again with the new one."
+            f"{recorded.sha256}. Restore the file of the repair, or repair again with the new one."
         )
     if given is None and not trust:
         raise Untrusted(

@@ -1,6 +1,7 @@
 """The documents of a bundle: report.html, the model cards and README.txt, and the overview of several labels."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -57,7 +58,8 @@ def readme(
 ) -> str:
     """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
     rule, original = case.result.candidate.rule, serving.checkpoint
-    drawn_by = next((serving.inputs[role] for role in ("id", "image_column", "patient") if serving.inputs.get(role)), None)
+    inputs, saved = serving.inputs, serving.model
+    drawn_by = inputs.id or inputs.image_column or inputs.patient
     about = {
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),
@@ -67,18 +69,18 @@ def readme(
         "needs_group": rule.needs_group,
         "randomised": rule.randomised,
         "drawn_by": drawn_by,
-        "drawn_by_patient": drawn_by is not None and drawn_by == serving.inputs.get("patient"),
+        "drawn_by_patient": drawn_by is not None and drawn_by == inputs.patient,
         "folder": folder,
         "failures": failures,
     }
-    if case.result.candidate.rule_only:
+    if saved is None:
         files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, unless only scores were given
         return render(
             "README_rule.txt.j2",
             about
             | {
-                "score": serving.inputs["score"],
-                "logits": serving.inputs["logits"],
+                "score": inputs.score,
+                "logits": inputs.logits,
                 "reads": list(getattr(rule, "columns", ())),
                 "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
                 "predictor": case.result.candidate.model is not None,
@@ -88,7 +90,6 @@ def readme(
     model = case.result.candidate.network
     weights = plain_weights(model, original)
     heads = heads_of(model, weights)
-    images = serving.inputs.get("images")
     return render(
         "README.txt.j2",
         about
@@ -98,18 +99,18 @@ def readme(
             "heads": HEADS if heads else None,
             "reading": "" if heads is None or isinstance(heads, Recalibrated) else str(heads.reading),
             "recalibrated": isinstance(heads, Recalibrated),
-            "output_name": serving.output_name,
+            "output_name": saved.output_name,
             "under": original.under if original is not None else None,
             "prefix": state_prefix(weights, model),
             "masks": masks_in(state_like(weights, model)),
             "masked_loading": MASKED_LOADING.rstrip(),
             "onnx": onnx,
             "onnx_rule": options.onnx_rule and isinstance(rule, Threshold),
-            "output": serving.output,
-            "images": bool(images),
-            "own": serving.code is None and not (images or {}).get("transform"),
-            "prepared": preprocessing_words(images) if images else "",
-            "named": serving.model is not None,
+            "output": saved.output,
+            "images": inputs.images is not None,
+            "own": saved.code is None and (inputs.images is None or inputs.images.transform is None),
+            "prepared": preprocessing_words(asdict(inputs.images)) if inputs.images is not None else "",
+            "named": saved.load is not None,
         },
     )
 
