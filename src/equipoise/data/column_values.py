@@ -173,7 +173,7 @@ def read_score_column(column: "pd.Series[object]", name: str, logits: bool = Fal
         if logits:
             advice = "A logit is a finite number: correct them or leave those rows out."
         elif low < 0:
-            advice = "They look like logits: add --set data.logits=true (Python: logits=True), which applies the logistic function 1 / (1 + exp(-x))."
+            advice = "They look like logits: add --set data.logits=true (Python: logits=True), which applies 1 / (1 + exp(-x))."
         elif 2 < high <= 100:
             advice = "They look like percentages: divide by 100 first."
         else:

@@ -278,7 +278,7 @@ def transform_to_serve(
     if given is None and not trust:
         raise Untrusted(
             f"{folder} needs code to prepare its images, which would run with all your rights: {code}. Its SHA-256 is {code.sha256}, the "
-            f"same as in the repair. Read it, then run it with --trust (Python: trust=True), or name it yourself: --set images.transform={named}"
+            f"same as in the repair. Read it, then run it with --trust (Python: trust=True), or name it: --set images.transform={named}"
         )
     if given is None and running is not None:
         running(code)
