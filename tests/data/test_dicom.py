@@ -15,6 +15,7 @@ from equipoise.data.dicom import age_in_years, header, is_dicom, read_pixels
 from equipoise.data.faults import Broken
 from equipoise.errors import BadInput, MissingExtra
 from support.facts import facts, says
+from support.image_files import file_of, files_of
 
 pydicom = pytest.importorskip("pydicom", reason="DICOM needs pip install 'equipoise[dicom]'")
 
@@ -248,7 +249,7 @@ def test_without_pydicom_the_error_names_the_pip_command(monkeypatch):
     content = _dicom()
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[dicom]'")):
-        Images.open([content], size=8)
+        Images.open(files_of([content]), size=8)
 
 
 def test_a_palette_goes_through_its_colours():
@@ -272,7 +273,7 @@ def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
 
 
 def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
-    found = attempt(content, partial(decode, geometry=Geometry((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels), 0)[1]
+    found = attempt(file_of(content), partial(decode, geometry=Geometry((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels), 0)[1]
     return (found.kind, found.reason) if isinstance(found, Broken) else ("", "")
 
 

@@ -17,6 +17,7 @@ from equipoise.data import MAX_PIXELS, Geometry, ImageLimit, Images
 from equipoise.data.decode import attempt, convert, decode
 from equipoise.errors import BadInput
 from support.facts import facts, says
+from support.image_files import file_of, files_of
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -45,11 +46,11 @@ def _claim(kind: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "bmp", "ppm", "jpeg", "gif"])
 def test_the_pixels_that_a_header_names_are_checked_first(kind, recwarn):
     content = _claim(kind, 60_000, 50_000)
-    _, wrong = attempt(content, partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
+    _, wrong = attempt(file_of(content), partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
     assert wrong.kind == "too large"
     assert f"{MAX_PIXELS:,}" in wrong.reason or "decompression bomb" in wrong.reason
     with pytest.raises(BadInput, match=facts(1, "--max-pixels")):
-        Images.open([content], size=8)
+        Images.open(files_of([content]), size=8)
     assert not recwarn.list
 
 
@@ -60,29 +61,29 @@ def _bytes(side: int, mode: str = "L") -> bytes:
 
 
 def test_the_limit_is_an_option_and_a_larger_image_is_broken_with_one_line():
-    images = Images.open([_bytes(10), _bytes(11)], size=8, max_pixels=100, skip_broken=True)
+    images = Images.open(files_of([_bytes(10), _bytes(11)]), size=8, max_pixels=100, skip_broken=True)
     assert len(images) == 1
     [wrong] = images.broken.values()
     assert wrong.kind == "too large"
     assert "11 x 11 pixels" in wrong.reason
     assert "\n" not in wrong.reason
-    assert len(Images.open([_bytes(10), _bytes(11)], size=8, max_pixels=121)) == 2
+    assert len(Images.open(files_of([_bytes(10), _bytes(11)]), size=8, max_pixels=121)) == 2
     with pytest.raises(BadInput, match=facts("max_pixels", 1, 0)):
-        Images.open([_bytes(10)], size=8, max_pixels=0)
+        Images.open(files_of([_bytes(10)]), size=8, max_pixels=0)
 
 
 def test_pillows_own_limit_does_not_apply(monkeypatch, recwarn):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # as its 179 million would, where more are allowed
-    assert len(Images.open([_bytes(10)], size=8, max_pixels=100)) == 1
+    assert len(Images.open(files_of([_bytes(10)]), size=8, max_pixels=100)) == 1
     assert Image.MAX_IMAGE_PIXELS == 10
     assert not recwarn.list
 
 
 def test_the_cache_depends_on_the_limit(tmp_path):
     options = {"size": 8, "skip_broken": True, "cache": tmp_path}
-    assert len(Images.open([_bytes(10), _bytes(11)], **options)) == 2
-    assert len(Images.open([_bytes(10), _bytes(11)], **options, max_pixels=100)) == 1
-    assert len(Images.open([_bytes(10), _bytes(11)], **options, max_pixels=121)) == 2
+    assert len(Images.open(files_of([_bytes(10), _bytes(11)]), **options)) == 2
+    assert len(Images.open(files_of([_bytes(10), _bytes(11)]), **options, max_pixels=100)) == 1
+    assert len(Images.open(files_of([_bytes(10), _bytes(11)]), **options, max_pixels=121)) == 2
 
 
 def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, monkeypatch):
@@ -175,7 +176,7 @@ def test_libtiff_prints_nothing(capfd):
     content = bytearray(target.getvalue())
     for at in range(20, 60):
         content[at] ^= 0x55
-    found = Images.open([bytes(content), target.getvalue()], size=8, skip_broken=True)
+    found = Images.open(files_of([bytes(content), target.getvalue()]), size=8, skip_broken=True)
     assert [one.kind for one in found.broken.values()] == ["damaged"]
     assert capfd.readouterr().err == ""
     os.write(2, b"still there")

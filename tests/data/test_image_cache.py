@@ -12,6 +12,7 @@ from PIL import Image
 from equipoise.data import Images, clear_caches, image_caches
 from equipoise.data.image_rows import DAY
 from support.facts import says
+from support.image_files import files_of
 
 
 def _png(value: int) -> bytes:
@@ -29,8 +30,8 @@ def _age(path: Path, days: float) -> None:
 def folder(tmp_path: Path) -> Path:
     """Two caches, of 3 and of 5 images, and two files that are not caches."""
     place = tmp_path / "cache"
-    Images.open([_png(v) for v in range(3)], size=8, cache=place)
-    Images.open([_png(v) for v in range(5)], size=4, cache=place)
+    Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=place)
+    Images.open(files_of([_png(v) for v in range(5)]), size=4, cache=place)
     np.save(place / "features.npy", np.zeros(4))
     (place / "notes.json").write_text("mine")
     return place
@@ -48,14 +49,14 @@ def test_a_cache_is_listed_with_its_images_and_bytes(folder):
 def test_the_users_cache_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
-    Images.open([_png(1)], size=8)
+    Images.open(files_of([_png(1)]), size=8)
     assert [cache.path.parent for cache in image_caches()] == [tmp_path / "images"]
 
 
 def test_opening_marks_it_as_used(folder):
     for cache in image_caches(folder):
         _age(cache.path, 40)
-    Images.open([_png(v) for v in range(3)], size=8, cache=folder)
+    Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
     first, second = image_caches(folder)
     assert (first.images, second.images) == (3, 5)
     assert first.days < 0.1
@@ -68,7 +69,7 @@ def test_clearing_removes_only_the_given_caches(folder):
     assert [cache.images for cache in image_caches(folder)] == [5]
     clear_caches(image_caches(folder))
     assert sorted(p.name for p in folder.iterdir()) == ["features.npy", "notes.json"]
-    images = Images.open([_png(v) for v in range(3)], size=8, cache=folder)
+    images = Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
     clear_caches(image_caches(folder))
     assert images.raw(2).max() == 2  # an open cache stays readable
 
@@ -84,7 +85,7 @@ def test_leftovers_of_a_killed_process_are_listed_after_a_day(folder):
 
 
 def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
-    sources, mine = [_png(v) for v in range(3)], tmp_path / "mine.npy"
+    sources, mine = files_of(_png(v) for v in range(3)), tmp_path / "mine.npy"
     cache = next(cache for cache in image_caches(folder) if cache.images == 3)
     np.save(mine, np.full((3, 8, 8), 7, np.uint8))
     before = mine.read_bytes()
@@ -101,9 +102,9 @@ def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
 
 
 def test_a_large_cache_is_warned_about_and_not_removed(folder, monkeypatch, caplog):
-    Images.open([_png(v) for v in range(3)], size=8, cache=folder)
+    Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
     assert not caplog.records
     monkeypatch.setattr("equipoise.data.image_rows.LARGE_CACHE", 100)
-    Images.open([_png(v) for v in range(3)], size=8, cache=folder)
+    Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
     assert says(caplog.text, f"equipoise data cache --folder {folder}", "--clear --older-than 30")
     assert len(image_caches(folder)) == 2

@@ -18,11 +18,12 @@ from equipoise.data import XRAY_RANGE, Cohort, Geometry, Images, is_view
 from equipoise.data.decode import decode as decoded
 from equipoise.errors import BadInput
 from support.facts import facts, says, suggests
+from support.image_files import file_of, files_of
 from support.published import debias
 
 
 def decode(content, size: int) -> np.ndarray:
-    return decoded(content, Geometry((size, size)))
+    return decoded(file_of(content) if isinstance(content, bytes) else content, Geometry((size, size)))
 
 
 RAMP = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))  # (16, 16), dark on the left
@@ -97,13 +98,13 @@ def test_a_large_jpeg_is_decoded_as_by_pillow():
 
 
 def test_images_of_mixed_size_and_shape_come_out_at_one_size():
-    images = Images.open([_bytes(_gray(9, 8)), _bytes(Image.new("L", (30, 10), 9)), _bytes(_gray(9, 3))], size=8)
+    images = Images.open(files_of([_bytes(_gray(9, 8)), _bytes(Image.new("L", (30, 10), 9)), _bytes(_gray(9, 3))]), size=8)
     assert images.shape == (3, 1, 8, 8)
     assert (images.raw(slice(None)) == 9).all()
 
 
 def test_indexing_is_that_of_the_tensor():
-    images = Images.open([_bytes(_gray(v)) for v in (0, 50, 100, 150)], size=8)
+    images = Images.open(files_of([_bytes(_gray(v)) for v in (0, 50, 100, 150)]), size=8)
     whole = images[:]
     mask = np.array([True, False, False, True])
     for index in (slice(1, 3), torch.tensor([3, 0, 0]), torch.from_numpy(mask), mask, np.array([2, -1]), [1, 2], 2, -1):
@@ -222,7 +223,7 @@ def test_a_damaged_cache_is_rebuilt_and_a_repaired_image_is_included(tmp_path):
 def test_many_images_go_to_the_users_cache_and_are_pickled_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 100)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "home"))
-    images = Images.open([_bytes(_gray(v, 64)) for v in range(40)], size=64)
+    images = Images.open(files_of([_bytes(_gray(v, 64)) for v in range(40)]), size=64)
     assert (tmp_path / "home" / "images").is_dir()
     part = images.take(np.array([7, 3]))
     sent = pickle.dumps(part)
@@ -232,7 +233,7 @@ def test_many_images_go_to_the_users_cache_and_are_pickled_by_name(tmp_path, mon
 
 
 def test_only_the_rows_of_images_in_memory_are_pickled():
-    images = Images.open([_bytes(_gray(v, 64)) for v in range(40)], size=64).take(np.array([7, 3]))
+    images = Images.open(files_of([_bytes(_gray(v, 64)) for v in range(40)]), size=64).take(np.array([7, 3]))
     sent = pickle.dumps(images)
     assert len(sent) < 3 * 64 * 64
     assert torch.equal(pickle.loads(sent)[:], images[:])
@@ -241,7 +242,7 @@ def test_only_the_rows_of_images_in_memory_are_pickled():
 def test_too_little_disk_space_is_an_error_before_decoding(tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_rows.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(BadInput, match=facts(1, "(8, 8)", "GiB")):
-        Images.open([_bytes(_gray(1))], size=8, cache=tmp_path)
+        Images.open(files_of([_bytes(_gray(1))]), size=8, cache=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -249,7 +250,7 @@ def test_progress_counts_every_image_for_any_number_of_threads():
     content = [_bytes(_gray(v)) for v in range(100)]
     for workers in (1, 3):
         seen: list[int] = []
-        images = Images.open(content, size=8, workers=workers, progress=seen.append)
+        images = Images.open(files_of(content), size=8, workers=workers, progress=seen.append)
         assert sum(seen) == 100
         assert images.raw(slice(None))[:, 0, 0].tolist() == list(range(100))
 

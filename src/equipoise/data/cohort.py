@@ -51,9 +51,9 @@ class Cohort(Grouped):
     patients: ObjectArray | None = None
     ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "cohort"
-    labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
-    targets: IntArray | None = None  # (n, labels) 0 or 1, -1 if unknown; y then summarises them
-    kind: str = "labels"  # or "classes": one class per row
+    labels: tuple[str, ...] = ()
+    targets: IntArray | None = None
+    kind: str = "labels"
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
 
     def __post_init__(self) -> None:

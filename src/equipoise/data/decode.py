@@ -97,18 +97,15 @@ def decode(
 @contextmanager
 def open_image(source: Source, limit: ImageLimit = ImageLimit(), *, upright: bool = True) -> Iterator[Image.Image]:
     """The decoded image at its own size; `upright` applies the orientation in its header. Raises `BadImage` if it cannot be used."""
-    size = 0
-    if not isinstance(source, bytes):
-        state = file_state(source)
-        if state is None:
-            raise BadImage("missing", "no such file")
-        size = state.st_size
-        limit.check_bytes(size)
-    with limit.room(size):
-        content, suffix = (source, "") if isinstance(source, bytes) else (Path(source).read_bytes(), Path(source).suffix)
+    state = file_state(source)
+    if state is None:
+        raise BadImage("missing", "no such file")
+    limit.check_bytes(state.st_size)
+    with limit.room(state.st_size):
+        content = Path(source).read_bytes()
         if not content:
             raise BadImage("empty", "is empty (0 bytes)")
-        if is_dicom(content, suffix):
+        if is_dicom(content, Path(source).suffix):
             yield Image.fromarray(read_pixels(content, limit))
             return
         with Image.open(BytesIO(content), formats=FORMATS) as image:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a worker process that decodes images needs no pandas, which
     import pandas as pd
 
 Pixels = npt.NDArray[np.uint8]  # (..., size, size)
-Source = str | Path | bytes  # a file, or its content
+Source = str | Path  # an image file
 Make = Callable[[Source], npt.NDArray[Any]]  # makes the row of one image
 VIEWS = {  # view: how its names begin; more may follow, as in AP PORTABLE
     "frontal": r"(?i)\s*(?:PA|AP|FRONTAL|POSTERO-?ANTERIOR|ANTERO-?POSTERIOR)\b",

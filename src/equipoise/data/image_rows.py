@@ -101,7 +101,7 @@ def fill(out: npt.NDArray[Any], job: Job, make: Make, workers: Executor | None =
             raise
     remarked = sorted(remarks.keys() - broken.keys())
     if remarked:
-        first = f"{source_name(sources[remarked[0]], remarked[0])}: {remarks[remarked[0]]}"
+        first = f"{sources[remarked[0]]}: {remarks[remarked[0]]}"
         decoding_log.warning("%s of %s images were decoded with a warning; the first: %s", f"{len(remarked):,}", f"{len(sources):,}", first)
     return broken
 
@@ -191,11 +191,6 @@ def cache_folder(folder: str | Path | None = None) -> Path:
     return Path(folder).expanduser() if folder else user_cache() / "images"
 
 
-def source_name(source: Source, position: int) -> str:
-    """The name of a source in messages."""
-    return f"image {position + 1}" if isinstance(source, bytes) else str(source)
-
-
 @dataclass(frozen=True)
 class ImageCache:
     """A file with the pixels of one list of images at one size."""
@@ -274,7 +269,7 @@ def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tu
     The representation of `settings` must distinguish all ways in which the pixels can be made.
     """
     sources, limit, folder = job.sources, job.limit, cache_folder(job.cache)
-    many = len(sources) >= MANY and limit.threads >= SEVERAL and not any(isinstance(source, bytes) for source in sources)
+    many = len(sources) >= MANY and limit.threads >= SEVERAL
     with worker_processes(limit.threads) if many else nullcontext() as workers:
         key = blake2b(repr((VERSION, settings, shape, limit.pixels)).encode(), digest_size=16)
         for identity in _identities(sources, limit.threads, workers):
@@ -357,8 +352,6 @@ def _identity(source: Source) -> bytes:
 
     Tools may set the time of modification back (cp -p, rsync -t), but not that of the last change of the directory entry.
     """
-    if isinstance(source, bytes):
-        return blake2b(source, digest_size=16).digest()
     state = file_state(source)
     if state is None:  # missing, or not a regular file: reading a named pipe would never end
         return repr((str(source), "no file")).encode()

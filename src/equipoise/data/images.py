@@ -19,7 +19,7 @@ import numpy.typing as npt
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import BROKEN_ADVICE, MAX_PIXELS, BadTransform, Broken, ImageLimit
 from equipoise.data.image_files import Source
-from equipoise.data.image_rows import Job, cached, fill, fits_in_memory, float_rows, source_name
+from equipoise.data.image_rows import Job, cached, fill, fits_in_memory, float_rows
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
 from equipoise.data.table import Inputs
 from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed
@@ -136,8 +136,7 @@ class Images(Inputs):
         else:
             images = _open_pixels(job, how)
         broken = {
-            at: replace(fault, place=places[at] if places else "", name=source_name(sources[at], at))
-            for at, fault in sorted(images.broken.items())
+            at: replace(fault, place=places[at] if places else "", name=str(sources[at])) for at, fault in sorted(images.broken.items())
         }
         if broken and (not skip_broken or len(broken) == len(sources)):
             advice = BROKEN_ADVICE if len(broken) < len(sources) else ""
@@ -145,8 +144,7 @@ class Images(Inputs):
         if broken:
             log.warning("left out %s of %s images; the first: %s", f"{len(broken):,}", f"{len(sources):,}", next(iter(broken.values())))
         rows = np.array([at for at in range(len(sources)) if at not in broken])
-        files = () if any(isinstance(source, bytes) for source in sources) else tuple(sources)
-        return replace(images, rows=rows, broken=broken, files=files)
+        return replace(images, rows=rows, broken=broken, files=tuple(sources))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -325,10 +323,9 @@ def _open_by_transform(job: Job, transform: Transform, channels: int | None) -> 
     def make_in_shape(source: Source) -> Row:
         row = make(source)
         if row.shape != shape:
-            where = "" if isinstance(source, bytes) else f" for {source}"
             raise BadTransform(
-                f"the transform {transform.named} returned shape {row.shape}{where} and {shape} for the first image. Return one shape, "
-                "as with Resize((height, width)) or CenterCrop."
+                f"the transform {transform.named} returned shape {row.shape} for {source} and {shape} for the first image. Return one "
+                "shape, as with Resize((height, width)) or CenterCrop."
             )
         return row
 

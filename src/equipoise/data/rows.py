@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
+from equipoise.errors import BadInput
 
 ARRAYS = ("y", "targets", "score", "logit", "patients", "ids", "weight")  # fields with one entry per row
 INPUTS = ("source", "features")  # fields whose rows are taken by their own `take`
@@ -20,6 +21,9 @@ class Grouped:
     ids: ObjectArray
     name: str
     weight: FloatArray | None
+    labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
+    targets: IntArray | None = None  # (n, labels) 0 or 1, -1 if unknown; y then summarises them
+    kind: str = "labels"  # or "classes": one class per row
 
     def __len__(self) -> int:
         return len(self.y)
@@ -33,6 +37,15 @@ class Grouped:
     def groups(self) -> ObjectArray:
         """The group of each row by name, None where it is missing."""
         return self.attribute.names
+
+    def labelled(self, label: str) -> Self:
+        """The rows in which one of several labels is known, with that label only."""
+        raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")
+
+    @property
+    def by_label(self) -> dict[str, Self]:
+        """The rows in which each label is known, with that label only, by name; of one label, these rows under an empty name."""
+        return {label: self.labelled(label) for label in self.labels} or {"": self}
 
     def take(self, index: object, name: str | None = None) -> Self:
         """The selected rows, by position or mask."""

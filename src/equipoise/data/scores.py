@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,9 +42,6 @@ class Scores(Grouped):
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
     features: Table | None = None  # further columns that a rule may use at prediction time
     logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
-    targets: ClassVar[None] = None  # like a cohort with a single label
-    labels: ClassVar[tuple[str, ...]] = ()
-    kind: ClassVar[str] = "labels"
 
     def __post_init__(self) -> None:
         if self.features is not None and len(self.features) != len(self.y):
@@ -149,10 +146,6 @@ class Scores(Grouped):
         """
         repair, test = hold_out_scores({"": self}, fraction, seed=seed)
         return repair[""], test[""]
-
-    def labelled(self, label: str) -> "Scores":
-        """Raises an error, because scores have one label."""
-        raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")
 
     def __repr__(self) -> str:
         return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"

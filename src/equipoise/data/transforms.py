@@ -91,8 +91,6 @@ def transformed(source: Source, transform: Transform, channels: int | None, limi
     from equipoise.data.decode import open_image
 
     if transform.takes == "path":
-        if isinstance(source, bytes):
-            raise BadTransform(f"the transform {transform.named} takes a path, and there are no files")
         if not Path(source).is_file():
             raise BadImage("missing", "no such file")
         return _call(transform, str(source), source)
@@ -102,7 +100,6 @@ def transformed(source: Source, transform: Transform, channels: int | None, limi
 
 
 def _call(transform: Transform, argument: object, source: Source) -> Row:
-    where = "" if isinstance(source, bytes) else f" on {source}"
     try:
         with _one_at_a_time:
             result = transform.function(argument)
@@ -110,10 +107,10 @@ def _call(transform: Transform, argument: object, source: Source) -> Row:
         reason = f"{type(error).__name__}: {first_line(error)}"
         kind = {"image": f"a Pillow image of mode {getattr(argument, 'mode', '')}", "array": "an array", "path": "a path"}[transform.takes]
         raise BadTransform(
-            f"the transform {transform.named} raised {reason}{where}. It was called with {kind}; channels=1 or 3 (images.channels) "
+            f"the transform {transform.named} raised {reason} on {source}. It was called with {kind}; channels=1 or 3 (images.channels) "
             "converts images to gray or RGB first, and an annotation of its parameter (np.ndarray, Path) asks for another kind."
         ) from error
-    return as_row(result, f"the transform {transform.named}", where)
+    return as_row(result, f"the transform {transform.named}", f" on {source}")
 
 
 def as_row(value: object, what: str, where: str) -> Row:

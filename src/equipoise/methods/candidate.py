@@ -7,15 +7,16 @@ held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Identities
+from equipoise.data import Identities, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
-from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome
+from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
 from equipoise.models import Predictor
 from equipoise.presenting import presenter
 
@@ -28,6 +29,15 @@ class HeldOut:
 
     before: FloatArray  # (n,) by the original
     after: FloatArray  # (n,) by the repaired classifier; probabilities of a positive decision if the rule is randomised
+    judged_on: "tuple[Scores, Goal, int] | None" = field(default=None, repr=False)  # these rows, the goal, and the labels judged together
+
+    @cached_property
+    def judgement(self) -> Judgement | None:
+        """The judgement of these decisions, made when it is first asked for: most candidates are compared without it."""
+        if self.judged_on is None:
+            return None
+        rows, goal, labels = self.judged_on
+        return judge(rows, self.before, rows, self.after, goal, source="cross-fitted", labels=labels)
 
 
 @dataclass(frozen=True)
@@ -83,10 +93,14 @@ class Candidate:
     pace: float = 1.0  # of one step of the trace, in the method's unit (`METHODS[method].unit(settings)`): units pruned, epochs
     ran_as: str = ""  # the method that made this trace, if another one chose it
     held_out: HeldOut | None = None  # with cross-fitted selection; with several labels, one per label
-    judgement: Judgement | None = None  # of the held-out decisions; with several labels, one per label
     recalibration: Recalibration | None = None  # of the scores of a changed network; with several labels, one per label
     # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given. With several labels, by label.
     fitted_to: Mapping[str, Identities] = field(default_factory=dict, repr=False)
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """The judgement of the held-out decisions; with several labels, each has its own."""
+        return None if self.held_out is None else self.held_out.judgement
 
     @property
     def rule_only(self) -> bool:

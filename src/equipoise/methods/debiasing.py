@@ -34,7 +34,6 @@ from equipoise.methods.goal import (
     raise_together,
 )
 from equipoise.methods.job import Job
-from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, Predictor, chosen_outputs, classifier, predict
@@ -345,8 +344,7 @@ def _check_given(
 
 def _parts(cohort: Rows, goal: Goal) -> list[tuple[Rows, Goal]]:
     """The rows of each label, with its goal."""
-    parts: list[Rows] = [cohort] if cohort.targets is None else [cohort.labelled(name) for name in cohort.labels]
-    return list(zip(parts, goal.each, strict=True))
+    return list(zip(cohort.by_label.values(), goal.each, strict=True))
 
 
 def _noted(method: Method, candidate: Candidate, model: nn.Module | None, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
@@ -370,7 +368,7 @@ def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> C
     if held is None:
         return candidate
     rows = cohort if isinstance(cohort, Scores) else Scores.of(cohort, held.before)  # the score itself is not used
-    return replace(candidate, judgement=judge(rows, held.before, rows, held.after, goal, source="cross-fitted", labels=labels))
+    return replace(candidate, held_out=replace(held, judged_on=(rows, goal, labels)))
 
 
 def _one_by_one(

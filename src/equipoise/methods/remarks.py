@@ -89,11 +89,9 @@ def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], label: str = ""
     whose sets are separate from those of the others.
     """
     problems: list[str] = []
-    first = next(iter(sets.values()))
-    for at, goal in enumerate(goals):
-        name = first.labels[at] if first.targets is not None else ""
-        parts = {key: cohort.labelled(name) if name else cohort for key, cohort in sets.items()}
-        problems += _too_few(parts, goal, name or label)
+    by_label = {key: cohort.by_label for key, cohort in sets.items()}
+    for name, goal in zip(next(iter(by_label.values())), goals, strict=True):
+        problems += _too_few({key: parts[name] for key, parts in by_label.items()}, goal, name or label)
     if problems:
         raise TooFewPatients(*problems)
 

@@ -156,11 +156,8 @@ def _with_baselines(audits: measures.Audits, scores: Mapping[str, data.Scores], 
     """The audits, each with a simple model fitted to the training set."""
     from equipoise.repair.eq_audit import with_baseline
 
-    with_baselines = {}
-    for name, audit in audits.items():
-        test_rows, train_rows = (rows.labelled(name) if rows.targets is not None else rows for rows in (cohort, train))
-        with_baselines[name] = with_baseline(audit, scores[name], test_rows, train_rows)
-    return replace(audits, audits=with_baselines)
+    sets = zip(audits.items(), cohort.by_label.values(), train.by_label.values(), strict=True)
+    return replace(audits, audits={name: with_baseline(audit, scores[name], *rows) for (name, audit), *rows in sets})
 
 
 def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:

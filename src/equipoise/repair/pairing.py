@@ -9,9 +9,7 @@ from equipoise.data import ObjectArray, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSums
 
-STATE_PAIRING = (
-    "State which with --set compare.paired=true or false (paired=True, paired=False), or name a column of patient ids with --patient."
-)
+STATE_PAIRING = "State which with --set compare.paired=true or false (paired=True or False), or name a column of patient ids, --patient."
 
 
 def same_rows(before: Scores, after: Scores) -> None:
