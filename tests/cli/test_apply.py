@@ -92,7 +92,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             "--measure",
             "spd",
             "--set",
-            f"goal.min_performance={0.6}",
+            "goal.min_performance=0.6",
         ]
         _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--set", "repair.draws=10", "--out", "repaired")
     return made

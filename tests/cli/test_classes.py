@@ -65,9 +65,7 @@ def repaired(place: Path) -> Path:
         "--set",
         "goal.selection=paper",
     ]
-    found = ran(
-        "debias", *_options(place), *quick, "--set", f"repair.draws={50}", "--set", "report.onnx=false", "--out", place / "repaired"
-    )
+    found = ran("debias", *_options(place), *quick, "--set", "repair.draws=50", "--set", "report.onnx=false", "--out", place / "repaired")
     assert found.code == 0, found.err
     return place / "repaired"
 

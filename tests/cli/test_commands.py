@@ -111,7 +111,7 @@ def test_words_as_labels_with_their_positive_value(run):
 
 def test_several_groups_and_their_intersection(run):
     write_csv("scores.csv")
-    arguments = ["--group", "race", "--reference", "M", "--reference", "b", "--set", f"audit.min_patients={1}"]
+    arguments = ["--group", "race", "--reference", "M", "--reference", "b", "--set", "audit.min_patients=1"]
     found = json.loads(run("audit", "scores.csv", *SHORT, *arguments, "--json").out)
     assert found["references"] == {"sex": "M", "race": "b", "sex & race": "M & b"}
     assert {row["attribute"] for row in found["groups"]} == {"sex", "race", "sex & race"}

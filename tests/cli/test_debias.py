@@ -61,7 +61,7 @@ def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
 
 
 def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
-    assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--set", f"repair.seed={3}").code == 0
+    assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--set", "repair.seed=3").code == 0
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())
     run |= run["provenance"] | {"model": run["model"]}
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
@@ -95,7 +95,7 @@ def test_json_is_one_document_and_reproducible(table, tmp_path):
 
 
 def test_an_unmet_goal_is_reported_and_is_not_an_error(table):
-    limits = ["--set", f"goal.min_performance={0.999}", "--max-gap", 0.05]
+    limits = ["--set", "goal.min_performance=0.999", "--max-gap", 0.05]
     code, _, _ = table(
         *TABLE,
         "--method",
@@ -103,7 +103,7 @@ def test_an_unmet_goal_is_reported_and_is_not_an_error(table):
         "--set",
         "report.onnx=false",
         "--set",
-        f"repair.draws={20}",
+        "repair.draws=20",
         *limits,
         "--set",
         "bias-gda.schedule=paper",
@@ -118,7 +118,7 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     hospital.images(tmp_path)
     code, out, err = run(
         *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop_below=0", "--measure", "spd",
-        "--set", f"goal.min_performance={0.6}", "--set", f"repair.draws={20}", "--set", "report.onnx=false", "--set", "report.thumbnails=true", "--json",
+        "--set", "goal.min_performance=0.6", "--set", "repair.draws=20", "--set", "report.onnx=false", "--set", "report.thumbnails=true", "--json",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out)["chosen"] == "pruning"
@@ -139,13 +139,13 @@ def test_pruning_whole_channels_keeps_the_keys_of_the_weights(run, tmp_path):
             "pruning",
             *settings,
             "--set",
-            f"repair.draws={20}",
+            "repair.draws=20",
             "--set",
             "report.onnx=false",
             "--measure",
             "spd",
             "--set",
-            f"goal.min_performance={0.5}",
+            "goal.min_performance=0.5",
         ).code
         == 0
     )
@@ -170,9 +170,9 @@ def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
             "--set",
             "report.onnx=false",
             "--set",
-            f"repair.draws={20}",
+            "repair.draws=20",
             "--set",
-            f"goal.min_performance={0.6}",
+            "goal.min_performance=0.6",
             "--method",
             "bias-score",
             "--overwrite",
@@ -197,7 +197,7 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
         "--set",
         "report.onnx=false",
         "--set",
-        f"repair.draws={20}",
+        "repair.draws=20",
         "--method",
         "adversarial-training",
         "--set",
@@ -223,7 +223,7 @@ def test_a_dry_run_lists_patients_and_methods_and_writes_nothing(table, tmp_path
 
 
 def test_a_dry_run_counts_the_probes(table):
-    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--set", "repair.probe=true", "--set", f"repair.draws={5}")
+    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--set", "repair.probe=true", "--set", "repair.draws=5")
     assert code == 0
     assert says(out, "probes")
 

@@ -96,7 +96,7 @@ def test_an_operator_missing_in_onnx_is_named_and_other_files_are_written(table,
     pytest.importorskip("onnxscript")
     torch.save(hospital.network("Odd").state_dict(), "odd.pt")
     code, out, err = table(
-        *instead([*TABLE, *QUICK], "--set", f"goal.min_performance={0}", "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
+        *instead([*TABLE, *QUICK], "--set", "goal.min_performance=0", "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
     )
     assert code == 0
     assert says(err, "model.onnx")

@@ -29,11 +29,11 @@ def test_auto_writes_the_folder_of_the_chosen_method(table, tmp_path, chosen):
         "--set",
         "auto.allow_group=true",
         "--set",
-        f"goal.min_performance={0.6}",
+        "goal.min_performance=0.6",
         "--set",
         "report.onnx=false",
         "--set",
-        f"repair.draws={20}",
+        "repair.draws=20",
     ]
     own = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}}
     code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
@@ -122,7 +122,7 @@ def test_a_declined_rule_is_not_reported_to_need_the_group(table, method):
 
 
 def test_max_loss_sets_the_minimum_performance(table):
-    quick = ["--set", f"repair.draws={20}", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--set", "report.onnx=false"]
+    quick = ["--set", "repair.draws=20", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--set", "report.onnx=false"]
     assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0
     goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
     assert goal["min_performance"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
@@ -137,7 +137,7 @@ def test_honest_selection_reports_the_cross_fitted_correction(table):
 
 @pytest.mark.parametrize(("option", "least"), [(["--set", "goal.keep.tpr=before"], None), (["--set", "goal.keep.tpr=0.8"], 0.8)])
 def test_no_group_falls_below_the_kept_rate(table, option, least):
-    assert table(*TABLE, "--method", "group-thresholds", "--set", "report.onnx=false", "--set", f"repair.draws={20}", *option).code == 0
+    assert table(*TABLE, "--method", "group-thresholds", "--set", "report.onnx=false", "--set", "repair.draws=20", *option).code == 0
     run, rule = json.loads(Path("repaired/run.json").read_text()), rule_in_file(Path("repaired/rule.json"))
     assert run["met"] is None  # the goal has no maximum gap
     assert run["goal"]["keep"] == {"tpr": least or "before"}
@@ -221,7 +221,7 @@ def test_the_default_is_honest_and_lists_the_methods_tried(table):
         "--set",
         "repair.group_rules=false",
         "--set",
-        f"repair.budget={0.04}",
+        "repair.budget=0.04",
         "--json",
     )
     assert code == 0

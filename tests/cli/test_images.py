@@ -167,7 +167,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
     torch.manual_seed(0)
     network = backbone("resnet-18").eval()
     save_file(network.state_dict(), "resnet.safetensors")
-    arguments = ["audit", "local.csv", *instead(AUDIT, "--set", f"images.size={32}"), "--measure", "auroc", "--model", "resnet-18"]
+    arguments = ["audit", "local.csv", *instead(AUDIT, "--set", "images.size=32"), "--measure", "auroc", "--model", "resnet-18"]
     code, out, err = run(*arguments, "--weights", "resnet.safetensors", "--json")
     assert (code, err) == (0, "")
     images = Images.open([next(Path("xrays").rglob(name)) for name in xrays["image"]], size=32)
@@ -181,7 +181,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
         ([], "untrained backbone for images; add --weights"),
         (["--weights", "w.safetensors"], "weights of the network are not in the file"),
         (
-            ["--weights", "resnet.safetensors", "--set", f"images.channels={3}"],
+            ["--weights", "resnet.safetensors", "--set", "images.channels=3"],
             "It takes images of shape (1, 32, 32): read them with channels=1",
         ),
     ):
@@ -234,7 +234,7 @@ def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, facto
 
 BAD = {
     "options without images": (
-        ["--model", "net.py:build", "--set", f"images.size={8}", "--set", "images.skip_broken=true", "--set", "images.normalise=xray"],
+        ["--model", "net.py:build", "--set", "images.size=8", "--set", "images.skip_broken=true", "--set", "images.normalise=xray"],
         ["--size requires --images", "--skip-broken requires --images", "--normalise requires --images"],
     ),
     "scores and images": (["--images", "xrays", "--score", "sick"], ["--images requires --model"]),
@@ -245,8 +245,8 @@ BAD = {
         ["--normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
     ),
     "a std of nought": (["--images", "xrays", *MODEL, "--set", "images.normalise=0.5/0"], ["std must be positive"]),
-    "two channels": (["--images", "xrays", *MODEL, "--set", f"images.channels={2}"], ["channels must be one of 1, 3; got 2"]),
-    "no size": (["--images", "xrays", *MODEL, "--set", f"images.size={0}"], ["size must be at least 1 pixel; got 0"]),
+    "two channels": (["--images", "xrays", *MODEL, "--set", "images.channels=2"], ["channels must be one of 1, 3; got 2"]),
+    "no size": (["--images", "xrays", *MODEL, "--set", "images.size=0"], ["size must be at least 1 pixel; got 0"]),
     "no folder": (["--images", "absent", *MODEL], ["no such folder: absent"]),
     "no such view column": (["--images", "xrays", *MODEL, "--set", "data.view=vew"], ["no column 'vew'. Did you mean 'view'?"]),
     "a backbone for a table": (["--model", "resnet-18", "--weights", "w.safetensors"], ["for images; add --images"]),

@@ -74,13 +74,13 @@ def test_all_repeated_options_are_named_at_once(run: Run, table):
         table,
         *BOTH,
         "--set",
-        f"audit.seed={1}",
+        "audit.seed=1",
         "--set",
-        f"audit.level={0.9}",
+        "audit.level=0.9",
         "--set",
-        f"audit.seed={2}",
+        "audit.seed=2",
         "--set",
-        f"audit.level={0.8}",
+        "audit.level=0.8",
     )
     assert (tried.code, tried.out) == (2, "")
     assert says(tried.err, "--set", "audit.seed=--level")

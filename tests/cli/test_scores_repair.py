@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data import ReadOptions, hold_out_scores, read_scores
+from equipoise.data import Columns, hold_out_scores, read_scores
 from support.command import ran
 from support.facts import says
 
@@ -90,8 +90,8 @@ def test_python_makes_the_same_rule(files):
 @pytest.mark.parametrize("how", [{"sep": ";", "decimal": ","}, {"sep": "\t", "decimal": ","}, {"sep": "|"}], ids=str)
 def test_a_file_with_other_separators_holds_the_same_scores(files, tmp_path, how):
     _table().to_csv(tmp_path / "scores.csv", index=False, **how)
-    reading = ReadOptions(["y"], ["sex"], patient="id", features=["weight"])
-    plain, other = (read_scores(place / "scores.csv", reading, ["p"])["y"] for place in (files, tmp_path))
+    reading = Columns(label="y", group="sex", score="p", patient="id", features="weight")
+    plain, other = (read_scores(place / "scores.csv", reading)["y"] for place in (files, tmp_path))
     np.testing.assert_array_equal(plain.score, other.score)
     pd.testing.assert_frame_equal(plain.features.frame, other.features.frame)
 

@@ -276,7 +276,7 @@ def test_a_budget_that_ran_out_is_in_the_first_sentence():
         "--threshold",
         0.62,
         "--set",
-        f"repair.budget={1e-6}",
+        "repair.budget=1e-6",
         "--out",
         "rule",
         "--verbose",

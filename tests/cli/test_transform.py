@@ -33,7 +33,7 @@ REPAIR = [
     "--measure",
     "spd",
     "--set",
-    f"goal.min_performance={0.5}",
+    "goal.min_performance=0.5",
     "--set",
     "report.onnx=false",
     "--set",

@@ -264,7 +264,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
             "--set",
             "report.onnx=false",
             "--set",
-            f"repair.draws={20}",
+            "repair.draws=20",
             "--set",
             "goal.selection=paper",
             "--json",
@@ -283,7 +283,7 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
     methods = [name for name in METHODS if not METHODS[name].needs_train]
     quick = ["bias-gda.epochs=2", "constrained.epochs=2", "pruning.steps=2", "random.trials=3", "adversarial-finetune.epochs=1"]
     given = [text for name in methods for text in ("--method", name)] + [text for setting in quick for text in ("--set", setting)]
-    code, out, _ = call("--set", f"goal.min_performance={0.5}", *given, sex=sex)
+    code, out, _ = call("--set", "goal.min_performance=0.5", *given, sex=sex)
     found = json.loads(out)
     assert code == 0
     for name in methods:
@@ -292,7 +292,7 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
 
 def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
     _, call = typed
-    code, out, _ = call("--method", "auto", "--set", f"goal.min_performance={0.99}", "--max-gap", 0)
+    code, out, _ = call("--method", "auto", "--set", "goal.min_performance=0.99", "--max-gap", 0)
     found = json.loads(out)["methods"]["auto"]
     assert code == 0
     assert found["met"] is False

@@ -188,13 +188,13 @@ def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(fo
     code, out, err = _run(folder, capsys, monkeypatch, "--set", f"images.size={SIDE}", *CHECK)
     assert (code, out) == (2, "")
     assert says(err, "known.csv", "--resize 20 --crop 16")
-    for options in (("--set", f"images.resize={20}", "--set", f"images.crop={SIDE}"), ("--set", "images.transform=net.py:transform")):
+    for options in (("--set", "images.resize=20", "--set", f"images.crop={SIDE}"), ("--set", "images.transform=net.py:transform")):
         code, out, _ = _run(folder, capsys, monkeypatch, *options, *CHECK, "--json")
         found = json.loads(out)
         assert code == 0
         assert found["checked_scores"][0]["rows"] == N
         assert found["preprocessing"]["transform" if "net.py:transform" in options else "crop"]
-    code, out, _ = _run(folder, capsys, monkeypatch, "--set", f"images.resize={20}", "--set", f"images.crop={SIDE}")
+    code, out, _ = _run(folder, capsys, monkeypatch, "--set", "images.resize=20", "--set", f"images.crop={SIDE}")
     assert code == 0
     assert says(out, "resized to 20 pixels", "central 16 x 16", "not compared", "--check-scores")
 

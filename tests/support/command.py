@@ -19,7 +19,7 @@ class Ran(NamedTuple):
 def instead(arguments: Sequence[object], *changed: object) -> list[object]:
     """The arguments with other values for some options, since an option that is given twice is refused.
 
-    >>> instead(["a.csv", "--set", f"audit.seed={1}", "--json"], "--set", f"audit.seed={2}")
+    >>> instead(["a.csv", "--set", "audit.seed=1", "--json"], "--set", "audit.seed=2")
     ['a.csv', '--json', '--seed', 2]
     """
     options = {argument for argument in changed if str(argument).startswith("--")}

@@ -31,7 +31,7 @@ TABLE = [
 IMAGES = ["debias", "images.csv", *ROLES, "--images", "xrays", "--set", f"images.size={SIDE}", "--model", "net.py:cnn"]
 IMAGES += ["--weights", "cnn.safetensors", "--out", "repaired"]
 BIAS_GDA = {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}
-QUICK = ["--set", f"repair.draws={20}", "--set", f"goal.min_performance={0.6}"]
+QUICK = ["--set", "repair.draws=20", "--set", "goal.min_performance=0.6"]
 QUICK += [word for name, value in BIAS_GDA.items() for word in ("--set", f"bias-gda.{name}={value}")]
 FAST = [*QUICK, "--set", "report.onnx=false"]
 CODE = """
