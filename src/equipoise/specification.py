@@ -176,7 +176,7 @@ def specification_problems(error: ValidationError, kind: type[BaseModel]) -> lis
         elif problem["type"] == "missing":
             message = "is missing"
         elif problem["type"] != "value_error":
-            message += f"; got {str(problem['input'])[:60]!s}"
+            message = f"{message[:1].lower()}{message[1:]}; got {str(problem['input'])[:60]!s}"
         link = " " if message.startswith(("must ", "is ")) else ": "
-        problems.append(f"{where}{link}{message[:1].lower()}{message[1:]}" if where else message)
+        problems.append(f"{where}{link}{message}" if where else message)
     return problems

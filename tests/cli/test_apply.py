@@ -281,7 +281,7 @@ def test_a_network_repaired_on_frontal_views_refuses_other_views(run, tmp_path):
     assert cli.run([str(a) for a in ("debias", "views.csv", *ROLES, *repair)]) == 0
     code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
     assert (code, len(out.splitlines())) == (0, hospital.ROWS + 1)
-    assert "--conflicts first" in err  # the groups of the new rows are those of the rows
+    assert "data.conflicts=first" in err  # the groups of the new rows are those of the rows
     frame.assign(view=["PA", "LATERAL", *frame["view"][2:]]).to_csv("views.csv", index=False)
     code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
     assert (code, out) == (2, "")
@@ -316,7 +316,7 @@ def test_apply_takes_exactly_the_image_that_a_row_names(run, tmp_path):
         code, out, err = run("images", "repaired", "other.csv", "--images", "xrays")
         assert (code, out) == (2, "")
         assert says(err, "row 4", name)
-        assert ("--allow-outside" in err) == outside
+        assert ("images.allow_outside" in err) == outside
     code, out, err = run("images", "repaired", "images.csv", "--images", "xrays")  # by its bare name
     assert (code, len(pd.read_csv(io.StringIO(out)))) == (0, hospital.ROWS)
 

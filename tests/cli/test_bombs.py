@@ -150,7 +150,7 @@ def test_rows_longer_than_the_metadata_state_are_refused(run):
         assert {file.metadata.row_group(k).total_byte_size for k in range(rows)} == {50}
     code, _, err = run("audit", "s.parquet", *AUDIT, "--group", "sex", "--set", f"data.max_table_bytes={10**6}")
     assert code == 2
-    assert says(err, "s.parquet", "1,000,000", "--max-table-bytes")
+    assert says(err, "s.parquet", "1,000,000", "data.max_table_bytes")
 
 
 def _varint(number: int, length: int = 0) -> bytes:

@@ -128,7 +128,7 @@ def test_the_repair_equals_that_of_python(repaired: Path, place: Path) -> None:
     [
         (["--method", "group-thresholds"], ["group-thresholds", "classes"]),
         (["--label", "sex"], ["--set", "data.classes=--label"]),
-        (["--set", "data.positive=none"], ["--set", "data.classes=--positive"]),
+        (["--set", "data.positive=none"], ["data.classes", "data.positive"]),
         (["--set", "data.classes=none"], ["--set", "data.classes=none", "twice"]),
     ],
 )
@@ -155,13 +155,13 @@ def test_an_audit_of_classes_takes_no_threshold_and_needs_the_network(place: Pat
         "--score",
         "x0",
     )
-    assert (scores.code, "--class" in scores.err, "--model" in scores.err) == (2, True, True)
+    assert (scores.code, "data.classes" in scores.err, "--model" in scores.err) == (2, True, True)
 
 
 def test_one_class_is_too_few(place: Path, tmp_path: Path) -> None:
-    given = [word for word in _options(place) if word not in ("--class", *CLASSES)]
+    given = [word for word in _options(place) if word not in ("data.classes", *CLASSES)]
     found = ran("debias", *given, "--set", "data.classes=none", "--out", tmp_path / "out")
-    assert (found.code, "--class" in found.err) == (2, True)
+    assert (found.code, "data.classes" in found.err) == (2, True)
 
 
 def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Path) -> None:
@@ -204,4 +204,4 @@ def test_known_probabilities_of_the_classes_are_checked(place: Path, tmp_path):
         assert says(wrong.err, CLASSES[0], CLASSES[1], "900")
     few = ran("audit", *roles[:-4], "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--score", CLASSES[0])
     assert few.code == 2
-    assert says(few.err, "--score", "--class")
+    assert says(few.err, "--score", "data.classes")

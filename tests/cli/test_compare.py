@@ -205,10 +205,10 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
     assert found["gaps"] == alone["gaps"]
     assert found["returning"] == {"patients": 60, "of_patients": 260, "rows": 60, "of_rows": 260, "left_out": True}
     warned = run(*audit, "--set", "history.earlier=oct.csv", "--set", "history.returning=all")
-    assert says(warned.out, "60 of 260", "23.1%", "--returning first")
+    assert says(warned.out, "60 of 260", "23.1%", "history.returning=first")
     assert run(*audit[:1], "oct.csv", *audit[2:], "--append", "h.parquet", "--date", "2026-10").code == 0
     unsought = run(*audit, "--append", "h.parquet", "--date", "2026-11")
-    assert says(unsought.out, "--earlier")
+    assert says(unsought.out, "history.earlier")
     content = (tmp_path / "h.parquet").read_bytes()
     assert (
         run(
@@ -237,7 +237,7 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
         (["--set", "history.earlier=t.csv"], ("all 160 patients",)),
         (["--set", "history.earlier=none.csv"], ("none.csv",)),
         (["--set", "history.earlier=other.csv"], ("pid", "other.csv", "patient_id")),
-        (["--set", "history.returning=all"], ("--set", "history.returning=--earlier")),
+        (["--set", "history.returning=all"], ("history.returning", "history.earlier")),
         (["--set", "history.earlier=t.csv", "--set", "history.returning=some"], ("some", "first", "all")),
     ],
 )

@@ -65,7 +65,7 @@ def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())
     run |= run["provenance"] | {"model": run["model"]}
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
-    assert "--seed 3" in run["command"]
+    assert "repair.seed=3" in run["command"]
     assert run["seed"] == 3
     assert set(run["versions"]) == {"equipoise", "torch", "numpy", "pandas", "python"}
     assert run["hashes"] == {name: sha256((tmp_path / name).read_bytes()) for name in ("local.csv", "nested.pt", "net.py")}
@@ -118,7 +118,8 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     hospital.images(tmp_path)
     code, out, err = run(
         *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop_below=0", "--measure", "spd",
-        "--set", "goal.min_performance=0.6", "--set", "repair.draws=20", "--set", "report.onnx=false", "--set", "report.thumbnails=true", "--json",
+        "--set", "goal.min_performance=0.6", "--set", "repair.draws=20", "--set", "report.onnx=false",
+        "--set", "report.thumbnails=true", "--json",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out)["chosen"] == "pruning"
@@ -205,7 +206,7 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
     ]
     code, _, err = table(*arguments)
     assert code == 2
-    assert "--train train.csv" in err
+    assert "repair.train=train.csv" in err
     pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
     assert table(*arguments, "--set", "repair.train=train.csv").code == 0
 

@@ -181,7 +181,7 @@ def test_an_official_test_set_is_used_unchanged(table, tmp_path):
     }
     assert "official.csv" in run["provenance"]["hashes"]
     code, _, err = table(*command, "--set", "repair.test_fraction=0.2", "--overwrite")
-    assert (code, says(err, "--test-fraction")) == (2, True)
+    assert (code, says(err, "repair.test_fraction")) == (2, True)
     both = ["debias", "local.csv", *TABLE[2:], *FEW, "--test", "official.csv", "--overwrite"]
     code, _, err = table(*both)
     shared = frame.loc[test, "pid"].nunique()

@@ -104,7 +104,7 @@ def test_bad_headers_are_reported_with_the_remedy(run, scans, tmp_path):
     ran = run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true")
     assert ran.code == 2
     assert says(ran.err.splitlines()[0], "error", 2, "scans.csv")
-    assert "--skip-broken" in ran.err
+    assert "images.skip_broken" in ran.err
 
 
 def test_a_patient_with_two_sexes_in_the_headers_is_reported(run, scans, tmp_path):

@@ -87,7 +87,7 @@ def test_options_override_the_folder_and_are_named(command, options, wanted):
     found = json.loads(Path("audit.json").read_text())["preprocessing"]
     assert {key: found[key] for key in wanted} == wanted
     line = next(line for line in done.out.splitlines() if line.startswith("images: "))
-    assert says(line, "preprocessor_config.json", *(() if "--preset" in options else options[::2]))
+    assert says(line, "preprocessor_config.json", *(() if "images.preset" in options else options[::2]))
 
 
 def test_other_channels_and_unknown_steps_are_refused(command, hospital):
@@ -102,7 +102,7 @@ def test_other_channels_and_unknown_steps_are_refused(command, hospital):
     finally:
         path.write_text(plain)
     assert refused.code == 2
-    assert says(refused.err, "do_pad", "--transform")
+    assert says(refused.err, "do_pad", "images.transform")
 
 
 def test_a_network_of_transformers_is_repaired_saved_and_applied(command, hospital):

@@ -86,7 +86,7 @@ def test_every_broken_image_of_a_folder_is_in_one_message(run, broken, tmp_path)
     assert says(err.splitlines()[0], "error", len(broken), ROWS)
     for place, reason in broken.items():
         assert f"- {place}: {reason}" in err
-    assert "--skip-broken" in err
+    assert "images.skip_broken" in err
     assert not (tmp_path / "result.json").exists()
 
 
@@ -214,14 +214,14 @@ def test_a_norm_reaches_the_network(run, xrays, norm, least):
 def test_a_network_of_torchxrayvision_needs_its_pixel_range(run, xrays):
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:foreign")
     assert ran.code == 2
-    assert says(ran.err, -1024, 1024, "--normalise xray")
+    assert says(ran.err, -1024, 1024, "images.normalise=xray")
 
 
 @pytest.mark.parametrize(
     ("factory", "parts"),
     [
-        ("fixed", ["shape (1, 8, 8)", "shape (1, 96, 96)", "--size 96"]),
-        ("colour", ["shape (1, 8, 8)", "--channels 3"]),
+        ("fixed", ["shape (1, 8, 8)", "shape (1, 96, 96)", "images.size=96"]),
+        ("colour", ["shape (1, 8, 8)", "images.channels=3"]),
     ],
 )
 def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, factory, parts):
@@ -235,14 +235,14 @@ def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, facto
 BAD = {
     "options without images": (
         ["--model", "net.py:build", "--set", "images.size=8", "--set", "images.skip_broken=true", "--set", "images.normalise=xray"],
-        ["--size requires --images", "--skip-broken requires --images", "--normalise requires --images"],
+        ["images.size requires --images", "images.skip_broken requires --images", "images.normalise requires --images"],
     ),
     "scores and images": (["--images", "xrays", "--score", "sick"], ["--images requires --model"]),
     "features and images": (["--images", "xrays", *MODEL, "--set", "data.features=sick"], ["--set", "data.features=--images"]),
     "an id and images": (["--images", "xrays", *MODEL, "--set", "data.id=image"], ["with --images the image name is the id"]),
     "an unknown norm": (
         ["--images", "xrays", *MODEL, "--set", "images.normalise=xrays"],
-        ["--normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
+        ["images.normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
     ),
     "a std of nought": (["--images", "xrays", *MODEL, "--set", "images.normalise=0.5/0"], ["std must be positive"]),
     "two channels": (["--images", "xrays", *MODEL, "--set", "images.channels=2"], ["channels must be one of 1, 3; got 2"]),

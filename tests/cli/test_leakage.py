@@ -91,7 +91,7 @@ def test_equal_images_under_other_names_are_an_error(tmp_path, monkeypatch):
         pixels = rng.integers(0, 255, (hospital.SIDE, hospital.SIDE)).astype(np.uint8)
         Image.fromarray(pixels).save(Path("xrays") / name)
     _as_csv(frame, "images.csv")
-    assert ran(*command, "--train", _as_csv(train, "train.csv"), "--dry-run").code == 0
+    assert ran(*command, "--set", f"repair.train={_as_csv(train, 'train.csv')}", "--dry-run").code == 0
     original = next(Path("xrays").rglob(Path(frame["image"].iloc[3]).name))
     Image.open(original).save(Path("xrays") / train["image"].iloc[0], optimize=True)
     code, _, err = ran(*command, "--set", "repair.train=train.csv")

@@ -1,4 +1,4 @@
-"""`equipoise audit --probe`: the table, its explanation, and the JSON."""
+"""`equipoise audit --set audit.probe=true`: the table, its explanation, and the JSON."""
 
 import json
 from collections.abc import Callable

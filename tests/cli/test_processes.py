@@ -85,8 +85,8 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def debias(out: str, model: str = "net.py:build") -> list[str]:
-    options = {"--images": "xrays", "--size": "8", "--label": "sick", "--group": "sex", "--reference": "M", "--model": model}
-    options |= {"--weights": "net.safetensors", "--output-type": "logit", "--measure": "spd", "--method": "bias-gda", "--out": out}
+    options = {"--images": "xrays", "--label": "sick", "--group": "sex", "--reference": "M", "--model": model}
+    options |= {"--weights": "net.safetensors", "--measure": "spd", "--method": "bias-gda", "--out": out}
     return [
         "debias",
         "local.csv",
@@ -95,6 +95,7 @@ def debias(out: str, model: str = "net.py:build") -> list[str]:
         "--set",
         "report.onnx=false",
         *(word for option in options.items() for word in option),
+        *("--set", "images.size=8", "--set", "model.output=logit"),
     ]
 
 

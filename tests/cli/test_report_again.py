@@ -74,7 +74,7 @@ def test_the_report_of_a_repair_is_printed_from_its_folder(repaired):
     assert "data-paper" in short
     assert "Who is better and who is worse" in short
     assert "<script" not in short
-    for more, facts in (([], ("repaired/report.html", "--pdf")), (["--pdf", "b.pdf", *NAMES], ("--group-name",))):
+    for more, facts in (([], ("repaired/report.html", "--pdf")), (["--pdf", "b.pdf", *NAMES], ("report.words",))):
         ran = repaired("report", "repaired", *more)
         assert ran.code == 2
         assert says(" ".join(ran.err.split()), *facts)

@@ -38,7 +38,7 @@ def test_words_for_groups_are_in_the_report_of_a_repair_and_of_an_audit(table, t
 @pytest.mark.parametrize(("given", "facts"), [("W=women", ("W", "F", "M")), ("women", ("women", "F=women"))])
 def test_an_unknown_group_is_reported_before_any_work(table, tmp_path, given: str, facts: tuple[str, ...]):
     for command in (DEBIAS, ["audit", "local.csv", *NETWORK]):
-        code, _, err = table(*command, "--group-name", given)
+        code, _, err = table(*command, "--set", f"report.words.{given}")
         assert code == 2
         assert says(err, *facts)
     assert not (tmp_path / "repaired").exists()

@@ -167,7 +167,7 @@ def test_the_dry_run_writes_nothing(files, tmp_path):
         (("--score", "q", *ROLES), ["q"]),
         (("--score", "p", "--label", "y", "--group", "p"), ["p", "more than one"]),
         (("--score", "p", *ROLES, "--set", "data.features=sex"), ["sex", "group-thresholds"]),
-        (("--score", "p", *ROLES, "--method", "bias-score"), ["bias-score", "--feature"]),
+        (("--score", "p", *ROLES, "--method", "bias-score"), ["bias-score", "data.features"]),
         (("--score", "p", *ROLES, "--method", "pruning"), ["pruning", "group-thresholds"]),
         (("--score", "p", *ROLES, "--set", "repair.probe=true"), ["--set", "repair.probe=true"]),
         (("--score", "p", "--score-prefix", "score_", *ROLES), ["--score-prefix"]),

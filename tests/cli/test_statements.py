@@ -283,7 +283,7 @@ def test_a_budget_that_ran_out_is_in_the_first_sentence():
     )
     first, *rest = shown.out.strip().splitlines()
     cut = any("budget was used up" in line for line in rest)  # it is not on every machine
-    assert ("--budget" in first) == cut
-    assert budget_words([Note("cut_short", "bias-gda", {"steps": 3})]).startswith("the budget (--budget) ran out: bias-gda")
+    assert ("repair.budget" in first) == cut
+    assert budget_words([Note("cut_short", "bias-gda", {"steps": 3})]).startswith("the budget (repair.budget) ran out: bias-gda")
     assert _lead("rule/report.html") == first
     assert first in Path("rule/README.txt").read_text()

@@ -67,7 +67,7 @@ def test_a_folder_has_the_figures_that_need_no_row_and_refuses_ids_and_unknown_c
     assert run("audit", _write("s.csv", frame), *rest, "--set", "report.figures=whole").code == 0
     drawn, whole = ({path.name for path in Path(name).iterdir()} for name in ("figures", "whole"))
     assert {"rates.png", "gaps.png"} <= drawn == whole - {"thresholds.png", "thresholds.svg"} < whole
-    for more, named in ((["--set", "data.id=pid"], "--id"), (["--group", "ward"], "'ward'")):
+    for more, named in ((["--set", "data.id=pid"], "data.id"), (["--group", "ward"], "'ward'")):
         ran = run("audit", "visits", *rest, *more)
         assert ran.code == 2
         assert says(ran.err, named)
@@ -131,7 +131,7 @@ def test_conflicts_are_resolved_by_a_rule(run, rule):
         (["--group", "age", "--bins", "age=40", "--bins", "age=50"], ["--bins", "age"]),
         (["--group", "sex", "--bins", "sex=40"], ["240 of 240", "row 1", "'M'"]),
         (["--group", "age"], ["--bins age="]),
-        (["--group", "sex", "--set", "data.conflicts=last", "--patient", "pid"], ["--set", "data.conflicts='last'"]),
+        (["--group", "sex", "--set", "data.conflicts=last", "--patient", "pid"], ["data.conflicts", "'last'"]),
         (["--group", "sex", "--set", "data.conflicts=first"], ["--patient"]),
         (["--group", "age", "--bins", "age=60", "--patient", "pid", "--set", "data.conflicts=error"], ["12 of 120", "'age'"]),
         (["--group", "sex", "--set", "data.max_table_bytes=100"], ["s.csv", 100]),

@@ -83,7 +83,7 @@ def test_new_patients_get_the_transform_of_the_repair(run, folder):
     given = ["apply", "repaired", "new.csv", "--images", "xrays", "--model", "net.py:cnn"]
     ran = run(*given)
     assert ran.code == 2
-    assert says(ran.err, "prepare.py", recorded["sha256"], "--trust", "--transform")
+    assert says(ran.err, "prepare.py", recorded["sha256"], "--trust", "images.transform")
     for allowed in (["--trust"], ["--set", "images.transform=prepare.py:transform"]):
         assert run(*given, *allowed, "--out", "decisions.csv").code == 0
         assert abs(pd.read_csv("decisions.csv")["score"] - _plain(folder)).max() < 1e-6
@@ -107,7 +107,17 @@ def test_a_function_that_returns_a_transform_is_called(run, folder):
 
 def test_a_bundle_without_a_transform_takes_none(run, folder):
     assert (
-        run("debias", "images.csv", *ROLES, *NETWORK, "--resize", hospital.SIDE + 2, "--set", f"images.crop={hospital.SIDE}", *REPAIR).code
+        run(
+            "debias",
+            "images.csv",
+            *ROLES,
+            *NETWORK,
+            "--set",
+            f"images.resize={hospital.SIDE + 2}",
+            "--set",
+            f"images.crop={hospital.SIDE}",
+            *REPAIR,
+        ).code
         == 0
     )
     how = json.loads((folder / "repaired" / "run.json").read_text())["inputs"]["images"]
@@ -116,4 +126,4 @@ def test_a_bundle_without_a_transform_takes_none(run, folder):
     assert run(*given, "--out", "decisions.csv").code == 0
     ran = run(*given, "--set", "images.transform=prepare.py:transform")
     assert ran.code == 2
-    assert says(ran.err, "--transform")
+    assert says(ran.err, "images.transform")

@@ -82,7 +82,7 @@ def test_zeros_and_ones_of_any_type_are_labels(values):
 def test_other_labels_need_their_positive_value():
     words = _frame(y=["no", "yes", "yes", "no"])
     [problem] = _problems(words)
-    assert says(problem, "'y'", "4 of 4", 2, "no, yes", "--positive yes", "positive='yes'")
+    assert says(problem, "'y'", "4 of 4", 2, "no, yes", "data.positive=yes", "positive='yes'")
     assert _read(words, positive="yes").y.tolist() == [0, 1, 1, 0]
     assert _read(_frame(y=[1.0, 2.0, 3.0, 1.0]), positive="2").y.tolist() == [0, 1, 0, 0]
 
@@ -112,7 +112,7 @@ def test_a_constant_label_is_an_error(labels, positive, found):
             [12.0, 90.0, 0.5, 100.0],
             facts("p", 3, 4, "0.5", 100, "percentages"),
         ),
-        ([-3.0, 2.5, 0.0, 1.0], facts("p", "--set", "data.logits=true", "logistic")),
+        ([-3.0, 2.5, 0.0, 1.0], facts("p", "data.logits=true", "exp")),
         ([0.1, 1.2, 0.3, 0.4], facts("p", "probability")),
         ([0.1, 2.0, 0.3, 0.4], facts("p", 2, "probability")),  # a percentage would be larger
         ([0.1, np.inf, 0.3, 0.4], facts("p", "0.1", "inf", "probability")),

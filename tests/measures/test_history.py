@@ -80,7 +80,7 @@ def test_what_does_not_continue_the_history_is_refused(months):
     by_f = eq.Scores.from_frame(other, label="y", score="p", group="sex", reference="F", patient="pid")
     for found, expected in [
         (audit(other, threshold=0.4), (0.4,)),
-        (audit(renamed), ("female", "--new-group")),
+        (audit(renamed), ("female", "history.new_groups")),
         (eq.audit(by_f, measures=MEASURES, thresholds="0.2:0.3"), ("references", "F", "M")),
         (audit(other, level=0.9), (0.9, 0.95)),
         (audit(months["2026-01"]), ("same", 120, "2026-01")),

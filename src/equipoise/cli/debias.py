@@ -80,6 +80,8 @@ def _more_problems(case: repair.Case, folder: Path, pdf: Path | None, overwrite:
     weights = case.model.weights
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Give the file with the weights.")
+    twice = sorted({column for column in case.data.score if case.data.score.count(column) > 1})
+    problems += [f"--score {column} was given twice. Give each label its own column." for column in twice]
     with collecting(problems):
         repair.methods_of(case)
     if case.report.card is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.errors import BadInput, raise_all
 from equipoise.specification import Specification, extra_of, fields_of
 
 pipeline_option = partial(typer.Option, rich_help_panel="Pipelines")
@@ -111,7 +112,10 @@ def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Itera
             problems.append(f"--set must be SECTION.KEY=VALUE, as in audit.level=0.9 or pruning.units=1500; got {text!r}")
             continue
         field = fields_of(kind, section).get(key)
-        found.setdefault((section, key, inner) if inner else (section, key), []).append(_read(value.strip(), field))
+        given = found.setdefault((section, key, inner) if inner else (section, key), [])
+        given.append(_read(value.strip(), field))
+        if len(given) == 2 and section in fields_of(kind) and (inner or field is None or not _takes_many(field)):
+            problems.append(f"--set {place} was given twice, and takes one value. Give it once.")
     raise_all(problems)
     for (section, *keys), given in found.items():
         at = values.setdefault(section, {})
@@ -139,28 +143,30 @@ def unknown_option(flag: str, kind: type[Specification], sections: tuple[str, ..
     places = [f"{section}.{key}" for section, key, _ in sorted(settings_of(kind), key=lambda found: found[0] not in sections)]
     was = {f"{section}.{key}": extra_of(field).get("was", "").split() for section, key, field in settings_of(kind)}
     found = next((place for place in places if place.partition(".")[2] == name or flag in was[place]), None)
-    near = {place.partition(".")[2]: place for place in reversed(places)}
-    hint = did_you_mean(name, near, 0.6).removeprefix(" Did you mean '").removesuffix("'?")
-    if found is None and hint not in near:
-        return None
-    place = found or near[hint]
-    return BadInput(
-        f"no such option: {flag}. It is a setting: --set {place}=VALUE, or {place.partition('.')[2]} in [{place.partition('.')[0]}] of a "
-        "case file."
-        if found
-        else f"no such option: {flag}. Did you mean the setting --set {place}=VALUE?"
-    )
+    if found is not None:
+        section, _, key = found.partition(".")
+        return BadInput(f"no such option: {flag}. It is a setting: --set {found}=VALUE, or {key} in [{section}] of a case file.")
+    keys = {place.partition(".")[2]: place for place in reversed(places)}
+    flags = {known.lstrip("-").replace("-", "_"): "" for known in flags_of(kind, *sections)}
+    near = get_close_matches(name, {**keys, **flags}, n=1, cutoff=0.6)
+    place = {**keys, **flags}[near[0]] if near else ""  # one that is close to a flag is left to the parser
+    return BadInput(f"no such option: {flag}. Did you mean the setting --set {place}=VALUE?") if place else None
 
 
 def _option(flag: str, section: str, _key: str, field: FieldInfo) -> tuple[Any, Any]:
     """The annotation of a flag for typer, and its default."""
     kind, extra = str(field.annotation), extra_of(field)
-    many = extra.get("many") or "tuple" in kind or "dict" in kind
-    taken: Any = list[str] if many else Path if "Path" in kind else float if "float" in kind else int if "int" in kind else str
+    taken: Any = (
+        list[str] if _takes_many(field) else Path if "Path" in kind else float if "float" in kind else int if "int" in kind else str
+    )
     help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}."
     shown = extra.get("shown") or (str(field.default) if field.default not in (None, (), ...) and "default_factory" not in kind else False)
     shown = False if "PydanticUndefined" in str(shown) else shown
     return Annotated[taken | None, typer.Option(flag, help=help, show_default=shown, rich_help_panel=PANELS.get(section))], None
+
+
+def _takes_many(field: FieldInfo) -> bool:
+    return bool(extra_of(field).get("many")) or any(name in str(field.annotation) for name in ("tuple", "dict"))
 
 
 def _parameter(flag: str) -> str:

@@ -103,7 +103,7 @@ class Columns(Specification):
     positive: Any = setting("label value that counts as positive, if labels are not 0 and 1", None)
     classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
     weight: Name = setting("column with sample weights (positive numbers), as of a case-control or survey sample", None)
-    conflicts: Annotated[str, one_of("rule for conflicts:", CONFLICTS)] = setting(
+    conflicts: Annotated[str, one_of("rule for data.conflicts:", CONFLICTS)] = setting(
         f"patients recorded in several groups: {', '.join(CONFLICTS)}", "row"
     )
     features: Names = setting("input columns of a tabular model, in order", (), shown="all columns without another role")
@@ -125,7 +125,7 @@ class Columns(Specification):
     def used(self) -> dict[str, list[str]]:
         """The roles of each column that has one, apart from features and ids."""
         named = [("label", name) for name in dict.fromkeys(self.label)] + [("group", name) for name in self.group]
-        named += [("score", name) for name in self.score]
+        named += [("score", name) for name in dict.fromkeys(self.score)]
         named += [(role, name) for role, name in (("patient", self.patient), ("weight", self.weight)) if name is not None]
         roles: dict[str, list[str]] = {}
         for role, name in named:
@@ -207,7 +207,7 @@ def bin_problems(bins: Mapping[str, Any], groups: Iterable[str]) -> list[str]:
     from equipoise.data.bins import parse_edges
 
     problems = [
-        f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as a group, or leave its bins out."
+        f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as one (--group), or omit its bins."
         for name in bins
         if name not in groups
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from equipoise.errors import BadInput, pick, raise_all
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name
 from equipoise.specification import Share, Specification, is_share, one_of, setting
 
@@ -198,3 +198,42 @@ class JointGoal(Goal):
     def __str__(self) -> str:
         each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
         return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
+
+
+def given_goal(goal: Goal | None, **parts: Any) -> Goal:
+    """The goal, or the goal of these parts; raises `BadInput` if both are given."""
+    asked = Goal(**parts)
+    if goal is not None and asked != Goal():
+        raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
+    return goal or asked
+
+
+def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: the one for all of them, at the threshold of the label."""
+    from equipoise.measures import thresholds_by_name
+
+    if len(labels) < 2 or goals is not None:
+        why = "goals was given, which has them too" if goals is not None else "there is one label"
+        raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
+    return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
+
+
+def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
+    """The joint goal of all labels: one goal for all of them, or the goals given by name."""
+    problems: list[str] = []
+    if goals is not None:
+        word = "class" if kind == "classes" else "label"
+        for name in goals:
+            if name not in labels:
+                problems += UnknownName(f"{word} in goals", name, labels).problems
+        missing = [name for name in labels if name not in goals]
+        if missing:
+            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
+        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
+            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
+            problems.append(f"one selection serves every {word}; the goals have several")
+    raise_all(problems)
+    each = {name: (goals or {}).get(name, goal) for name in labels}
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
+    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})

@@ -245,7 +245,7 @@ def _default_positive(classes: tuple[object, ...]) -> object:
     shown = " and ".join(map(repr, classes))
     raise BadInput(
         f"the model's classes are {shown}; which of them is the positive one, as 1 is in the label? Name it: "
-        f"--set data.positive={classes[0]} or {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}) or positive={classes[1]!r})."
+        f"--set data.positive={classes[0]} or {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}))."
     )
 
 

@@ -1,10 +1,7 @@
 from .baseline import fit_baseline as fit_baseline
 from .bundle import Bundle as Bundle
 from .candidates import ScoredCandidate as ScoredCandidate
-from .case import TOLERANCE as TOLERANCE
 from .case import Case as Case
-from .case import Classifier as Classifier
-from .case import ReportSpec as ReportSpec
 from .case import read_case_file as read_case_file
 from .changed_decisions import Balance as Balance
 from .compare_models import Comparison as Comparison
@@ -43,5 +40,8 @@ from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
 from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
+from .sections import TOLERANCE as TOLERANCE
+from .sections import Classifier as Classifier
+from .sections import ReportSpec as ReportSpec
 from .serving import Serving as Serving
 from .verify import verified_report as verified_report

@@ -22,11 +22,11 @@ from equipoise.models import classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
-from equipoise.repair.case import ReportSpec
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.save import save_all
 from equipoise.repair.schema import Provenance
+from equipoise.repair.sections import ReportSpec
 from equipoise.repair.serving import Serving, saved_model, serving_of
 
 

@@ -22,12 +22,12 @@ from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rul
 from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
-from equipoise.repair.case import ReportSpec
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.saved_predictor import SavedPredictor, save_predictor
 from equipoise.repair.schema import RUN, RUN_FORMAT, Provenance, Run, SavedOnnx, SetSize
+from equipoise.repair.sections import ReportSpec
 from equipoise.repair.serving import Serving
 from equipoise.repair.verify import sealed
 

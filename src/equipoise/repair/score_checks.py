@@ -17,8 +17,8 @@ from equipoise.data import IMAGE_COLUMNS, Cohort, Columns, ImageFolder, Scores, 
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import FloatArray, Ranking
 from equipoise.models import chosen_outputs, probabilities_of
-from equipoise.repair.case import TOLERANCE
 from equipoise.repair.score_hints import hint_for
+from equipoise.repair.sections import TOLERANCE
 
 SHOWN = 5  # ids in a message
 
