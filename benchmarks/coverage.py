@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, AuditSpec, Moments, audit_scores, coefficients, moments_of, paired
+from equipoise.measures import GAPS, AuditSpec, Moments, coefficients, moments_of, paired
 from equipoise.measures.estimates import detectable_gaps, estimate_performance
 from equipoise.measures.gaps import PERFORMANCE
 from equipoise.measures.performance import aurocs
@@ -348,7 +349,7 @@ def tests_of(sample: Sample, world: World, seed: int) -> Iterator[tuple[str, flo
     """Whether a whole audit highlights a gap that is none, and whether one of its simultaneous intervals misses."""
     groups = len(world.design.share)
     scores = sample.scores(groups)
-    found = audit_scores(scores, threshold=float(world.score(np.zeros(1))[0]), measures=tuple(GAPS), seed=seed, thresholds=())
+    found = eq.audit(scores, threshold=float(world.score(np.zeros(1))[0]), measures=tuple(GAPS), seed=seed, thresholds=())
     truth = np.array([world.gap(row.measure, NAMES.index(row.group)) for row in found.gaps.itertuples()])
     none = np.abs(truth) < 1e-9
     if none.any():

@@ -10,9 +10,9 @@ import pytest
 import equipoise as eq
 from equipoise import tracking
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.measures import Audit, Audits
+from equipoise.measures import Audit
 from equipoise.tracking import log_to_mlflow, log_to_wandb, numbers_of
-from support.audits import HOSTILE, audit_of, frame_of
+from support.audits import HOSTILE, audit_of, frame_of, joined
 from support.facts import facts
 
 
@@ -47,7 +47,7 @@ def test_labels_and_attributes_are_in_the_names() -> None:
     }
     one = numbers_of(both["a"])
     assert one["group/sex/F/tpr"] == pytest.approx(both["a"].groups.query("attribute == 'sex'").loc["F", "tpr"])
-    all_labels = numbers_of(Audits(both, "labels", "two"))
+    all_labels = numbers_of(joined(**both))
     assert all_labels["a/eod"] == both["a"]["eod"].value
     assert all_labels["b/eod"] == both["b"]["eod"].value
 

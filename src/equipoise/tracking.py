@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.measures import Audit, Audits
+from equipoise.measures import Audit, LabelAudit
 
 RATES = ("selection_rate", "tpr", "fpr", "ppv", "npv")  # of each group
 BATCH = 1_000  # most metrics that MLflow accepts in one call
 FOLDER = "equipoise"  # of the files in a run
 
 
-def numbers_of(audit: Audit | Audits) -> dict[str, float]:
+def numbers_of(audit: Audit) -> dict[str, float]:
     """The numbers of an audit under names that trackers accept: each measure with the ends of its interval, and the rates of each group.
 
     With several labels, each name begins with the label. Numbers that could not be computed are left out.
@@ -35,30 +35,27 @@ def numbers_of(audit: Audit | Audits) -> dict[str, float]:
     (1.0, 1.0)
     """
     numbers: dict[str, float] = {}
-    for name, value in _named_numbers(audit):
-        if not math.isnan(value):
-            numbers[_distinct(name, numbers)] = value
+    for label, each in audit.prefixed.items():
+        for name, value in _named_numbers(each):
+            if not math.isnan(value):
+                numbers[_distinct(f"{_plain(label)}/{name}" if label else name, numbers)] = value
     return numbers
 
 
-def _named_numbers(audit: Audit | Audits, prefix: str = "") -> Iterator[tuple[str, float]]:
-    if isinstance(audit, Audits):
-        for label, label_audit in audit.items():
-            yield from _named_numbers(label_audit, f"{prefix}{_plain(label)}/")
-        return
-    yield f"{prefix}findings", float(audit.findings)
+def _named_numbers(audit: LabelAudit) -> Iterator[tuple[str, float]]:
+    yield "findings", float(audit.findings)
     for measure, estimate in audit.estimates.items():
-        name = f"{prefix}{_plain(measure)}"
+        name = _plain(measure)
         yield from ((name, float(estimate.value)), (f"{name}_low", float(estimate.low)), (f"{name}_high", float(estimate.high)))
     frame = audit.groups.rename_axis("group").reset_index()
     several = frame["attribute"].nunique() > 1
     for row in frame.to_dict("records"):
         group = f"{_plain(row['attribute'])}/{_plain(row['group'])}" if several else _plain(row["group"])
         for rate in RATES:
-            yield f"{prefix}group/{group}/{rate}", float(row[rate])
+            yield f"group/{group}/{rate}", float(row[rate])
 
 
-def log_to_mlflow(audit: Audit | Audits, *, prefix: str = "") -> str:
+def log_to_mlflow(audit: Audit, *, prefix: str = "") -> str:
     """The id of the MLflow run that the audit was logged to: the active run, or a new one.
 
     Metrics are those of `numbers_of`, each with the prefix; the files are equipoise/audit.json and equipoise/audit.html.
@@ -73,7 +70,7 @@ def log_to_mlflow(audit: Audit | Audits, *, prefix: str = "") -> str:
     return str(mlflow.active_run().info.run_id)
 
 
-def log_to_wandb(audit: Audit | Audits, run: Any = None, *, prefix: str = "") -> str:
+def log_to_wandb(audit: Audit, run: Any = None, *, prefix: str = "") -> str:
     """The id of the Weights & Biases run that the audit was logged to: `run`, or the active one.
 
     Metrics are those of `numbers_of`, each with the prefix; the artifact "equipoise-audit" holds audit.json and audit.html.
@@ -91,7 +88,7 @@ def log_to_wandb(audit: Audit | Audits, run: Any = None, *, prefix: str = "") ->
     return str(run.id)
 
 
-def _write_files(audit: Audit | Audits, folder: Path) -> None:
+def _write_files(audit: Audit, folder: Path) -> None:
     """Writes the audit as JSON and as a report."""
     (folder / "audit.json").write_text(json.dumps(audit.to_dict(), indent=2), encoding="utf-8")
     audit.report(folder / "audit.html")

@@ -84,7 +84,7 @@ def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
     found = audit_file(eq.Case(data={"table": path, **SCORES}, audit={"valid": valid, "level": 0.9}))
     printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--set", "audit.level=0.9")
     assert found.to_dict() == printed
-    assert found.only is found.audits["y"]
+    assert found.audit["eod"] == found.audit["y"]["eod"]
     assert len(found.scores["y"]) == 80
 
 
@@ -94,7 +94,7 @@ def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
     found = audit_file(eq.Case(data={"table": path, **both}, model={"threshold": 0.4}))
     columns = ("--label", "y", "--label", "z", "--score", "p", "--score", "q")
     assert found.to_dict() == _printed(run, "audit", path, *columns, "--group", "sex", "--reference", "M", "--threshold", 0.4)
-    assert found.only is None
+    assert list(found.audit.labels) == ["y", "z"]
 
 
 def test_a_network_is_audited_on_a_file_as_by_the_command(table):

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import equipoise as eq
 from equipoise.data import Scores
-from equipoise.measures import audit_scores
 from equipoise.measures.by_threshold import LEAST
 
 
@@ -38,7 +38,7 @@ def _rows_of(scores: Scores, attribute: str, group: str, label: int) -> np.ndarr
 @pytest.mark.parametrize("cut", [0.0, 0.2, 0.5, 0.9])
 def test_between_two_thresholds_are_no_rows_or_at_least_five_patients(n: int, rows: int, cut: float):
     scores = _scores(n, rows=rows, groups=("F", "M", "X") if n > 40 else ("F", "M"))
-    for (attribute, group, label), table in _cells(audit_scores(scores, threshold=cut)).items():
+    for (attribute, group, label), table in _cells(eq.audit(scores, threshold=cut)).items():
         own = _rows_of(scores, attribute, group, label)
         cuts = [*table["threshold"], np.inf]
         assert cuts[0] == 0
@@ -53,16 +53,16 @@ def test_between_two_thresholds_are_no_rows_or_at_least_five_patients(n: int, ro
 @pytest.mark.parametrize("weights", [{}, {"w": lambda rng, n: rng.uniform(0.5, 3, n)}])
 def test_rates_at_kept_thresholds_are_those_of_an_audit_at_that_threshold(weights: dict):
     scores = _scores(600, **weights)
-    cells = _cells(audit_scores(scores, threshold=0.2))
+    cells = _cells(eq.audit(scores, threshold=0.2))
     cut = sorted(set(cells["sex", "F", 1]["threshold"]) & set(cells["sex", "M", 0]["threshold"]) - {0.0, 0.2})[2]
-    there = audit_scores(scores, threshold=cut).groups
+    there = eq.audit(scores, threshold=cut).groups
     for group, label, rate in (("F", 1, "tpr"), ("M", 0, "fpr")):
         table = cells["sex", group, label].set_index("threshold")
         assert table.loc[cut, "above"] / table.loc[0.0, "above"] == pytest.approx(there.loc[group, rate])
 
 
 def test_a_fine_grid_is_left_where_there_are_many_patients():
-    table = _cells(audit_scores(_scores(20_000)))["sex", "F", 1]
+    table = _cells(eq.audit(_scores(20_000)))["sex", "F", 1]
     assert len(table) > 60
     assert table["threshold"].is_monotonic_increasing
     assert table["above"].is_monotonic_decreasing
@@ -71,9 +71,9 @@ def test_a_fine_grid_is_left_where_there_are_many_patients():
 def test_a_small_group_cannot_be_found_by_subtraction_from_another_attribute():
     rare = {"ward": lambda rng, n: np.where(rng.random(n) < 0.02, "rare", rng.choice(["a", "b"], n))}
     scores = _scores(600, **rare)
-    found = audit_scores(scores, threshold=0.2).by_threshold
+    found = eq.audit(scores, threshold=0.2).by_threshold
     assert list(found["attribute"].unique()) == ["sex"]  # shared thresholds would be too few
-    plenty = audit_scores(_scores(4000, age=lambda rng, n: rng.choice(["old", "young"], n)), threshold=0.2).by_threshold
+    plenty = eq.audit(_scores(4000, age=lambda rng, n: rng.choice(["old", "young"], n)), threshold=0.2).by_threshold
     assert set(plenty["attribute"]) == {"sex", "age"}
     for label in (0, 1):  # every group of every attribute has the same thresholds, so no count is left to subtract
         own = plenty[plenty["label"] == label].groupby(["attribute", "group"])["threshold"].apply(tuple)
@@ -82,17 +82,17 @@ def test_a_small_group_cannot_be_found_by_subtraction_from_another_attribute():
 
 def test_patients_of_unknown_group_cannot_be_found_by_subtraction():
     missing = {"age": lambda rng, n: np.where(np.arange(n) < 3, None, rng.choice(["old", "young"], n))}
-    found = audit_scores(_scores(4000, **missing), threshold=0.2).by_threshold
+    found = eq.audit(_scores(4000, **missing), threshold=0.2).by_threshold
     totals = found[found["threshold"] == 0].groupby("attribute")["above"].sum()
     assert totals.tolist() == [3997, 3997]  # of both attributes, without the three
     missing = {"age": lambda rng, n: np.where(np.arange(n) < 30, None, rng.choice(["old", "young"], n))}
-    found = audit_scores(_scores(4000, **missing), threshold=0.2).by_threshold
+    found = eq.audit(_scores(4000, **missing), threshold=0.2).by_threshold
     assert list(found["attribute"].unique()) == ["sex"]
 
 
 def test_a_cell_of_fewer_than_five_patients_is_left_out_and_so_is_the_mean_score_of_fewer():
     scores = _scores(30, seed=3)
-    tables = _cells(audit_scores(scores, threshold=0.35))
+    tables = _cells(eq.audit(scores, threshold=0.35))
     sizes = {(g, y): int(_rows_of(scores, "sex", g, y).sum()) for g in "FM" for y in (0, 1)}
     assert {(g, y) for _, g, y in tables} == {cell for cell, size in sizes.items() if size >= LEAST}
     for (_, group, label), table in tables.items():
@@ -124,7 +124,7 @@ class TwoCuts:
 
 def test_thresholds_of_a_randomised_rule_are_kept_only_where_enough_patients_lie_between():
     scores = _scores(200)
-    for (_, group, label), table in _cells(audit_scores(scores, rule=TwoCuts())).items():
+    for (_, group, label), table in _cells(eq.audit(scores, rule=TwoCuts())).items():
         own = scores.score[_rows_of(scores, "sex", group, label)]
         counts = [int(((own >= low) & (own < high)).sum()) for low, high in pairwise([*table["threshold"], np.inf])]
         assert all(count == 0 or count >= LEAST for count in counts)
@@ -132,5 +132,5 @@ def test_thresholds_of_a_randomised_rule_are_kept_only_where_enough_patients_lie
 
 
 def test_more_patients_are_kept_together_where_the_audit_asks_for_more():
-    few, many = (audit_scores(_scores(600), min_patients=least).by_threshold for least in (5, 40))
+    few, many = (eq.audit(_scores(600), min_patients=least).by_threshold for least in (5, 40))
     assert len(many) < len(few) / 3

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom, binomtest, chi2, norm, t
 
+import equipoise as eq
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, audit_scores, gap_values, paired
+from equipoise.measures import AuditSpec, gap_values, paired
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, halved, quantile, student, tango, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
@@ -106,7 +107,7 @@ def _perfect(n: int = 10) -> Scores:
 
 
 def test_perfect_separation_is_no_proof_of_an_auroc_of_one():
-    found = audit_scores(_perfect())
+    found = eq.audit(_perfect())
     for name in ("auroc", "tpr"):
         assert found.groups.loc["F", name] == found.groups.loc["F", f"{name}_high"] == 1
         assert 0.6 < found.groups.loc["F", f"{name}_low"] < 0.85
@@ -148,7 +149,7 @@ def test_points_tried_together_are_a_few_thousand_numbers(intervals: int) -> Non
 
 def test_a_measure_of_two_rates_at_their_ends_is_uncertain_in_both():
     """TPR 1 and FPR 0 in both groups: tpr - fpr has a gap of 0 whose interval is as wide as both rates are uncertain."""
-    found = audit_scores(_perfect(), also=["tpr-fpr"])
+    found = eq.audit(_perfect(), also=["tpr-fpr"])
     eod, both, mean = found["eod"], found["tpr - fpr"], found["aod"]
     assert eod.value == both.value == 0
     assert eod.high == pytest.approx(1 - wilson(1.0, 10)[0])
@@ -309,7 +310,7 @@ def test_few_patients_are_marked_in_frames_and_json():
     sizes = {"M": 200, "F": 100, "X": 20, "Y": 3}
     sex = np.repeat(list(sizes), list(sizes.values()))
     y = np.arange(len(sex)) % 2
-    found = audit_scores(_frame(y.tolist(), rng.random(len(sex)).tolist(), sex.tolist()))
+    found = eq.audit(_frame(y.tolist(), rng.random(len(sex)).tolist(), sex.tolist()))
     gaps = found.gaps.set_index(["measure", "group"])
     assert gaps.loc[("spd", "F"), ["patients", "few"]].tolist() == [100, False]
     assert gaps.loc[("spd", "X"), ["patients", "few"]].tolist() == [20, True]

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import audit_scores, gap_values, holm, moments_of, p_values, tabulate
+from equipoise.measures import gap_values, holm, moments_of, p_values, tabulate
 from equipoise.measures.estimates import coefficients, simultaneous
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels, max_t
 
@@ -116,9 +117,9 @@ def test_the_family_is_all_attributes_and_the_simultaneous_interval_holds_the_ot
         {"y": rng.integers(0, 2, n), "p": rng.random(n), "sex": rng.choice(["F", "M"], n), "age": rng.choice(["o", "y"], n)}
     )
     scores = Scores.from_frame(frame, label="y", score="p", group=["sex", "age"], reference=["M", "y"])
-    both = audit_scores(scores)
+    both = eq.audit(scores)
     assert both.comparisons == 4 * (1 + 1 + 3)  # sex, age, and three intersections next to the reference
-    one = audit_scores(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"))
+    one = eq.audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"))
     assert one.comparisons == 4
     for found in (one, both):
         gaps = found.gaps[found.gaps["value"].notna()]

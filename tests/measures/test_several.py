@@ -28,7 +28,7 @@ TOGETHER = ["simultaneous_low", "simultaneous_high", "p_adjusted", "clear"]
 
 def test_each_label_is_audited_as_it_would_be_alone_except_for_the_adjustment(cohort):
     found = audit(nn.Identity(), cohort, threshold=0.6)
-    assert list(found) == ["a", "b"]
+    assert list(found.labels) == ["a", "b"]
     for at, label in enumerate("ab"):
         part = cohort.labelled(label)
         score = torch.sigmoid(cohort.inputs[torch.from_numpy(cohort.column(label) >= 0), at].double()).numpy()
@@ -39,7 +39,7 @@ def test_each_label_is_audited_as_it_would_be_alone_except_for_the_adjustment(co
             pd.testing.assert_frame_equal(together, single, rtol=1e-12)
         for measure in alone.estimates:
             assert found[label][measure].value == pytest.approx(alone[measure].value, rel=1e-12, nan_ok=True)
-    assert all(str(found[label]) in str(found) for label in found)
+    assert all(str(found[label]) in str(found) for label in found.labels)
     assert json.loads(json.dumps(found.to_dict()))["labels"]["a"]["eod"]["value"] == found["a"]["eod"].value
     with pytest.raises(BadInput, match=facts("label", "'c'")):
         found["c"]
@@ -84,11 +84,11 @@ def test_all_labels_are_one_family_of_comparisons():
     alone = {name: audit(own) for name, own in scores.items()}
     apart = ["spd", "eod", "aod", "fpr_gap"]  # the others mirror two of them
     assert found.comparisons == 3 * len(apart) + 1  # with underdiagnosis
-    assert {each.comparisons for each in (*found.values(), found.no_finding)} == {found.comparisons}
-    assert {each.own_comparisons for each in found.values()} == {len(apart)}
-    p = [found[name][gap].p_value for name in found for gap in apart] + [found.no_finding["fpr_gap"].p_value]
+    assert {each.comparisons for each in (*found.labels.values(), found.no_finding)} == {found.comparisons}
+    assert {each.own_comparisons for each in found.labels.values()} == {len(apart)}
+    p = [found[name][gap].p_value for name in found.labels for gap in apart] + [found.no_finding["fpr_gap"].p_value]
     np.testing.assert_allclose(
-        [found[name][gap].p_adjusted for name in found for gap in apart] + [found.no_finding["fpr_gap"].p_adjusted], holm(p)
+        [found[name][gap].p_adjusted for name in found.labels for gap in apart] + [found.no_finding["fpr_gap"].p_adjusted], holm(p)
     )
     for name, own in alone.items():
         assert found[name]["eod"].simultaneous_low < own["eod"].simultaneous_low < own["eod"].value
@@ -96,7 +96,7 @@ def test_all_labels_are_one_family_of_comparisons():
     lost = [gap for gap in apart if alone["a"][gap].clear and not found["a"][gap].clear]
     assert lost  # clear among the comparisons of its label, not among those of all
     plain = found.to_dict()
-    assert (plain["comparisons"], plain["findings"]) == (found.comparisons, sum(each.findings for each in found.values()))
+    assert (plain["comparisons"], plain["findings"]) == (found.comparisons, sum(each.findings for each in found.labels.values()))
 
 
 def test_a_label_may_have_the_name_that_is_used_for_derived_decisions():
@@ -104,7 +104,7 @@ def test_a_label_may_have_the_name_that_is_used_for_derived_decisions():
     groups = rng.choice(["F", "M"], 200)
     scores = {label: Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), groups) for label in ("no finding", "edema")}
     found = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(no_finding="derived"), "labels", "scores")
-    assert list(found) == ["no finding", "edema"]
+    assert list(found.labels) == ["no finding", "edema"]
     assert found["no finding"].rule == found["edema"].rule == Threshold(0.5)
     assert found.no_finding is not None
     assert found.no_finding.rule.describe().startswith("none of 2 labels")

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from lxml import html
 
+import equipoise as eq
 from equipoise.data import Scores
-from equipoise.measures import audit_scores
 from equipoise.measures.intervals import wilson
 from equipoise.measures.multiplicity import shrunken_rates
 
@@ -48,7 +48,7 @@ def _frame(groups: int) -> pd.DataFrame:
 
 
 def test_an_audit_has_them_next_to_the_plain_gaps() -> None:
-    found = audit_scores(Scores.from_frame(_frame(6), label="y", score="p", group="group", reference="g0"))
+    found = eq.audit(Scores.from_frame(_frame(6), label="y", score="p", group="group", reference="g0"))
     shrunken = found.shrunken()
     assert shrunken["value"].tolist() == found.gaps["value"].tolist()
     assert (
@@ -58,14 +58,14 @@ def test_an_audit_has_them_next_to_the_plain_gaps() -> None:
     assert (shrunken["shrunken"] < shrunken["high"]).all()
     mirrored = shrunken.set_index(["measure", "group"])["shrunken"]
     np.testing.assert_allclose(mirrored["eod"], -mirrored["fnr_gap"])
-    few = audit_scores(Scores.from_frame(_frame(3), label="y", score="p", group="group", reference="g0")).shrunken()
+    few = eq.audit(Scores.from_frame(_frame(3), label="y", score="p", group="group", reference="g0")).shrunken()
     assert few["value"].notna().all()
     assert few["shrunken"].isna().all()
 
 
 def test_they_are_in_the_json_and_on_the_page_where_they_were_asked_for(tmp_path: Path) -> None:
     scores = Scores.from_frame(_frame(6), label="y", score="p", group="group", reference="g0")
-    found = audit_scores(scores, shrink=True)
+    found = eq.audit(scores, shrink=True)
     rows = found.shrunken().to_dict("records")
     assert found.to_dict()["shrunken_gaps"] == rows
     page = html.fromstring(found.report(tmp_path / "audit.html").read_text(encoding="utf-8"))
@@ -74,6 +74,6 @@ def test_they_are_in_the_json_and_on_the_page_where_they_were_asked_for(tmp_path
     shown = [line.xpath("./td")[2].text_content().split()[0].replace("\u2212", "-") for line in table.xpath("./tbody/tr")]
     expected = [100 * row["shrunken"] for row in rows if row["measure"] not in ("fnr_gap", "tnr_gap")]
     assert [float(text) for text in shown] == pytest.approx(expected, abs=0.051)
-    plain = audit_scores(scores)
+    plain = eq.audit(scores)
     assert "shrunken_gaps" not in plain.to_dict()
     assert "empirical Bayes" not in plain.report(tmp_path / "plain.html").read_text(encoding="utf-8")

@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import equipoise as eq
 from equipoise.data import Columns, Scores, batches, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import Audit, Ranking, audit_scores, large_samples, streamed
+from equipoise.measures import Audit, Ranking, large_samples, streamed
 from equipoise.measures.large_samples import BINS, score_bins
 from equipoise.repair import audit
 from support.facts import says
@@ -49,7 +50,7 @@ def whole() -> Audited:
 
     @cache
     def made(kind: str) -> Audit:
-        return audit_scores(Scores.from_frame(_frame(), **{**ROLES, **KINDS[kind]}), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+        return eq.audit(Scores.from_frame(_frame(), **{**ROLES, **KINDS[kind]}), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
 
     return made
 
@@ -164,7 +165,7 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
     found = audit(scan_scores(path, READING), threshold=0.5, no_finding="derived")
     assert len(read) == 1
-    assert list(found) == list(LABELS)
+    assert list(found.labels) == list(LABELS)
     assert found.comparisons == whole.comparisons
     for name, own in {**found, "derived": found.no_finding}.items():
         other = whole.no_finding if name == "derived" else whole[name]
@@ -200,7 +201,7 @@ def test_large_groups_in_memory_are_sampled_by_patient(whole, monkeypatch: pytes
     frame, whole = _frame(), whole("patients")
     scores = Scores.from_frame(frame, **ROLES)
     monkeypatch.setattr(large_samples, "SAMPLED", 3000)
-    some = audit_scores(scores, threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+    some = eq.audit(scores, threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
     np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
     sampled = some.groups["sampled"] < some.groups["n"]
@@ -250,7 +251,7 @@ def test_small_groups_are_withheld_part_by_part_as_in_memory(tmp_path: Path, mon
     women = frame.index[(frame["sex"] == "F") & (frame["race"] == "b")]
     frame.loc[women[3:], "race"] = "d"  # three rows remain in F & b
     frame.to_parquet(tmp_path / "t.parquet")
-    inside = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.5)
+    inside = eq.audit(Scores.from_frame(frame, **ROLES), threshold=0.5)
     _in_parts(monkeypatch, 10_000)
     found = audit(scan(tmp_path, **ROLES), threshold=0.5)
     assert found.left_out == inside.left_out == few.sum()

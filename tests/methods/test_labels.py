@@ -105,7 +105,7 @@ def test_contract(method, kind, request):
     assert all(torch.equal(v, result.model.state_dict()[k]) for k, v in again.model.state_dict().items())
     assert all(again.labels[name].trace.equals(own.trace) for name, own in result.labels.items())
     found = eq.audit(result, cohort)
-    assert list(found) == list(cohort.labels)
+    assert list(found.labels) == list(cohort.labels)
     assert found[cohort.labels[0]]["eod"].value == pytest.approx(
         result.labels[cohort.labels[0]].trace["gap"].iloc[result.labels[cohort.labels[0]].chosen], abs=1e-6
     )

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import equipoise as eq
 from equipoise.data import Scores
-from equipoise.measures import Threshold, audit_scores
+from equipoise.measures import Threshold
 from equipoise.methods import Goal
 from equipoise.repair import Comparison
 from support.cases import GOAL, small_case
@@ -25,7 +26,7 @@ def test_gaps_and_performance_are_those_of_an_audit():
         (case.original, found.gap_before, found.performance_before),
         (case.result, found.gap_after, found.performance_after),
     ):
-        expected = audit_scores(repair.test, threshold=repair.candidate.rule.value)
+        expected = eq.audit(repair.test, threshold=repair.candidate.rule.value)
         assert (gap.value, gap.low, gap.high, gap.detectable) == (
             expected["eod"].value,
             expected["eod"].low,

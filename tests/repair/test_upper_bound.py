@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import audit_scores, upper_bound
+from equipoise.measures import upper_bound
 from equipoise.repair import below_upper_bound, upper_bound_at, with_sufficient_data
 from support.cases import small_case
 from support.goals import paper_goal
@@ -41,7 +42,7 @@ def test_groups_with_too_few_patients_are_left_out_of_the_comparison():
     rng = np.random.default_rng(0)
     y, group = rng.integers(0, 2, 203), np.array(["M", "F"] * 100 + ["X"] * 3)
     scores = Scores.from_arrays(y, rng.random(203), group, reference="M")
-    found = audit_scores(scores, threshold=0.5)
+    found = eq.audit(scores, threshold=0.5)
     kept = with_sufficient_data(scores.attribute, found, "eod")
     assert kept.levels == ("M", "F")
     assert (kept.codes[-3:] == -1).all()

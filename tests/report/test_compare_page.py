@@ -12,6 +12,7 @@ from equipoise.measures import Monitoring
 from equipoise.repair import ScoreComparison
 from equipoise.report import condition_words
 from equipoise.report.wording.comparisons import monitoring_conclusion
+from support.audits import joined
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -103,7 +104,7 @@ def test_no_alarm_is_not_said_to_show_that_nothing_changed():
 
 @pytest.mark.parametrize("ending", ["docx", "json", ""])
 def test_a_report_with_another_ending_is_refused_before_anything_is_written(contrast, followed, tmp_path, ending):
-    audits = eq.measures.Audits({"a": audit(0), "b": audit(1)}, "labels", "two")
+    audits = joined(a=audit(0), b=audit(1))
     for found in (contrast, followed, audit(0), audits):
         with pytest.raises(eq.BadInput, match=r"\.html"):
             found.report(tmp_path / f"page.{ending}".rstrip("."))

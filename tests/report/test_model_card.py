@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from torch import nn
 
+import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import AuditSpec, audit_scores
+from equipoise.measures import AuditSpec
 from equipoise.methods import Note
 from equipoise.repair import Comparison
 from equipoise.report import why_words
@@ -110,7 +111,7 @@ def test_numbers_are_those_of_the_audit(tmp_path):
     places = ("KeyMetrics/FairnessEquity/Interpretation", "Warnings/KnownBiasesOrEthicalConsiderations")
     texts = [markdown, *(text_at(root, place) for place in places)]
     for when, repair in (("before", case.original), ("after", case.result)):
-        found = audit_scores(repair.test, threshold=repair.candidate.rule.value)
+        found = eq.audit(repair.test, threshold=repair.candidate.rule.value)
         pairs = [(fairness[f"eod by sex, F minus M, {when}"], found["eod"])]
         pairs += [(performance[f"{label}, {when}"], found[key]) for label, key in labels]
         for written, estimate in pairs:
@@ -129,7 +130,7 @@ def test_numbers_are_those_of_the_audit(tmp_path):
 def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
     case = small_case()
     markdown, _ = written_cards(case, tmp_path)
-    found = audit_scores(case.result.test, threshold=case.result.candidate.rule.value)
+    found = eq.audit(case.result.test, threshold=case.result.candidate.rule.value)
     data = metadata_of(markdown)
     assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("unknown", "pytorch", "tabular-classification")
     [entry] = data["model-index"]

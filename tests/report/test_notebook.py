@@ -2,10 +2,9 @@
 
 import pytest
 
-from equipoise.measures import Audits
 from equipoise.report import outcome_words
 from equipoise.report.wording.audits import lead
-from support.audits import HOSTILE, audit_of, frame_of
+from support.audits import HOSTILE, audit_of, frame_of, joined
 from support.cases import small_case
 from support.read_html import Read
 
@@ -34,12 +33,12 @@ def test_an_audit_has_its_conclusion_groups_and_gaps():
 def test_hostile_names_stay_text_and_many_groups_stay_short():
     audit = audit_of(frame_of([*HOSTILE, *(f"g{k}" for k in range(60))], n=12))[1]
     assert read(audit).names.count("tr") < 30
-    assert "alert" not in read(Audits({HOSTILE[1]: audit}, "labels", HOSTILE[2])).names
+    assert "alert" not in read(joined(HOSTILE[2], **{HOSTILE[1]: audit, HOSTILE[0]: audit})).names
 
 
 def test_several_labels_have_a_row_each():
     one, other = (audit_of(frame_of(["M", "F"], n=n), reference="M")[1] for n in (60, 80))
-    found = read(Audits({"Effusion": one, "Mass": other}, "labels", "two labels"))
+    found = read(joined("two labels", Effusion=one, Mass=other))
     assert found.names.count("tr") == 3
     assert "Effusion" in found.text[""]
     assert "160" in found.text[""]

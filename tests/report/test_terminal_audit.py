@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.measures import GAPS, Audits
-from equipoise.report import audit_summary, audit_view, audits_summary
+from equipoise.measures import GAPS
+from equipoise.report import audit_summary, audit_view
 from equipoise.report.terminal_audit import MOST_GAPS, MOST_GROUPS
-from support.audits import HOSTILE, audit_of, frame_of
+from support.audits import HOSTILE, audit_of, frame_of, joined
 from support.facts import says
 
 
@@ -102,7 +102,7 @@ def test_insufficient_data_is_shown():
 
 def test_several_labels_have_a_row_each():
     _, audit = audit_of(frame_of(["F", "M"]), reference="M")
-    text = _shown(audits_summary(Audits({"Effusion": audit, "Mass": audit}, "labels", "tiny.csv")))
+    text = _shown(audit_summary(joined(Effusion=audit, Mass=audit)))
     assert sum(line.strip().startswith(("Effusion", "Mass")) for line in text.splitlines()) == 2
     assert f"{100 * audit['balanced_accuracy'].value:.1f}" in text
 
@@ -110,10 +110,10 @@ def test_several_labels_have_a_row_each():
 def test_several_labels_begin_with_the_conclusion_and_the_threshold():
     frame = frame_of(["F", "M"]).assign(p=lambda rows: 0.9 * rows["p"])
     audit, high = (audit_of(frame, reference="M", threshold=at)[1] for at in (0.5, 0.95))
-    text = " ".join(_shown(audits_summary(Audits({"Effusion": audit, "Mass": audit}, "labels", "tiny.csv"))).split())
+    text = " ".join(_shown(audit_summary(joined(Effusion=audit, Mass=audit))).split())
     assert says(text, "No clear difference", "2 labels", "score >= 0.5")
     assert "--threshold" not in text
-    text = " ".join(_shown(audits_summary(Audits({"Effusion": audit, "Hernia": high}, "labels", "tiny.csv"))).split())
+    text = " ".join(_shown(audit_summary(joined(Effusion=audit, Hernia=high))).split())
     assert says(text, "score >= 0.5", high.rule.describe(), "1 of 2 labels", "flagged at this threshold", "--threshold")
     assert "groups: Hernia." in text
 

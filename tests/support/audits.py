@@ -25,3 +25,8 @@ def audit_of(frame: pd.DataFrame, name: str = "tiny.csv", **options) -> tuple[Sc
     patient = options.pop("patient", None)
     scores = Scores.from_frame(frame, label="y", score="p", group=group, reference=reference, patient=patient, name=name)
     return scores, audit(scores, **({"threshold": 0.5} | options))
+
+
+def joined(name: str = "tiny.csv", **audits: Audit) -> Audit:
+    """The audit of several labels, from an audit of each."""
+    return Audit({label: each.only for label, each in audits.items()}, "labels", name)

@@ -69,7 +69,7 @@ def audit(
     _check_files(asked, files)
     with notes("equipoise.data.images"):
         result = repair.audit_file(asked, bars=bar, running=say_code)
-    failures = failures_of(conditions, measures.audit_facts(result.audits if result.only is None else result.only) if conditions else [])
+    failures = failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
     lines = _input_notes(result)
     document = result.to_dict() if as_json or save else {}
     if save or page or pdf:
@@ -83,7 +83,7 @@ def audit(
     history = asked.history
     if history.append:
         past = measures.history(history.append)
-        past.append(result.audits, history.date or "", replace=history.replace, new_groups=history.new_groups)
+        past.append(result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups)
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
         print(to_json(measures.with_checksum(document)))
@@ -124,36 +124,27 @@ def _input_notes(result: FileAudit) -> list[str]:
 def _write(result: FileAudit, files: _Files, document: dict[str, Any], origin: report.Origin) -> None:
     names = result.case.report.words
     for place in (files.page, files.pdf):
-        if place and result.only is not None:
-            report.write_audit_page(result.only, place, group_names=names, origin=origin)
-        elif place:
-            report.write_audits_page(result.audits, place, group_names=names, origin=origin)
+        if place:
+            report.write_audit_page(result.audit, place, group_names=names, origin=origin)
     if files.out:
         data.write_text(files.out, to_json(measures.with_checksum(document)) + "\n")
 
 
 def _write_figures(result: FileAudit, folder: Path) -> None:
     for name, place in repair.folders(folder, result.case.labels).items():
-        report.save_audit_figures(result.scores.get(name), result.audits[name], place)
-    if result.audits.no_finding is not None:
-        report.save_underdiagnosis_figure(result.audits.no_finding, folder)
+        report.save_audit_figures(result.scores.get(name), result.audit.labels[name], place)
+    if result.audit.no_finding is not None:
+        report.save_underdiagnosis_figure(result.audit.no_finding, folder)
 
 
 def _print(result: FileAudit, lines: list[str], verbose: bool) -> None:
     """Prints one screen, or every group, rate and gap."""
-    several = result.only is None
-    if several and not verbose:
-        out.print(report.audits_summary(result.audits))
-    else:
-        for name, audit in result.audits.items():
-            if several:
-                say(f"\n{name}", "bold underline")
-            view = report.audit_view if verbose else report.audit_summary
-            out.print(view(audit, result.case.report.words))
-    for name, audit in result.audits.items() if result.case.audit_spec.shrink else ():
-        out.print("", report.shrunken_view(audit, name if several else ""))
-    if result.audits.no_finding is not None:
-        out.print("", report.underdiagnosis_view(result.audits.no_finding))
+    names = result.case.report.words
+    out.print(report.audit_view(result.audit, names) if verbose else report.audit_summary(result.audit, names))
+    if result.case.audit_spec.shrink:
+        out.print(report.shrunken_view(result.audit))
+    if result.audit.no_finding is not None:
+        out.print("", report.underdiagnosis_view(result.audit.no_finding))
     if result.layers is not None:
         out.print(report.encoding_view(result.layers, result.case.audit_spec.level))
     rows = [f"{path.name}: {line}" for path, read in result.files.items() for line in report.reading_words(read, names=True, varying=False)]

@@ -1,7 +1,6 @@
 from .audit import Audit as Audit
-from .audit import Audits as Audits
 from .audit import AuditSums as AuditSums
-from .audit import no_finding_dict as no_finding_dict
+from .audit import LabelAudit as LabelAudit
 from .audit import records as records
 from .audit import sums_of as sums_of
 from .audit_history import History as History
@@ -9,9 +8,8 @@ from .audit_history import history as history
 from .audit_spec import DERIVED as DERIVED
 from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
+from .auditing import audit_label as audit_label
 from .auditing import audit_labels as audit_labels
-from .auditing import audit_scores as audit_scores
-from .auditing import audit_with as audit_with
 from .by_threshold import shared_thresholds as shared_thresholds
 from .by_threshold import steps_by_group as steps_by_group
 from .cells import Cells as Cells

@@ -3,10 +3,10 @@
 `AuditSums` holds the sums needed to compare an audit with another or to follow it over time. It holds nothing about a single patient.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -31,10 +31,10 @@ SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
-    """The result of an audit. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
+class LabelAudit:
+    """The audit of one label. `["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
-    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all, each with
+    With more than two groups (or several attributes) `["eod"]` is the gap with the largest absolute value; `gaps` has all, each with
     its permutation p-value. `clear` marks findings after adjustment for all `comparisons`, of all labels together.
     """
 
@@ -82,18 +82,11 @@ class Audit:
         """The number of comparisons of this label that are clear after adjustment."""
         return len(set(comparisons_of(self.gaps)[self.gaps["clear"].to_numpy(dtype=bool)]))
 
-    def __repr__(self) -> str:
-        patients = "" if self.patients is None else f" of {self.patients:,} patients"
-        return f"Audit({self.name!r}, {self.rows:,} rows{patients}, {', '.join(self.estimates)})"
-
     def __str__(self) -> str:
         lines = [f"Audit of {self.name}: {self.rows:,} rows; positive if {self.rule.describe()}"]
         lines += [f"  {name}: {estimate}" for name, estimate in self.estimates.items()]
         lines += [f"  {each.patients:,} patients have more than one {each.attribute}; {CONFLICTS[each.rule]}" for each in self.varying]
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return str(presenter("audit_html")(self))
 
     def shrunken(self) -> pd.DataFrame:
         """The gaps next to their shrunken values (empirical Bayes), for many small groups such as intersections; NaN for few groups.
@@ -101,10 +94,6 @@ class Audit:
         Shrunken gaps are more accurate on average but biased towards zero, so they complement `gaps` and have no p-values.
         """
         return shrunken_gaps(self.groups, self.gaps, self.settings.level)
-
-    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """Writes the report, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups: {"F": "women"}."""
-        return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON: an object with value, low and high under the name of each measure; shrunken gaps if requested.
@@ -150,78 +139,110 @@ class Audit:
 
 
 @dataclass(frozen=True, eq=False)
-class Audits(Mapping[str, Audit]):
-    """The audit of each label: `audits["Effusion"]["eod"]`. P-values and simultaneous intervals are adjusted for all labels together."""
+class Audit:
+    """An audit: `labels` is the audit of each label. P-values and simultaneous intervals are adjusted for all labels together.
 
-    audits: Mapping[str, Audit]
-    kind: str
+    An audit of one label has all that the audit of this label has: `audit["eod"].value`, `audit.groups`, `audit.gaps`. Of several labels,
+    `audit["Effusion"]` is the audit of one of them.
+    """
+
+    labels: Mapping[str, LabelAudit]  # one label without a name has the key ""
+    kind: str  # "labels", or "classes" of a model that decides by argmax
     name: str
-    no_finding: Audit | None = None  # the audit of "no finding", one of the labels or derived from them, if requested
+    no_finding: LabelAudit | None = None  # the audit of "no finding", one of the labels or derived from them, if requested
 
-    def __getitem__(self, label: str) -> Audit:
-        if label not in self.audits:
-            raise UnknownName("label in this audit", label, self.audits)
-        return self.audits[label]
+    @property
+    def only(self) -> LabelAudit:
+        """The audit of the label; raises an error that names the labels if there are several."""
+        if len(self.labels) > 1:
+            raise BadInput(f"this audit has several {self.kind}. Choose one, such as audit[{next(iter(self.labels))!r}]: {self._listed}")
+        return next(iter(self.labels.values()))
 
-    def __contains__(self, label: object) -> bool:
-        return label in self.audits
+    @property
+    def prefixed(self) -> dict[str, LabelAudit]:
+        """The audit of each label by what to call it next to the others: nothing if there are no others."""
+        return dict(self.labels) if len(self.labels) > 1 else {"": self.only}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.audits)
+    @property
+    def _listed(self) -> str:
+        return ", ".join(self.labels)
 
-    def __len__(self) -> int:
-        return len(self.audits)
+    def __getitem__(self, name: Gap) -> Any:
+        if isinstance(name, str) and name in self.labels and (len(self.labels) > 1 or name not in self.only.estimates):
+            return Audit({name: self.labels[name]}, self.kind, self.labels[name].name)
+        if len(self.labels) > 1:
+            raise UnknownName("label in this audit", name, self.labels)
+        return self.only[name]
+
+    __iter__ = None  # an audit is no sequence: iterate over `labels`
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not (name in LabelAudit.__dataclass_fields__ or hasattr(LabelAudit, name)):
+            raise AttributeError(f"an audit has no {name!r}")
+        return getattr(self.only, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *LabelAudit.__dataclass_fields__, *vars(LabelAudit)})
+
+    def __repr__(self) -> str:
+        if len(self.labels) > 1:
+            return f"Audit({self.name!r}, {len(self.labels)} {self.kind}: {self._listed})"
+        patients = "" if self.patients is None else f" of {self.patients:,} patients"
+        return f"Audit({self.name!r}, {self.rows:,} rows{patients}, {', '.join(self.estimates)})"
 
     def __str__(self) -> str:
-        return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
+        return "\n".join(f"{f'{label}: ' if label else ''}{audit}" for label, audit in self.prefixed.items())
 
     def _repr_html_(self) -> str:
-        return str(presenter("audits_html")(self))
+        return str(presenter("audit_html")(self))
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """Writes the report of all labels and returns its path. The HTML report has one page per label next to it, a PDF the overview."""
-        return Path(presenter("write_audits_page")(self, Path(path), group_names=group_names))
+        """Writes the report, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups: {"F": "women"}.
+
+        Of several labels, the HTML report is an overview with one page per label next to it, and a PDF the overview.
+        """
+        return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     @property
     def comparisons(self) -> int:
         """The number of gaps adjusted for, over all labels."""
-        return max((audit.comparisons for audit in self.audits.values()), default=0)
+        return max(audit.comparisons for audit in self.labels.values())
 
     @property
     def findings(self) -> int:
         """The number of comparisons, over all labels, that are clear after adjustment."""
-        return sum(audit.findings for audit in self.audits.values())
+        return sum(audit.findings for audit in self.labels.values())
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: the audit of each label under its name, and the checksum of all other values."""
+        """Plain values for JSON: those of the label, or under `labels` those of each; and the checksum of all other values."""
+        if len(self.labels) == 1:
+            document = self.only.to_dict()
+        else:
+            document = {
+                "schema": "equipoise.audits",
+                "schema_version": SCHEMA_VERSION,
+                "name": self.name,
+                "kind": self.kind,
+                "comparisons": self.comparisons,
+                "findings": self.findings,
+                "labels": {label: audit.to_dict() for label, audit in self.labels.items()},
+            }
+        return with_checksum(document | self._no_finding_dict())
+
+    def _no_finding_dict(self) -> dict[str, object]:
+        """The audit of "no finding": underdiagnosis by group, and the decision; if it is derived from the labels, its whole audit."""
+        audit = self.no_finding
+        if audit is None:
+            return {}
+        label = audit.label if audit.label in self.labels else None
         document = {
-            "schema": "equipoise.audits",
-            "schema_version": SCHEMA_VERSION,
-            "name": self.name,
-            "kind": self.kind,
-            "comparisons": self.comparisons,
-            "findings": self.findings,
-            "labels": {label: audit.to_dict() for label, audit in self.audits.items()},
-            **no_finding_dict(self.no_finding, next((label for label, audit in self.audits.items() if audit is self.no_finding), None)),
+            "decision": audit.rule.describe(),
+            "rows": audit.rows,
+            "comparisons": audit.comparisons,
+            "label": label,
+            "underdiagnosis": records(audit.underdiagnosis),
         }
-        return with_checksum(document)
-
-
-def no_finding_dict(audit: Audit | None, label: str | None = None) -> dict[str, object]:
-    """Plain values for JSON of the audit of "no finding": underdiagnosis by group, and the decision; empty without such an audit.
-
-    `label` is the label that means "no finding". Without one it is derived from the others, and its whole audit is included.
-    """
-    if audit is None:
-        return {}
-    document = {
-        "decision": audit.rule.describe(),
-        "rows": audit.rows,
-        "comparisons": audit.comparisons,
-        "label": label,
-        "underdiagnosis": records(audit.underdiagnosis),
-    }
-    return {"no_finding": document if label is not None else document | {"audit": audit.to_dict()}}
+        return {"no_finding": document if label is not None else document | {"audit": audit.to_dict()}}
 
 
 def _name_of(measure: Gap) -> str:
@@ -258,11 +279,11 @@ class AuditSums:
     performance: Mapping[str, Estimate]
 
     @classmethod
-    def of(cls, audit: Audit, label: str | None = None) -> "AuditSums":
+    def of(cls, audit: LabelAudit, label: str) -> "AuditSums":
         """The sums of an audit."""
         return cls(
             name=audit.name,
-            label=audit.label if label is None else label,
+            label=label,
             decision=audit.rule.describe(),
             level=audit.settings.level,
             min_patients=audit.settings.min_patients,
@@ -283,10 +304,9 @@ class AuditSums:
         return {name: levels[0] for name, levels in self.groups.items()}
 
 
-def sums_of(subject: Audit | Audits) -> dict[str, AuditSums]:
+def sums_of(audit: Audit) -> dict[str, AuditSums]:
     """The sums of an audit by label."""
-    audits = {subject.label: subject} if isinstance(subject, Audit) else dict(subject)
-    return {label: AuditSums.of(audit, label) for label, audit in audits.items()}
+    return {label: AuditSums.of(each, label) for label, each in audit.labels.items()}
 
 
 def digest_of(scores: Scores) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from equipoise.data import take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
-from equipoise.measures.audit import Audit, Audits, AuditSums, sums_of
+from equipoise.measures.audit import Audit, AuditSums, sums_of
 from equipoise.measures.confidence_sequences import EXPECTED_CHANGE
 from equipoise.measures.gaps import Gap
 from equipoise.measures.history_file import PERIOD, read_history, unit_of_time, write_history
@@ -30,14 +30,14 @@ class History:
         ends = f", {next(iter(self.periods))} to {next(reversed(list(self.periods)))}" if self.periods else ""
         return f"History({len(self.periods)} periods{ends})"
 
-    def append(self, audit: Audit | Audits, period: str, *, replace: bool = False, new_groups: Collection[str] = ()) -> "History":
+    def append(self, audit: Audit, period: str, *, replace: bool = False, new_groups: Collection[str] = ()) -> "History":
         """The history with one more period, which is also written to its file.
 
         `period` is a year, quarter, month, week or day, such as "2026-11", later than the others. Raises an error if the period exists
         already, unless `replace` is set, and if labels, groups, references, decision or level differ from those of the history. New groups
         must be listed in `new_groups`.
         """
-        if not isinstance(audit, (Audit, Audits)):
+        if not isinstance(audit, Audit):
             raise Misuse("History.append", "an audit: eq.history(path).append(eq.audit(scores), '2026-11')", audit)
         if self.path is None:
             return self._with(audit, period, replace, set(new_groups))
@@ -50,7 +50,7 @@ class History:
         """Raises an error if a period cannot be added; for a check before its audit is computed."""
         raise_all(_period_problems(period, self.periods, replace))
 
-    def _with(self, audit: Audit | Audits, period: str, replace: bool, new_groups: set[str]) -> "History":
+    def _with(self, audit: Audit, period: str, replace: bool, new_groups: set[str]) -> "History":
         by_label = sums_of(audit)
         raise_all([*_period_problems(period, self.periods, replace), *self._problems(period, by_label, new_groups)])
         merged = dict(self.periods) | {period: by_label}
@@ -123,7 +123,7 @@ class History:
         return problems
 
 
-def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> History:
+def history(source: str | Path | Mapping[str, Audit]) -> History:
     """The history in a Parquet file from `equipoise audit --append` (empty if the file does not exist), or that of audits by period.
 
     >>> import numpy as np

@@ -175,6 +175,7 @@ class _Audit:
     sums: dict[str, _Sums]
     baseline: _Baseline | None = None
     shrunken_gaps: list[dict[str, Any]] | None = None
+    no_finding: "_NoFinding | None" = None
 
 
 @checked(config=OPEN, kw_only=True)
@@ -198,22 +199,26 @@ _DOCUMENTS: dict[str, TypeAdapter[Any]] = {"equipoise.audit": TypeAdapter(_Audit
 _ESTIMATE: TypeAdapter[Any] = TypeAdapter(_Estimate)
 
 
+def labels_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plain values of the audit of each label: a document of one label is that of the label."""
+    return document["labels"] if document["schema"] == "equipoise.audits" else {document["label"]: document}
+
+
 def audit_problems(document: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the plain values of an audit, or of the audits of several labels."""
+    """Everything that is wrong with the plain values of an audit."""
     try:
         _DOCUMENTS[document["schema"]].validate_json(json.dumps(document))
     except ValidationError as error:
         return validation_problems(error, 0)
-    if document["schema"] == "equipoise.audit":
-        return list(_one_audit(document))
-    problems = [f"labels.{label}: {problem}" for label, each in document["labels"].items() for problem in _one_audit(each)]
-    no_finding = document.get("no_finding")
+    labels, no_finding = labels_of(document), document.get("no_finding")
+    places = {"" if each is document else f"labels.{label}: ": each for label, each in labels.items()}
+    problems = []
     if no_finding is not None:
         derived = no_finding.get("audit")
-        if (derived is None) == (no_finding["label"] is None) or no_finding["label"] not in (None, *document["labels"]):
+        if (derived is None) == (no_finding["label"] is None) or no_finding["label"] not in (None, *labels):
             problems.append("no_finding: needs one of the labels, or an audit")
-        problems += [f"no_finding.audit: {problem}" for problem in _one_audit(derived or next(iter(document["labels"].values())))]
-    return problems
+        places |= {} if derived is None else {"no_finding.audit: ": derived}
+    return [f"{place}{problem}" for place, each in places.items() for problem in _one_audit(each)] + problems
 
 
 def _one_audit(plain: Mapping[str, Any]) -> Iterator[str]:

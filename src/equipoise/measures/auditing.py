@@ -7,14 +7,13 @@ says what is estimated.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
 from equipoise.errors import EmptyCell, pick
-from equipoise.measures.audit import Audit, Audits, digest_of
+from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
@@ -29,7 +28,7 @@ from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_l
 from equipoise.measures.no_finding import NoneOf, none_of
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import Rule, given_or_chosen
+from equipoise.measures.rules import Rule
 from equipoise.measures.score_measures import CURVES, ScoreMeasures, everyone, overall_measures, with_score_measures
 from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
@@ -67,31 +66,15 @@ def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
 Progress = Callable[[int, int], None]  # called with the steps done and all steps
 
 
-def audit_scores(
-    scores: Scores,
-    *,
-    rule: Rule | None = None,
-    threshold: float | None = None,
-    valid: Scores | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> Audit:
-    """The audit of scores. The decision is that of `rule`; or `score >= threshold`; or the best threshold on the scores `valid`; or 0.5.
-
-    The other keywords are the fields of `AuditSpec`.
+def audit_label(scores: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None = None) -> LabelAudit:
+    """The audit of the scores of one label.
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
-    >>> audit = audit_scores(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
+    >>> audit = audit_label(Scores.from_frame(frame, label="y", score="p", group="sex"), Threshold(0.5), AuditSpec())
     >>> audit["eod"].low < audit["eod"].value < audit["eod"].high
     True
     """
-    spec = AuditSpec(**options)
-    return audit_with(scores, given_or_chosen(rule, threshold, valid, spec.optimise), spec, progress)
-
-
-def audit_with(scores: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None = None) -> Audit:
-    """The audit of scores that are decided by a rule."""
     (audit,) = adjust_together([untested_audit(scores, rule, spec, progress)])
     return audit
 
@@ -100,25 +83,25 @@ def audit_labels(
     scores: Mapping[str, Scores],
     rules: Mapping[str, Rule],
     spec: AuditSpec,
-    kind: str,
-    name: str,
+    kind: str = "labels",
+    name: str = "",
     progress: Callable[[str], Progress] | None = None,
     also: Mapping[str, tuple[str, ...]] | None = None,
-) -> Audits:
-    """The audits of several labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
+) -> Audit:
+    """The audit of the labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
 
-    `also` are further measures of a label, such as that of the goal of its repair.
+    `name` is that of the audit, the first scores' if there is none. `also` are further measures of a label, such as that of the goal of its
+    repair.
     """
+    specs = {label: spec.changed(also=(*spec.also, *own)) for label, own in (also or {}).items()}
     untested = {
-        label: untested_audit(
-            each, rules[label], spec.changed(also=(*spec.also, *(also or {}).get(label, ()))), progress(label) if progress else None
-        )
+        label: untested_audit(each, rules[label], specs.get(label, spec), progress(label) if progress else None)
         for label, each in scores.items()
     }
     derived = None
     if spec.no_finding == DERIVED:
         derived = untested_audit(none_of(scores, rules), NoneOf(tuple(rules)), spec_of_no_finding(spec), has_scores=False)
-    return audits_of(untested, kind, name, spec.no_finding, derived)
+    return tested_together(untested, kind, name or next(iter(scores.values())).name, spec.no_finding, derived)
 
 
 def spec_of_no_finding(spec: AuditSpec) -> AuditSpec:
@@ -126,15 +109,15 @@ def spec_of_no_finding(spec: AuditSpec) -> AuditSpec:
     return spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False)
 
 
-def audits_of(
+def tested_together(
     untested: "Mapping[str, UntestedAudit]", kind: str, name: str, no_finding: str | None, derived: "UntestedAudit | None"
-) -> Audits:
-    """The audits of several labels, tested together with the derived audit of "no finding", or with "no finding" as one of the labels."""
+) -> Audit:
+    """The audit of the labels, tested together with the derived audit of "no finding", or with "no finding" as one of the labels."""
     tested = adjust_together([*untested.values(), *([] if derived is None else [derived])])
-    audits = {label: replace(audit, label=label) for label, audit in zip(untested, tested, strict=False)}
+    labels = {label: replace(audit, label=label) for label, audit in zip(untested, tested, strict=False)}
     if derived is not None:
-        return Audits(audits, kind, name, tested[-1])
-    return Audits(audits, kind, name, None if no_finding is None else audits[pick("label for no finding", no_finding, (*audits, DERIVED))])
+        return Audit(labels, kind, name, tested[-1])
+    return Audit(labels, kind, name, None if no_finding is None else labels[pick("label for no finding", no_finding, (*labels, DERIVED))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +135,7 @@ class AttributeEstimates:
 class UntestedAudit:
     """An audit without p-values, simultaneous intervals and headlines, which are computed for all labels together."""
 
-    audit: Audit
+    audit: LabelAudit
     estimates: Sequence[AttributeEstimates]  # in the order of the rows of gaps
     gaps: Sequence[str]
 
@@ -184,7 +167,7 @@ def assemble(
         group_frames.append(with_row_counts(groups, shown))
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (overall, *(each.scores for each in estimates)) if measures is not None]
-    audit = Audit(
+    audit = LabelAudit(
         estimates=performance | ({} if overall is None else overall_measures(overall, rows - left_out, spec.wanted)),
         groups=pd.concat(group_frames),
         gaps=pd.concat(gap_frames, ignore_index=True),
@@ -262,7 +245,7 @@ def _p_values(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequenc
     return [by_measure[name] for name in gaps]
 
 
-def adjust_together(untested: Sequence[UntestedAudit]) -> list[Audit]:
+def adjust_together(untested: Sequence[UntestedAudit]) -> list[LabelAudit]:
     """The audits of all labels, with p-values and simultaneous intervals adjusted over all labels together, and with headlines."""
     level = untested[0].audit.settings.level
     gaps = pd.concat([each.audit.gaps.assign(label=k) for k, each in enumerate(untested)], ignore_index=True)

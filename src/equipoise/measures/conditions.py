@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.audit import Audit, Audits
+from equipoise.measures.audit import Audit
 from equipoise.measures.estimates import GROUP_MEASURES
 from equipoise.measures.monitoring import Monitoring
 
@@ -196,11 +196,10 @@ def _unreadable(text: str, at: int) -> BadInput:
     return BadInput(f"the condition {text!r} cannot be read{where}: expected a comparison with a number, {EXAMPLES}")
 
 
-def audit_facts(subject: Audit | Audits) -> list[Fact]:
-    """All numbers of an audit, or of the audits of several labels, that a condition can test."""
-    several = isinstance(subject, Audits)
+def audit_facts(subject: Audit) -> list[Fact]:
+    """All numbers of an audit that a condition can test."""
     facts = [Fact("findings", {"value": float(subject.findings)})]
-    for label, audit in subject.items() if isinstance(subject, Audits) else [("", subject)]:
+    for label, audit in subject.prefixed.items():
         facts += gap_facts(audit.gaps.to_dict("records"), label)
         for group, row in audit.groups.iterrows():
             where = (label, "", str(row["attribute"]), str(group))
@@ -211,7 +210,7 @@ def audit_facts(subject: Audit | Audits) -> list[Fact]:
         for name, estimate in audit.estimates.items():
             if not estimate.group:
                 fields = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-                facts.append(Fact(name, fields, (label, "", "", "") if several else ()))
+                facts.append(Fact(name, fields, (label, "", "", "") if label else ()))
     return facts
 
 

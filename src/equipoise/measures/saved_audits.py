@@ -11,7 +11,8 @@ import pandas as pd
 
 from equipoise.data import GroupConflicts, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
+from equipoise.measures.audit import SCHEMA_VERSION, Audit, LabelAudit
+from equipoise.measures.audit_schema import audit_problems, labels_of
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
@@ -53,8 +54,8 @@ class Described:
         return {"kind": self.KIND, "words": self.words}
 
 
-def read_audit(path: str | Path) -> Audit | Audits:
-    """The audit, or the audits of several labels, in a JSON file that `audit --out` wrote; raises an error for any other file."""
+def read_audit(path: str | Path) -> Audit:
+    """The audit in a JSON file that `audit --out` wrote; raises an error for any other file."""
     file = Path(path)
     try:
         document = read_json(file.read_text(encoding="utf-8"))
@@ -65,8 +66,8 @@ def read_audit(path: str | Path) -> Audit | Audits:
     return audit_from(document, str(file))
 
 
-def audit_from(plain: object, where: str = "the audit") -> Audit | Audits:
-    """The audit from the plain values of `Audit.to_dict` or `Audits.to_dict`; raises an error if they are not as these wrote them."""
+def audit_from(plain: object, where: str = "the audit") -> Audit:
+    """The audit from the plain values of `Audit.to_dict`; raises an error if they are not as these wrote them."""
     document: Mapping[str, Any] = plain if isinstance(plain, Mapping) else {}
     schema, version = document.get("schema"), document.get("schema_version")
     if schema not in (ONE, SEVERAL):
@@ -83,27 +84,23 @@ def audit_from(plain: object, where: str = "the audit") -> Audit | Audits:
             f"{where} was changed or damaged after it was written: its values do not match its checksum. "
             "Restore a copy of it, or run the audit again; do not edit its file."
         )
-    from equipoise.measures.audit_schema import audit_problems  # late: only saved audits need pydantic
-
     if problems := audit_problems(document):
         raise BadInput(*problems[:MOST_PROBLEMS], source=where, advice="It is not a complete audit. Run the audit again.")
-    return _audits(document) if schema == SEVERAL else _audit(document)
+    labels = {str(label): _audit(each) for label, each in labels_of(document).items()}
+    underdiagnosis = document.get("no_finding")
+    no_finding = None
+    if underdiagnosis is not None:
+        no_finding = labels[underdiagnosis["label"]] if underdiagnosis.get("label") else _audit(underdiagnosis["audit"])
+    return Audit(labels, str(document.get("kind", "labels")), str(document["name"]), no_finding)
 
 
-def _audits(plain: Mapping[str, Any]) -> Audits:
-    audits = {str(label): _audit(each) for label, each in plain["labels"].items()}
-    document = plain.get("no_finding")
-    no_finding = None if document is None else audits[document["label"]] if document.get("label") else _audit(document["audit"])
-    return Audits(audits, str(plain["kind"]), str(plain["name"]), no_finding)
-
-
-def _audit(plain: Mapping[str, Any]) -> Audit:
+def _audit(plain: Mapping[str, Any]) -> LabelAudit:
     curves = _frame(plain["curves"], CURVES)
     cuts = tuple(sorted(curves["threshold"].unique())) if len(curves) else ()
     settings = AuditSpec(**plain["settings"], thresholds=cuts, shrink="shrunken_gaps" in plain)
     varying = tuple(GroupConflicts(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
     groups_by_attribute = Counter(row["attribute"] for row in plain["groups"])
-    return Audit(
+    return LabelAudit(
         estimates={
             name: _estimate(each) for name, each in plain.items() if isinstance(each, Mapping) and {"value", "low", "high"} <= set(each)
         },

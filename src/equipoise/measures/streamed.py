@@ -23,16 +23,16 @@ import numpy as np
 
 from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
 from equipoise.errors import BadInput
-from equipoise.measures.audit import Audits
+from equipoise.measures.audit import Audit
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.auditing import (
     AttributeEstimates,
     Progress,
     UntestedAudit,
     assemble,
-    audits_of,
     require_decided_cells,
     spec_of_no_finding,
+    tested_together,
     untested_audit,
 )
 from equipoise.measures.calibration import Scored
@@ -179,8 +179,8 @@ class _AttributeSums:
 
 def audit_scans(
     scans: Mapping[str, Scan], rules: Mapping[str, Rule], spec: AuditSpec, progress: Callable[[str], Progress] | None = None
-) -> Audits:
-    """The audits of the labels of one table on disk, which is read once, each with its own decision rule."""
+) -> Audit:
+    """The audit of the labels of one table on disk, which is read once, each with its own decision rule."""
     derived = None
     with read_labels(scans) as stored:
         untested = {
@@ -193,7 +193,7 @@ def audit_scans(
             derived = _untested_audit(
                 replace(first, name=NO_FINDING), parts, of_no_finding, spec_of_no_finding(spec), None, has_scores=False
             )
-        return audits_of(untested, "labels", first.name, spec.no_finding, derived)
+        return tested_together(untested, "labels", first.name, spec.no_finding, derived)
 
 
 Parts = Callable[[], Iterator[Scores]]  # reads the rows part by part, each with all rows of its patients

@@ -19,7 +19,7 @@ from equipoise.repair.sections import ESTIMATOR_FILES, Classifier, Data, History
 from equipoise.specification import Specification, fields_of
 
 if TYPE_CHECKING:
-    from equipoise.measures import Audit, Audits
+    from equipoise.measures import Audit
     from equipoise.repair.file_repair import Repaired
 
 
@@ -49,12 +49,11 @@ class Case(Specification):
         """The case in a TOML file, whose paths are relative to it."""
         return cls(**read_case_file(path))
 
-    def audit(self) -> "Audit | Audits":
+    def audit(self) -> "Audit":
         """The audit of the model, or of the scores in the table."""
         from equipoise.repair.file_audit import audit_file
 
-        found = audit_file(self)
-        return found.audits if found.only is None else found.only
+        return audit_file(self).audit
 
     def debias(self) -> "Repaired":
         """The repair, evaluated on held-out patients: `.comparisons`, and `.save(folder)` for a folder to serve."""

@@ -31,7 +31,7 @@ from equipoise.measures import (
     Ranking,
     SignedSum,
     adjusted,
-    audit_with,
+    audit_label,
     choose_rule,
     coefficients,
     combined,
@@ -41,7 +41,6 @@ from equipoise.measures import (
     paired,
     records,
     shown_scores,
-    sums_of,
     thresholds_by_name,
     units_of,
 )
@@ -166,7 +165,8 @@ def compare_scores(
             f"{same} and {reference} are of the same patients, {different} is not. Compare the models on the same patients first."
         )
     if not shared[0]:
-        return compare_audits({name: sums_of(replace(audit_with(own, rules[name], spec), name=name)) for name, own in subjects.items()})
+        audits = {name: replace(audit_label(own, rules[name], spec), name=name) for name, own in subjects.items()}
+        return compare_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()})
     tables, changed = _Tables(level), {}
     shown = shown_scores(first, min_patients)
     before = rules[reference].decide(first)[shown.kept]

@@ -5,22 +5,20 @@ Torch is imported only if a network is audited.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, cast, overload
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
     Audit,
-    Audits,
     AuditSpec,
     Progress,
     Rule,
     Threshold,
     audit_labels,
     audit_scans,
-    audit_with,
     given_or_chosen,
     rules_by_label,
 )
@@ -53,46 +51,6 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@overload
-def audit(
-    subject: Scores | Scan,
-    *,
-    rule: Rule | None = ...,
-    threshold: float | None = ...,
-    valid: Scores | None = ...,
-    progress: Progress | None = ...,
-    **options: Any,
-) -> Audit: ...
-
-
-@overload
-def audit(
-    subject: Mapping[str, Scores] | Mapping[str, Scan],
-    *,
-    rule: Rule | None = ...,
-    threshold: float | Mapping[str, float] | None = ...,
-    valid: Mapping[str, Scores] | None = ...,
-    progress: Progress | None = ...,
-    **options: Any,
-) -> Audits: ...
-
-
-@overload
-def audit(
-    subject: object,
-    cohort: Cohort | Scores | None = ...,
-    *,
-    rule: Rule | None = ...,
-    threshold: float | Mapping[str, float] | None = ...,
-    valid: Cohort | Scores | Mapping[str, Scores] | None = ...,
-    train: Cohort | None = ...,
-    output: str = ...,
-    outputs: Mapping[str, int | str] | None = ...,
-    progress: Progress | None = ...,
-    **options: Any,
-) -> Audit | Audits: ...
-
-
 @_with_options
 def audit(
     subject: object,
@@ -106,7 +64,7 @@ def audit(
     outputs: Mapping[str, int | str] | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Audit | Audits:
+) -> Audit:
     """The audit of scores, of a table on disk (`eq.scan`), or of a classifier or a debiasing result on a cohort.
 
     A classifier is a network (torch.nn.Module), a fitted scikit-learn estimator or pipeline (also of XGBoost, LightGBM or CatBoost), or a
@@ -137,66 +95,56 @@ def audit(
     if unknown := [name for name in OF_FILES if name in options]:
         raise BadInput(f"{', '.join(unknown)} of an audit are about a file; see `equipoise audit`, or eq.encoding(model, cohort)")
     spec = AuditSpec(**options)
-    by_label = isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan})
-    if cohort is not None and (by_label or isinstance(subject, (Scores, Scan))):
+    each_label = None if progress is None else lambda _label: progress
+    by_label = _by_label(subject)
+    if by_label and cohort is not None:
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
-    if isinstance(subject, Mapping) and by_label:
-        valid_by_label = valid if isinstance(valid, Mapping) else {}
-        if valid is not None and set(valid_by_label) != set(subject):
-            raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
-        rules = rules_by_label(subject, rule, threshold, valid_by_label, spec.optimise)
-        first = next(iter(subject.values()))
-        if isinstance(first, Scan):
-            return audit_scans(subject, rules, spec, _for_each_label(progress))
-        return audit_labels(subject, rules, spec, "labels", first.name, _for_each_label(progress))
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
+    several = isinstance(subject, Mapping) if by_label else isinstance(cohort, Cohort) and cohort.targets is not None
+    if spec.no_finding is not None and not several:
+        raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
+    if by_label:
+        if isinstance(subject, Mapping) and valid is not None and (not isinstance(valid, Mapping) or set(valid) != set(subject)):
+            raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
+        valid_by_label: Any = valid if isinstance(valid, Mapping) else dict.fromkeys(by_label, valid)
+        rules = rules_by_label(by_label, rule, threshold, valid_by_label, spec.optimise)
+        if all(isinstance(each, Scan) for each in by_label.values()):
+            return audit_scans(by_label, rules, spec, each_label)
+        return audit_labels(by_label, rules, spec, progress=each_label)
     if isinstance(cohort, Cohort):
         check_apart(training=train, test=cohort)
-    multi_label = isinstance(cohort, Cohort) and cohort.targets is not None
-    if spec.no_finding is not None and not multi_label:
-        raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
-    if isinstance(subject, (Scan, Scores)):
-        decided = given_or_chosen(rule, threshold, cast(Scores | None, valid), spec.optimise)  # which rejects any other kind of `valid`
-        if isinstance(subject, Scores):
-            return audit_with(subject, decided, spec, progress)
-        label = subject.columns.label[0]
-        return audit_scans({label: subject}, {label: decided}, spec, _for_each_label(progress))[label]
     if isinstance(cohort, Cohort) and cohort.targets is not None:
-        return _audit_multi_label(subject, cohort, spec, rule, threshold, valid, train, outputs, progress)
-    scores, decided, spec = _scores_and_rule(subject, cohort, spec, rule, threshold, valid, output)
-    return with_baseline(audit_with(scores, decided, spec, progress), scores, cohort if isinstance(cohort, Cohort) else None, train)
+        decided = _decided_labels(subject, cohort, spec, rule, threshold, valid, outputs)
+    else:
+        decided = {"": _decided(subject, cohort, spec, rule, threshold, valid, output)}
+    scores = {label: own.scores for label, own in decided.items()}
+    also = {label: own.also for label, own in decided.items()} if spec.measures is None else {}
+    kind = cohort.kind if isinstance(cohort, Cohort) else "labels"
+    name = cohort.name if several and isinstance(cohort, Cohort) else ""
+    found = audit_labels(scores, {label: own.rule for label, own in decided.items()}, spec, kind, name, each_label, also)
+    return found if train is None or not isinstance(cohort, Cohort) else with_baselines(found, scores, cohort, train)
 
 
-def _audit_multi_label(
-    subject: object,
-    cohort: Cohort,
-    spec: AuditSpec,
-    rule: Rule | None,
-    threshold: float | Mapping[str, float] | None,
-    valid: object,
-    train: Cohort | None,
-    outputs: Mapping[str, int | str] | None,
-    progress: Progress | None,
-) -> Audits:
-    """The audit of each label of a cohort with several."""
-    decided = _scores_and_rules(subject, cohort, spec, rule, threshold, valid, outputs)
-    scores = {label: own for label, (own, *_) in decided.items()}
-    rules = {label: own for label, (_, own, _) in decided.items()}
-    also = {label: measures for label, (*_, measures) in decided.items()}
-    audits = audit_labels(scores, rules, spec, cohort.kind, cohort.name, _for_each_label(progress), also)
-    if train is None:
-        return audits
-    return replace(
-        audits,
-        audits={
-            label: with_baseline(label_audit, scores[label], cohort.labelled(label), train.labelled(label))
-            for label, label_audit in audits.items()
-        },
-    )
+def _by_label(subject: object) -> dict[str, Any]:
+    """The scores, or the scans of one table, by label; empty if the subject is something else."""
+    if isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan}):
+        return dict(subject)
+    if isinstance(subject, Scan):
+        return {subject.columns.label[0]: subject}
+    return {"": subject} if isinstance(subject, Scores) else {}
 
 
-def _scores_and_rule(
+@dataclass(frozen=True, eq=False)
+class _Decided:
+    """The scores of a label, the rule that decides on them, and the measure of the goal of a debiasing result."""
+
+    scores: Scores
+    rule: Rule
+    also: tuple[str, ...] = ()
+
+
+def _decided(
     subject: object,
     cohort: Cohort | Scores | None,
     spec: AuditSpec,
@@ -204,50 +152,45 @@ def _scores_and_rule(
     threshold: float | Mapping[str, float] | None,
     valid: object,
     output: str,
-) -> tuple[Scores, Rule, AuditSpec]:
-    """The scores of a classifier or of a debiasing result on a cohort, the rule that decides on them, and what to report of them."""
+) -> _Decided:
+    """The scores of a classifier or of a debiasing result on a cohort, and how they are decided."""
     from equipoise.methods import Candidate
 
     if isinstance(subject, Candidate):
         if threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-        if spec.measures is None:
-            spec = spec.changed(also=(*spec.also, subject.goal.measure))
+        also = (subject.goal.measure,)
         if subject.rule_only and isinstance(cohort, Scores):
-            return cohort, subject.rule, spec
+            return _Decided(cohort, subject.rule, also)
         if subject.model is None:
             raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
-        return predicted_scores(subject.model, cohort, output), subject.rule, spec
+        return _Decided(predicted_scores(subject.model, cohort, output), subject.rule, also)
     if valid is None:
         if rule is None and threshold is None:
             rule = trained_rule(subject)
-        decided = given_or_chosen(rule, threshold)
-        return predicted_scores(subject, cohort, output), decided, spec
+        rule = given_or_chosen(rule, threshold)
+        return _Decided(predicted_scores(subject, cohort, output), rule)
     scores = predicted_scores(subject, cohort, output)
     valid_scores = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return scores, given_or_chosen(rule, threshold, valid_scores, spec.optimise), spec
+    return _Decided(scores, given_or_chosen(rule, threshold, valid_scores, spec.optimise))
 
 
-def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Cohort | None) -> Audit:
-    """The audit of a network on a cohort, with a simple model fitted to the training set; unchanged without a training set."""
-    if train is None or cohort is None:
-        return audit
+def with_baselines(audit: Audit, scores: Mapping[str, Scores], cohort: Cohort, train: Cohort) -> Audit:
+    """The audit of a network on a cohort, with a simple model fitted to the training set for each label."""
     from equipoise.methods import Goal
     from equipoise.repair.baseline import fit_baseline
 
-    if train.encoder is not None and (encoder := cohort.encoder) is not None:
-        train = train.encoded_by(encoder)
-    original, seed = (scores, audit.rule.decide(scores)), audit.settings.seed
-    baseline = fit_baseline(cohort, original, train, Goal(), fitted_on="training set", settings=audit.settings, seed=seed)
-    return replace(audit, baseline=baseline)
+    labels = {}
+    for (label, own), rows, fitted_rows in zip(audit.labels.items(), cohort.by_label.values(), train.by_label.values(), strict=True):
+        if fitted_rows.encoder is not None and (encoder := rows.encoder) is not None:
+            fitted_rows = fitted_rows.encoded_by(encoder)
+        original, spec = (scores[label], own.rule.decide(scores[label])), own.settings
+        baseline = fit_baseline(rows, original, fitted_rows, Goal(), fitted_on="training set", settings=spec, seed=spec.seed)
+        labels[label] = replace(own, baseline=baseline)
+    return replace(audit, labels=labels)
 
 
-def _for_each_label(progress: Progress | None) -> Callable[[str], Progress] | None:
-    """The same progress for every label."""
-    return None if progress is None else lambda _label: progress
-
-
-def _scores_and_rules(
+def _decided_labels(
     subject: object,
     cohort: Cohort,
     spec: AuditSpec,
@@ -255,8 +198,8 @@ def _scores_and_rules(
     threshold: float | Mapping[str, float] | None,
     valid: object,
     outputs: Mapping[str, int | str] | None,
-) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:
-    """The scores, the rule and the measures of the goal of each label: of a debiasing result, or of a network's outputs (no goal)."""
+) -> dict[str, _Decided]:
+    """The scores of each label, and how they are decided: of a debiasing result, or of a network's outputs."""
     from torch import nn
 
     from equipoise.methods import Candidate
@@ -270,7 +213,7 @@ def _scores_and_rules(
         if unknown:
             raise BadInput(f"the result is one of {', '.join(results)}; {cohort.name!r} has other labels too: {', '.join(unknown)}")
         scores = scores_of({label: results[label].network for label in cohort.labels}, cohort)
-        return {label: (own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
+        return {label: _Decided(own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
     subject = classifier(subject)
     if isinstance(subject, Predictor):
         predictor_scores(subject, cohort)  # raises: it has one score per row
@@ -283,13 +226,13 @@ def _scores_and_rules(
     if cohort.kind == "classes":
         if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        return {label: (own, ARGMAX, ()) for label, own in scores.items()}
+        return {label: _Decided(own, ARGMAX) for label, own in scores.items()}
     if valid is None:
-        return {label: (scores[label], own, ()) for label, own in rules_by_label(scores, rule, threshold).items()}
+        return {label: _Decided(scores[label], own) for label, own in rules_by_label(scores, rule, threshold).items()}
     if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
         raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
     valid_scores = scores_of(views, valid)
-    return {label: (own, given_or_chosen(rule, None, valid_scores[label], spec.optimise), ()) for label, own in scores.items()}
+    return {label: _Decided(own, given_or_chosen(rule, None, valid_scores[label], spec.optimise)) for label, own in scores.items()}
 
 
 def predicted_scores(model: object, cohort: Cohort | Scores | None, output: str, where: str = "eq.audit, after the network,") -> Scores:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from equipoise.data import Rows, Scores
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import Audit, Audits, Gap, sums_of
+from equipoise.measures import Audit, Gap, sums_of
 from equipoise.repair.compare_scores import ScoreComparison, compare_audits, compare_scores
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def compare(
 
 
 @overload
-def compare(models: Mapping[str, Audit] | Mapping[str, Audits], *, common_groups: bool = ...) -> ScoreComparison: ...
+def compare(models: Mapping[str, Audit], *, common_groups: bool = ...) -> ScoreComparison: ...
 
 
 @overload
@@ -84,8 +84,8 @@ def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: An
     if not isinstance(models, Mapping) or len(models) < 2:
         raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
     kinds = {type(subject) for subject in models.values()}
-    all_scores, all_audits = kinds == {Scores}, kinds <= {Audit, Audits}
-    if not all_scores and not all_audits and kinds & {Scores, Audit, Audits}:
+    all_scores, all_audits = kinds == {Scores}, kinds == {Audit}
+    if not all_scores and not all_audits and kinds & {Scores, Audit}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise BadInput(f"eq.compare takes scores, or audits, or networks with a cohort; got {names}. Compare things of one kind.")
     if (all_scores or all_audits) and cohort is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,21 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FileAudit:
-    """The audit of each label of a file, and the rows it was computed from."""
+    """The audit of the labels of a file, and the rows it was computed from."""
 
     case: Case
-    audits: measures.Audits
+    audit: measures.Audit
     scores: Mapping[str, data.Scores]  # by label; empty if the table was read in batches
     files: Mapping[Path, data.ReadCohort]  # the files that a model was run on
     checks: Sequence[ScoreCheck] = ()  # of the model's scores with known ones
     layers: pd.DataFrame | None = None  # how well each layer predicts the group, if requested
     preprocessing_origin: str = ""  # in words, if the model came with its preprocessing
     returning: data.ReturningPatients | None = None  # patients of earlier periods; None if they were not identified
-
-    @property
-    def only(self) -> measures.Audit | None:
-        """The audit of the label, if there is only one."""
-        return next(iter(self.audits.audits.values())) if len(self.case.labels) == 1 else None
 
     @property
     def image_files(self) -> dict[str, data.ReadCohort]:
@@ -57,11 +52,7 @@ class FileAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the names of rows that were left out, since they may be shared."""
-        document: dict[str, Any]
-        if self.only is None:
-            document = self.audits.to_dict()
-        else:
-            document = self.only.to_dict() | measures.no_finding_dict(self.audits.no_finding, self.case.labels[0])
+        document: dict[str, Any] = self.audit.to_dict()
         if self.layers is not None:
             document["encoding"] = json.loads(self.layers.to_json(orient="records", double_precision=15))
         if self.checks:
@@ -84,7 +75,7 @@ def audit_file(case: Case, *, bars: Bars = no_bars, running: Callable[[Code | No
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
     >>> _ = path.write_text("sick,p,sex\\n" + "1,0.9,F\\n0,0.2,F\\n1,0.4,M\\n0,0.3,M\\n" * 50)
     >>> case = Case(data={"table": path, "label": "sick", "score": "p", "group": "sex", "reference": "M"}, model={"threshold": 0.5})
-    >>> audit_file(case).only["eod"].value
+    >>> audit_file(case).audit["eod"].value
     1.0
     """
     case = case.with_pairs()
@@ -120,12 +111,14 @@ def audit_file(case: Case, *, bars: Bars = no_bars, running: Callable[[Code | No
     if scores:
         check_group_names(case.report.words, next(iter(scores.values())))
     with bars("audit") as step:
-        audits = _audit_scores(case, scores, valid, _label_progress(step, case.labels))
+        audit = _audit_scores(case, scores, valid, _label_progress(step, case.labels))
     if training_set is not None:
+        from equipoise.repair.eq_audit import with_baselines
+
         with bars("simple model"):
-            audits = _with_baselines(audits, scores, files[table].cohort, training_set)
+            audit = with_baselines(audit, scores, files[table].cohort, training_set)
     layers = _probe_layers(model, files[table].cohort, spec, bars) if spec.probe and model is not None else None
-    return FileAudit(case, audits, scores, files, checks, layers, origin, returning)
+    return FileAudit(case, audit, scores, files, checks, layers, origin, returning)
 
 
 def _audit_scores(
@@ -133,8 +126,8 @@ def _audit_scores(
     scores: Mapping[str, data.Scores],
     valid: Mapping[str, data.Scores],
     progress: Callable[[str], Callable[[int, int], None]],
-) -> measures.Audits:
-    """The audits of the scores of each label; without scores, of the table on disk, which is read in batches."""
+) -> measures.Audit:
+    """The audit of the scores of each label; without scores, of the table on disk, which is read in batches."""
     spec, kind = case.audit_spec, case.data.kind
     argmax = measures.ARGMAX if kind == "classes" else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
@@ -150,14 +143,6 @@ def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Call
         return lambda done, total: step(labels.index(label) * total + done, len(labels) * total)
 
     return progress
-
-
-def _with_baselines(audits: measures.Audits, scores: Mapping[str, data.Scores], cohort: data.Cohort, train: data.Cohort) -> measures.Audits:
-    """The audits, each with a simple model fitted to the training set."""
-    from equipoise.repair.eq_audit import with_baseline
-
-    sets = zip(audits.items(), cohort.by_label.values(), train.by_label.values(), strict=True)
-    return replace(audits, audits={name: with_baseline(audit, scores[name], *rows) for (name, audit), *rows in sets})
 
 
 def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:

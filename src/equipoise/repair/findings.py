@@ -18,14 +18,14 @@ from equipoise.measures import (
     MEASURES,
     NEGLIGIBLE_CHANGE,
     SCORE_MEASURES,
-    Audit,
     AuditSpec,
     Contribution,
     Estimate,
     FloatArray,
+    LabelAudit,
     Shift,
     ShownScores,
-    audit_with,
+    audit_label,
     group_estimate,
     is_quotient,
     paired,
@@ -111,9 +111,9 @@ class MethodRow:
 class Findings:
     """All numbers of a report."""
 
-    before: Audit
-    after: Audit
-    audits: tuple[Audit, ...]  # of the original and of every candidate
+    before: LabelAudit
+    after: LabelAudit
+    audits: tuple[LabelAudit, ...]  # of the original and of every candidate
     gap_before: Estimate  # of the goal's measure on the test set, the largest over the groups
     gap_after: Estimate
     valid_before: float  # the gap on the repair set; NaN if unknown
@@ -209,7 +209,7 @@ def find(
         same_rows(original.test, tried.test)
     audits = []
     for tried in entries:
-        audits.append(audit_with(tried.test, tried.candidate.rule, settings.changed(also=(tried.candidate.goal.measure,))))
+        audits.append(audit_label(tried.test, tried.candidate.rule, settings.changed(also=(tried.candidate.goal.measure,))))
         if progress is not None:
             progress(len(audits), len(entries))
     shown = shown_scores(original.test, settings.min_patients)
@@ -252,7 +252,7 @@ def find(
     )
 
 
-def largest_gap(audit: Audit, measure: str, attribute: str) -> Estimate:
+def largest_gap(audit: LabelAudit, measure: str, attribute: str) -> Estimate:
     """The gap of one attribute with the largest absolute value, among the groups with sufficient data."""
     rows = audit.gaps[(audit.gaps["measure"] == measure) & (audit.gaps["attribute"] == attribute)]
     known = rows[rows["value"].notna()]
@@ -262,7 +262,7 @@ def largest_gap(audit: Audit, measure: str, attribute: str) -> Estimate:
     return Estimate.of_gap(row, note)
 
 
-def _rates(attribute: Attribute, before: Audit, after: Audit) -> tuple[RateBlock, ...]:
+def _rates(attribute: Attribute, before: LabelAudit, after: LabelAudit) -> tuple[RateBlock, ...]:
     frames = [audit.groups[audit.groups["attribute"] == attribute.name] for audit in (before, after)]
     return tuple(
         RateBlock(
@@ -276,7 +276,7 @@ def _rates(attribute: Attribute, before: Audit, after: Audit) -> tuple[RateBlock
     )
 
 
-def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main: bool) -> tuple[GapRow, ...]:
+def _gaps(attribute: Attribute, before: LabelAudit, after: LabelAudit, measure: str, main: bool) -> tuple[GapRow, ...]:
     frames = (audit.gaps[audit.gaps["attribute"] == attribute.name].to_dict("records") for audit in (before, after))
     rows: dict[str, list[GapRow]] = {measure: []}  # the goal's measure comes first
     for row_before, row_after in zip(*frames, strict=True):
@@ -333,7 +333,7 @@ def _method_row(
     judgement: Judgement | None,
     chosen: bool,
     goal: Goal,
-    audit: Audit,
+    audit: LabelAudit,
 ) -> MethodRow:
     (scores, before), (_, after) = original, own
     gap = largest_gap(audit, goal.measure, tried.test.attribute.name)
@@ -377,7 +377,7 @@ def below_upper_bound(scores: Scores, goal: Goal, gap: float, performance: float
     return None if np.isnan(below) else below
 
 
-def with_sufficient_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
+def with_sufficient_data(attribute: Attribute, audit: LabelAudit, gap: str) -> Attribute:
     """The attribute without groups that have insufficient data in the audit: their gaps would dominate the others."""
     rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
     insufficient = set(rows.loc[rows["value"].isna(), "group"])

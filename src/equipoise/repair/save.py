@@ -17,7 +17,7 @@ from torch import nn
 
 from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import EquipoiseError
-from equipoise.measures import UPPER_BOUND, Audit, AuditSpec, Baseline, Threshold, records
+from equipoise.measures import UPPER_BOUND, AuditSpec, Baseline, LabelAudit, Threshold, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
@@ -246,7 +246,7 @@ def _upper_bound(row: MethodRow) -> dict[str, object] | None:
     return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
 
 
-def _method_document(tried: ScoredCandidate, audit: Audit, row: MethodRow) -> dict[str, object]:
+def _method_document(tried: ScoredCandidate, audit: LabelAudit, row: MethodRow) -> dict[str, object]:
     candidate, judgement = tried.candidate, row.judgement
     assert judgement is not None  # every candidate is judged; only the original is not
     rows = None if tried.valid is None else len(tried.valid)

@@ -1,6 +1,5 @@
+from .audit_page import write_again as write_again
 from .audit_page import write_audit_page as write_audit_page
-from .audits_page import write_again as write_again
-from .audits_page import write_audits_page as write_audits_page
 from .card_facts import read_facts as read_facts
 from .compare_page import write_contrast_page as write_contrast_page
 from .compare_page import write_monitoring_page as write_monitoring_page
@@ -12,7 +11,6 @@ from .figures import save_audit_figures as save_audit_figures
 from .figures import save_figures as save_figures
 from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
 from .notebook import audit_html as audit_html
-from .notebook import audits_html as audits_html
 from .notebook import candidate_html as candidate_html
 from .notebook import comparison_html as comparison_html
 from .notebook import contrast_html as contrast_html
@@ -29,7 +27,6 @@ from .panels import y_at as y_at
 from .paper import check_printer as check_printer
 from .repair_page import write_repair_page as write_repair_page
 from .terminal_audit import audit_summary as audit_summary
-from .terminal_audit import audits_summary as audits_summary
 from .terminal_compare import contrast_view as contrast_view
 from .terminal_compare import monitoring_view as monitoring_view
 from .terminal_details import audit_view as audit_view

@@ -10,7 +10,7 @@ import pandas as pd
 
 from equipoise.data import Scores, atomic_path
 from equipoise.errors import BadInput
-from equipoise.measures import ALL_ROWS, Audit, Threshold, group_estimate, shared_thresholds, shown_scores, sweep
+from equipoise.measures import ALL_ROWS, LabelAudit, Threshold, group_estimate, shared_thresholds, shown_scores, sweep
 from equipoise.repair import with_sufficient_data
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
@@ -21,14 +21,14 @@ GREY = "#777"
 PANELS_PER_LINE = 4
 
 
-def _group_names(attributes: Iterable[object], groups: Iterable[object], audit: Audit) -> list[str]:
+def _group_names(attributes: Iterable[object], groups: Iterable[object], audit: LabelAudit) -> list[str]:
     """The names of groups, with their attributes if there are several: 'yes' of one attribute is not 'yes' of another."""
     if len(audit.references) <= 1:
         return [short_name(group) for group in groups]
     return [f"{short_name(attribute)}: {short_name(group)}" for attribute, group in zip(attributes, groups, strict=True)]
 
 
-def rates_figure(audit: Audit) -> Any:
+def rates_figure(audit: LabelAudit) -> Any:
     """A figure with one row per rate, with a dot and an interval per group. A group with insufficient data has no dot."""
     import altair as alt
 
@@ -65,7 +65,7 @@ def rates_figure(audit: Audit) -> Any:
     )
 
 
-def calibration_figure(audit: Audit) -> Any:
+def calibration_figure(audit: LabelAudit) -> Any:
     """A figure with the calibration intercept, slope and error of each group; the bar of the error is the range of a calibrated model."""
     import altair as alt
 
@@ -91,7 +91,7 @@ def calibration_figure(audit: Audit) -> Any:
     return alt.hconcat(*panels, title=title)
 
 
-def underdiagnosis_figure(audit: Audit) -> Any:
+def underdiagnosis_figure(audit: LabelAudit) -> Any:
     """A figure with the underdiagnosis of each group, from the audit of "no finding"."""
     import altair as alt
 
@@ -104,7 +104,7 @@ def underdiagnosis_figure(audit: Audit) -> Any:
     return (whiskers + dots).properties(width=420, title=f"Underdiagnosis by group, {percent(audit.settings.level)} intervals")
 
 
-def curves_figure(audit: Audit) -> Any:
+def curves_figure(audit: LabelAudit) -> Any:
     """A figure with the decision curve of each group, with its interval, next to treating all and treating none."""
     import altair as alt
 
@@ -131,7 +131,7 @@ def curves_figure(audit: Audit) -> Any:
     return alt.vconcat(*lines, title=title)
 
 
-def gaps_figure(audit: Audit) -> Any:
+def gaps_figure(audit: LabelAudit) -> Any:
     """A figure with every gap and its interval, and a line at zero. A gap with insufficient data has no dot."""
     import altair as alt
 
@@ -156,7 +156,7 @@ def gaps_figure(audit: Audit) -> Any:
     return (zero + whiskers + dots).properties(width=460, title=title)
 
 
-def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod") -> Any:
+def thresholds_figure(scores: Scores, audit: LabelAudit, gap: str = "eod") -> Any:
     """A figure with a gap and the balanced accuracy by threshold, and the threshold in use.
 
     Between two thresholds, every group has no patients of a label, or several: the figure does not show the score of any one.
@@ -227,7 +227,9 @@ def save_figures(charts: Mapping[str, Any], folder: str | Path, formats: Sequenc
     return paths
 
 
-def save_audit_figures(scores: Scores | None, audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+def save_audit_figures(
+    scores: Scores | None, audit: LabelAudit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")
+) -> list[Path]:
     """Writes the figures of an audit into a folder: rates, calibration, thresholds, and gaps and decision curves if the audit has any.
 
     Without the scores, as for a table that was read in batches, the figure of thresholds is left out.
@@ -243,6 +245,6 @@ def save_audit_figures(scores: Scores | None, audit: Audit, folder: str | Path, 
     return save_figures(charts, folder, formats)
 
 
-def save_underdiagnosis_figure(audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+def save_underdiagnosis_figure(audit: LabelAudit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
     """Writes the figure of underdiagnosis into a folder, from the audit of "no finding"."""
     return save_figures({"underdiagnosis": underdiagnosis_figure(audit)}, folder, formats)

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from equipoise.measures import Audit, Audits, Monitoring
+from equipoise.measures import Audit, LabelAudit, Monitoring
 from equipoise.methods import Candidate
 from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
 from equipoise.report.text import how_many, percent, plural, printable, rows_counted, sentence, short_name
-from equipoise.report.wording.audits import audits_answer, decisions_words, largest_gap, lead, unflagged_words
+from equipoise.report.wording.audits import decisions_words, largest_gap, lead, overview_answer, unflagged_words
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.notes import why_words
@@ -29,7 +29,11 @@ class Table(NamedTuple):
 
 
 def audit_html(audit: Audit) -> str:
-    """An audit: the conclusion, its groups and its gaps."""
+    """An audit: the conclusion, its groups and its gaps; of several labels, or classes, the largest gap of each."""
+    return _label_html(audit.only) if len(audit.labels) == 1 else _labels_html(audit)
+
+
+def _label_html(audit: LabelAudit) -> str:
     gaps = shown_gaps(audit.gaps)
     groups = shown_groups(audit, gaps).to_dict("records")
     level, several = percent(audit.settings.level), len({row["attribute"] for row in groups}) > 1
@@ -56,17 +60,16 @@ def _gap_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
     return gap_words(str(row["measure"])), between, f"{points(row).plain}{marks(row)}"
 
 
-def audits_html(audits: Audits) -> str:
-    """The audits of several labels, or classes: the largest gap of each."""
-    one, rows = "class" if audits.kind == "classes" else "label", []
-    for label, audit in list(audits.items())[:MOST_LABELS]:
-        gap = largest_gap(audit)
-        rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
-    clear = f"{audits.findings} of {plural(audits.comparisons, 'comparison')} are clear of 0 after adjustment."
-    about = f"Audit of {short_name(audits.name)}. {printable(decisions_words(audits))} {clear}"
-    lines = [audits_answer(audits)[1], *filter(None, [printable(unflagged_words(audits, audits.kind))]), about]
-    if len(audits) > MOST_LABELS:
-        lines.append(f"The first {MOST_LABELS} of {len(audits)} {audits.kind}.")
+def _labels_html(audit: Audit) -> str:
+    one, rows = "class" if audit.kind == "classes" else "label", []
+    for label, own in list(audit.labels.items())[:MOST_LABELS]:
+        gap = largest_gap(own)
+        rows.append((short_name(label), f"{own.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
+    clear = f"{audit.findings} of {plural(audit.comparisons, 'comparison')} are clear of 0 after adjustment."
+    about = f"Audit of {short_name(audit.name)}. {printable(decisions_words(audit.labels))} {clear}"
+    lines = [overview_answer(audit)[1], *filter(None, [printable(unflagged_words(audit.labels, audit.kind))]), about]
+    if len(audit.labels) > MOST_LABELS:
+        lines.append(f"The first {MOST_LABELS} of {len(audit.labels)} {audit.kind}.")
     return _html(lines, Table("The largest gap of each, in percentage points", (one, "rows", *GAP_COLUMNS), rows))
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures import Audit, Estimate, FloatArray, Rule
+from equipoise.measures import Estimate, FloatArray, LabelAudit, Rule
 from equipoise.report.text import amount, number, short
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import HEADLINE
@@ -175,7 +175,7 @@ def _between_thresholds(steps: pd.DataFrame, column: str) -> FloatArray:
     return differences
 
 
-def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called: Called = str) -> list[Panel]:
+def decision_panels(attribute: str, audits: Sequence[tuple[str, LabelAudit]], called: Called = str) -> list[Panel]:
     """The decision curve of each group of an attribute, of one audit or before and after, next to treating all and treating none."""
     curves = [
         (title, audit.curves[(audit.curves["attribute"] == attribute) & audit.curves["net_benefit"].notna()]) for title, audit in audits

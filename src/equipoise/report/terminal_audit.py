@@ -14,17 +14,17 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.measures import Audit, Audits
+from equipoise.measures import Audit, LabelAudit
 from equipoise.report.text import INSUFFICIENT, amount, percent, plural, printable, rows_counted, sentence, short_name, span
 from equipoise.report.wording.audits import (
     BY_ROW,
-    audits_answer,
     baseline_words,
     decisions_words,
     few_words,
     largest_gap,
     lead,
     left_out_words,
+    overview_answer,
     sampled_words,
     unflagged_words,
     varying_words,
@@ -40,7 +40,11 @@ Row: TypeAlias = "Mapping[Any, Any] | pd.Series[Any]"
 
 
 def audit_summary(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
-    """The audit on one screen; `names` are words for groups in the first sentences, as on the page."""
+    """The audit on one screen, of several labels with one row per label; `names` are words for groups, as on the page."""
+    return _label_summary(audit.only, names) if len(audit.labels) == 1 else _labels_summary(audit)
+
+
+def _label_summary(audit: LabelAudit, names: Mapping[str, str] | None) -> RenderableType:
     gaps = shown_gaps(audit.gaps)
     groups = shown_groups(audit, gaps)
     parts: list[RenderableType] = headline(audit, names)
@@ -53,28 +57,27 @@ def audit_summary(audit: Audit, names: Mapping[str, str] | None = None) -> Rende
     return Group(*parts, "", *(Text(note, style="dim") for note in notes))
 
 
-def audits_summary(audits: Audits) -> RenderableType:
-    """The audits of several labels, or classes, on one screen, one row per label."""
-    one, first = "class" if audits.kind == "classes" else "label", next(iter(audits.values()))
-    table = table_of(f"{len(audits)} {audits.kind}, with {percent(first.settings.level)} intervals", text=[one])
+def _labels_summary(audit: Audit) -> RenderableType:
+    one, first = "class" if audit.kind == "classes" else "label", next(iter(audit.labels.values()))
+    table = table_of(f"{len(audit.labels)} {audit.kind}, with {percent(first.settings.level)} intervals", text=[one])
     table.add_column("rows", justify="right")
     table.add_column("balanced accuracy, %", justify="right", max_width=len("accuracy, %"))
     table.add_column("largest gap", overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("")
-    for label, audit in audits.items():
-        estimate, gap = audit.estimates.get("balanced_accuracy"), largest_gap(audit)
+    for label, own in audit.labels.items():
+        estimate, gap = own.estimates.get("balanced_accuracy"), largest_gap(own)
         accuracy = "" if estimate is None else f"{100 * estimate.value:.1f}"
         cells: list[RenderableType] = []
         if gap is not None:
             cells = [Text(f"{gap_words(str(gap['measure']))}: {between(gap)}"), points(gap), marks(gap)]
-        table.add_row(Text(short_name(label)), f"{audit.rows:,}", accuracy, *cells)
-    head = f"Audit of {short_name(audits.name)}, {len(audits)} {audits.kind}. {decisions_words(audits)}"
-    parts: list[RenderableType] = [Text(printable(head)), Text(audits_answer(audits)[1], style="bold")]
-    if warning := unflagged_words(audits, audits.kind):
+        table.add_row(Text(short_name(label)), f"{own.rows:,}", accuracy, *cells)
+    head = f"Audit of {short_name(audit.name)}, {len(audit.labels)} {audit.kind}. {decisions_words(audit.labels)}"
+    parts: list[RenderableType] = [Text(printable(head)), Text(overview_answer(audit)[1], style="bold")]
+    if warning := unflagged_words(audit.labels, audit.kind):
         parts.append(Text(printable(warning), style="yellow"))
     comparisons = plural(first.comparisons, "comparison")
-    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparisons} of all {audits.kind} (Holm)."
+    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparisons} of all {audit.kind} (Holm)."
     largest = "Largest gap: of the clear ones if there are any, and among these of single attributes before intersections."
     notes = f"{_unit_words(first)} {clear} {largest} --verbose shows the audit of each {one}."
     return Group(*parts, "", table, Text(notes, style="dim"))
@@ -118,7 +121,7 @@ def between(row: Row) -> str:
     return f"{short_name(row['group'])} vs {short_name(row['reference'])}"
 
 
-def headline(audit: Audit, names: Mapping[str, str] | None = None, *, whole: bool = False) -> list[RenderableType]:
+def headline(audit: LabelAudit, names: Mapping[str, str] | None = None, *, whole: bool = False) -> list[RenderableType]:
     """The name, size and decision rule of the audit, and the sentence that leads its page too; the second one only if `whole`."""
     size = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {size}. Positive if {printable(audit.rule.describe())}.")
@@ -130,7 +133,7 @@ def headline(audit: Audit, names: Mapping[str, str] | None = None, *, whole: boo
     return [*parts, *(Text(line) for line in baseline_words(audit.baseline, audit.settings.level))]
 
 
-def about_rows(audit: Audit) -> Iterator[str]:
+def about_rows(audit: LabelAudit) -> Iterator[str]:
     """Notes on the rows: missing groups, patients in several groups, and samples of very large tables."""
     for name, missing in audit.missing.items():
         if missing:
@@ -140,7 +143,7 @@ def about_rows(audit: Audit) -> Iterator[str]:
     yield from map(printable, sampled_words(audit))
 
 
-def about_intervals(audit: Audit) -> str:
+def about_intervals(audit: LabelAudit) -> str:
     """The kind of intervals, and the meaning of the marks."""
     text = _unit_words(audit)
     if len(audit.gaps):
@@ -150,7 +153,7 @@ def about_intervals(audit: Audit) -> str:
     return text + (" Rates are weighted by the sample weights." if audit.weighted else "")
 
 
-def _unit_words(audit: Audit) -> str:
+def _unit_words(audit: LabelAudit) -> str:
     return f"Score intervals by {f'row: {BY_ROW}' if audit.patients is None else 'patient'}."
 
 
@@ -171,7 +174,7 @@ def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
     return gaps
 
 
-def shown_groups(audit: Audit, gaps: pd.DataFrame) -> pd.DataFrame:
+def shown_groups(audit: LabelAudit, gaps: pd.DataFrame) -> pd.DataFrame:
     """The groups that fit on one screen: all, or those of single attributes, first references and groups with a gap in `gaps`."""
     groups = audit.groups.rename_axis("group").reset_index()
     if len(groups) > MOST_GROUPS:
@@ -187,7 +190,7 @@ def shown_groups(audit: Audit, gaps: pd.DataFrame) -> pd.DataFrame:
 # The parts of the summary
 
 
-def _performance_line(audit: Audit) -> str:
+def _performance_line(audit: LabelAudit) -> str:
     values = []
     for name, estimate in audit.estimates.items():
         if name in SUMMARISED and not np.isnan(estimate.value):
@@ -234,7 +237,7 @@ def _gap_table(gaps: pd.DataFrame, level: float) -> Table:
     return table
 
 
-def _notes(audit: Audit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
+def _notes(audit: LabelAudit, hidden_groups: int, hidden_gaps: int) -> Iterator[str]:
     yield from about_rows(audit)
     if audit.assumed:
         chosen = ", ".join(f"{short_name(audit.references[name])} ({short_name(name)})" for name in audit.assumed)

@@ -17,6 +17,7 @@ from equipoise.measures import (
     OVERALL_SCORE_MEASURES,
     SCORE_MEASURES,
     Audit,
+    LabelAudit,
     group_estimate,
     meaning,
 )
@@ -42,7 +43,15 @@ INTERVAL = len("-0.123 [-0.123, -0.123]†")
 
 
 def audit_view(audit: Audit, names: Mapping[str, str] | None = None) -> RenderableType:
-    """The whole audit: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
+    """The whole audit, label by label: the conclusion, performance, tables of rates, gaps and decision curves, and notes."""
+    parts: list[RenderableType] = []
+    for label, own in audit.prefixed.items():
+        parts += [Text(f"\n{printable(label)}", style="bold underline")] if label else []
+        parts.append(_label_view(own, names))
+    return Group(*parts)
+
+
+def _label_view(audit: LabelAudit, names: Mapping[str, str] | None) -> RenderableType:
     parts: list[RenderableType] = headline(audit, names, whole=True)
     if any(name in PERFORMANCE or name in OVERALL_SCORE_MEASURES for name in audit.estimates):
         parts.append(_performance_table(audit))
@@ -53,7 +62,7 @@ def audit_view(audit: Audit, names: Mapping[str, str] | None = None) -> Renderab
     return Group(*parts, *(Text(note, style="dim") for note in _notes(audit)))
 
 
-def _performance_table(audit: Audit) -> Table:
+def _performance_table(audit: LabelAudit) -> Table:
     table = table_of(f"All patients, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     table.add_column("value", justify="right")
@@ -69,7 +78,7 @@ class _GroupTables:
     """The rates of an attribute's groups: as many groups side by side as fit the terminal, so that no interval is broken."""
 
     rows: pd.DataFrame
-    audit: Audit
+    audit: LabelAudit
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         names = max(map(len, (rate.name for rate in RATES.values()))) + 4  # with the table's edges and padding
@@ -78,7 +87,7 @@ class _GroupTables:
             yield _group_table(self.rows.iloc[start : start + fit], self.audit)
 
 
-def _group_table(rows: pd.DataFrame, audit: Audit) -> Table:
+def _group_table(rows: pd.DataFrame, audit: LabelAudit) -> Table:
     table = table_of(f"By {short_name(rows['attribute'].iloc[0])}, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     for name, row in rows.iterrows():
@@ -94,7 +103,7 @@ def _group_table(rows: pd.DataFrame, audit: Audit) -> Table:
     return table
 
 
-def _curve_table(audit: Audit) -> Table:
+def _curve_table(audit: LabelAudit) -> Table:
     """Net benefit by group at up to five of the thresholds."""
     cuts = sorted(audit.curves["threshold"].unique())
     cuts = [cuts[k] for k in sorted({round(k * (len(cuts) - 1) / 4) for k in range(5)})]
@@ -109,7 +118,7 @@ def _curve_table(audit: Audit) -> Table:
     return table
 
 
-def underdiagnosis_view(audit: Audit) -> RenderableType:
+def underdiagnosis_view(audit: LabelAudit) -> RenderableType:
     """Underdiagnosis by group: of patients with a finding, the share decided to have none."""
     level = percent(audit.settings.level)
     table = table_of(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals", text=["group"])
@@ -131,8 +140,12 @@ def underdiagnosis_view(audit: Audit) -> RenderableType:
     return Group(table, Text(f"No finding: {printable(audit.rule.describe())}. {clear}.", style="dim"))
 
 
-def shrunken_view(audit: Audit, label: str = "") -> RenderableType:
-    """Shrunken gaps (empirical Bayes) next to the plain ones, of attributes with at least four groups."""
+def shrunken_view(audit: Audit) -> RenderableType:
+    """Shrunken gaps (empirical Bayes) next to the plain ones, of attributes with at least four groups, of each label."""
+    return Group(*(part for label, own in audit.prefixed.items() for part in ("", _shrunken_table(own, label))))
+
+
+def _shrunken_table(audit: LabelAudit, label: str) -> RenderableType:
     of_label = f" of {short_name(label)}" if label else ""
     gaps = audit.shrunken()
     gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
@@ -177,7 +190,7 @@ class _GapTable:
         yield table
 
 
-def _notes(audit: Audit) -> Iterator[str]:
+def _notes(audit: LabelAudit) -> Iterator[str]:
     yield from about_rows(audit)
     for name in audit.assumed:
         reference = short_name(audit.references[name])

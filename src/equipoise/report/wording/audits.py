@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import FEW, Audit, Audits, Baseline, BaselineComparison, Estimate, Threshold
+from equipoise.measures import FEW, Audit, Baseline, BaselineComparison, Estimate, LabelAudit, Threshold
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
@@ -31,7 +31,7 @@ MARK_AND_INTERVAL = (
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 
-def largest_gap(audit: Audit) -> "pd.Series[Any] | None":
+def largest_gap(audit: LabelAudit) -> "pd.Series[Any] | None":
     """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
     gaps = audit.gaps
     pool = gaps[gaps["value"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
@@ -41,7 +41,7 @@ def largest_gap(audit: Audit) -> "pd.Series[Any] | None":
     return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
 
 
-def largest_words(audit: Audit) -> str:
+def largest_words(audit: LabelAudit) -> str:
     """Among which gaps `largest_gap` is the largest: 'largest clear difference among single attributes'."""
     gap = largest_gap(audit)
     if gap is None:
@@ -51,7 +51,7 @@ def largest_words(audit: Audit) -> str:
     return f"largest clear difference{among}" if gap["clear"] else f"largest difference{among}, not clear"
 
 
-def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
+def conclusion(audit: LabelAudit, names: Mapping[str, str] | None = None) -> str:
     """The largest difference of an audit in one sentence, and how many of its comparisons are clear after adjustment.
 
     The interval is the simultaneous one, because the gap was selected for its size.
@@ -74,7 +74,7 @@ def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
     )
 
 
-def _family(audit: Audit) -> str:
+def _family(audit: LabelAudit) -> str:
     """The number of comparisons of all labels together, if the audit is one of several."""
     return "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
 
@@ -95,7 +95,7 @@ class Harm:
     few: bool
 
 
-def worse_by(audit: Audit, kind: str) -> dict[tuple[str, str], Estimate]:
+def worse_by(audit: LabelAudit, kind: str) -> dict[tuple[str, str], Estimate]:
     """By attribute and group, how many more are missed (or falsely flagged) than in the reference; negative if fewer."""
     differences: dict[tuple[str, str], Estimate] = {}
     for row in audit.gaps.to_dict("records"):
@@ -114,7 +114,7 @@ def _negated(gap: Estimate) -> Estimate:
     return replace(gap, value=-gap.value, low=low, high=high, simultaneous_low=simultaneous_low, simultaneous_high=simultaneous_high)
 
 
-def harms(audit: Audit) -> list[Harm]:
+def harms(audit: LabelAudit) -> list[Harm]:
     """Every group that is clearly worse off: single attributes before intersections, missed findings first, the largest first."""
     clear_harms = []
     for kind in COMPARED:
@@ -160,13 +160,13 @@ def few_words(rows: int, patients: int | None, weighted: bool) -> str:
     return f"effective number of {unit} below {FEW} (unequal {unequal})"
 
 
-def lead(audit: Audit, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+def lead(audit: LabelAudit, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
     """The style and the sentences with which page, terminal and notebook begin: who is worse off first, then the largest difference."""
     style, text = answer(audit, names)
     return style, [text, conclusion(audit, names)] if style == HARM else [text]
 
 
-def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
+def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
     """The style and the first sentence on an audit: who is worse off; otherwise another difference, none, or insufficient data.
 
     A `brief` sentence, for one of several labels, leaves out the number of comparisons.
@@ -196,18 +196,18 @@ def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool 
     return NONE, f"No clear difference: none of {comparisons} between groups is clear after adjustment{_family(audit)}, {but}."
 
 
-def audits_answer(audits: Audits) -> tuple[str, str]:
+def overview_answer(audit: Audit) -> tuple[str, str]:
     """The style and the first sentence for several labels: in how many of them a group is worse off, or that this is clear in none."""
-    clear_harms = [bool(harms(audit)) for audit in audits.values()]
-    clear = [audit.findings > 0 for audit in audits.values()]
-    of_all, worse = f"of {len(audits)} {audits.kind}", "clearly more missed findings or false alarms than another"
+    clear_harms = [bool(harms(each)) for each in audit.labels.values()]
+    clear = [each.findings > 0 for each in audit.labels.values()]
+    of_all, worse = f"of {len(audit.labels)} {audit.kind}", "clearly more missed findings or false alarms than another"
     if any(clear_harms):
         return HARM, f"Worse off: in {sum(clear_harms)} {of_all} a group has {worse}."
     if any(clear):
         differ = f"in {sum(clear)} {of_all} another measure differs clearly between groups"
         return OTHER, f"A difference, not in missed findings or false alarms: {differ}."
-    decided_alike = [alike.kind for audit in audits.values() if (alike := _alike(audit))]
-    if len(decided_alike) == len(audits):
+    decided_alike = [alike.kind for each in audit.labels.values() if (alike := _alike(each))]
+    if len(decided_alike) == len(audit.labels):
         who = " or ".join(f"(almost) {kind}" for kind in dict.fromkeys(decided_alike))
         return UNKNOWN, f"Nothing to compare: {who} is flagged at this threshold, in any {of_all}."
     return NONE, f"No clear difference: in none {of_all} does a group have {worse}, which does not show that there is no difference."
@@ -227,7 +227,7 @@ class _Alike:
         return f"{almost}{self.kind} is flagged at this threshold ({RATES[self.rate].name} {amount(self.value)})"
 
 
-def _alike(audit: Audit) -> _Alike | None:
+def _alike(audit: LabelAudit) -> _Alike | None:
     """Whether (almost) no patient with the finding is flagged, or (almost) every patient without it; None if neither is."""
     for rate, of, kind in (("tpr", "positives", "no patient with the finding"), ("tnr", "negatives", "every patient without the finding")):
         value = _overall(audit, rate, of)
@@ -236,7 +236,7 @@ def _alike(audit: Audit) -> _Alike | None:
     return None
 
 
-def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
+def unflagged_words(audits: Mapping[str, LabelAudit], kind: str = "labels") -> str:
     """Which labels have (almost) no or (almost) every patient flagged, and what to do; empty if there is none. One label is not named."""
     found = {label: alike for label, audit in audits.items() if (alike := _alike(audit))}
     if not found:
@@ -254,7 +254,7 @@ def unflagged_words(audits: Mapping[str, Audit], kind: str = "labels") -> str:
     return f"{sentence('; '.join(lines))}.{advice}"
 
 
-def decisions_words(audits: Mapping[str, Audit]) -> str:
+def decisions_words(audits: Mapping[str, LabelAudit]) -> str:
     """The decision rule of several labels: once if it is the same for all, otherwise for each."""
     rules = {label: audit.rule.describe() for label, audit in audits.items()}
     if len(set(rules.values())) == 1:
@@ -262,14 +262,14 @@ def decisions_words(audits: Mapping[str, Audit]) -> str:
     return f"Positive if: {'; '.join(f'{short_name(label)}, {rule}' for label, rule in rules.items())}."
 
 
-def _overall(audit: Audit, rate: str, of: str) -> float | None:
+def _overall(audit: LabelAudit, rate: str, of: str) -> float | None:
     """A rate of all patients with (`of` "positives") or without the finding, over the groups of the first attribute; None if unknown."""
     groups = audit.groups[audit.groups["attribute"] == audit.groups["attribute"].iloc[0]] if len(audit.groups) else audit.groups
     known = groups[groups[rate].notna() & (groups[of] > 0)]
     return float((known[rate] * known[of]).sum() / known[of].sum()) if len(known) else None
 
 
-def _detectable_words(audit: Audit, called: GroupNames) -> str:
+def _detectable_words(audit: LabelAudit, called: GroupNames) -> str:
     """The minimum detectable difference in missed findings, the largest over the groups."""
     rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(audit.intersections)]
     rows = rows[rows["value"].notna() & ~rows.duplicated(["attribute", "group"])]
@@ -282,7 +282,7 @@ def _detectable_words(audit: Audit, called: GroupNames) -> str:
     return f"detectable in missed findings, before adjustment: {size} percentage points ({called(row['group'])})"
 
 
-def sampled_words(audit: Audit) -> list[str]:
+def sampled_words(audit: LabelAudit) -> list[str]:
     """Which figures of a very large table are from a sample of its rows or from binned scores; empty if all rows were used."""
     lines = []
     if "sampled" in audit.groups:
@@ -300,7 +300,7 @@ def sampled_words(audit: Audit) -> list[str]:
     return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in measures_by_note.items()]
 
 
-def left_out_words(audit: Audit) -> str:
+def left_out_words(audit: LabelAudit) -> str:
     """The rows that are in no number; empty if there are none."""
     if not audit.left_out:
         return ""

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, AuditSpec, Estimate, Shift, shown_rows
+from equipoise.measures import AuditSpec, Estimate, LabelAudit, Shift, shown_rows
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
@@ -54,7 +54,7 @@ def gap_estimate(estimate: Estimate) -> str:
     return f"{estimate_words(estimate, '+')}{between}"
 
 
-def rule(audit: Audit) -> str:
+def rule(audit: LabelAudit) -> str:
     """The decision rule."""
     text = line(audit.rule.describe())
     return text if audit.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
