@@ -12,7 +12,7 @@ from equipoise.errors import BadInput, collecting, did_you_mean
 from equipoise.specification import Specification, one_of, setting
 
 if TYPE_CHECKING:
-    from equipoise.data.scores import Rows
+    from equipoise.data.rows import Grouped
 
 CONFLICTS = {  # the treatment of patients with more than one recorded group, and its description
     "row": "each row counts in its own group",
@@ -150,11 +150,11 @@ class Columns(Specification):
         values = self.reference or [None] * len(self.group)
         return [None if value is None else level_name(value) for value in values]
 
-    def with_bins_of(self, rows: "Rows") -> Self:
+    def with_bins_of(self, rows: "Grouped") -> Self:
         """The columns of another file with the bins of these rows, so that the groups have the same names."""
         return self.changed(bins={a.name: a.bins for a in rows.attributes if a.bins is not None})
 
-    def like(self, rows: "Rows") -> Self:
+    def like(self, rows: "Grouped") -> Self:
         """The columns of another file with the bins and the reference groups of these rows."""
         return self.with_bins_of(rows).changed(reference=[attribute.reference for attribute in rows.attributes])
 

@@ -1,7 +1,6 @@
 from .baseline import fit_baseline as fit_baseline
 from .bundle import Bundle as Bundle
 from .candidates import ScoredCandidate as ScoredCandidate
-from .case import Case as Case
 from .case import read_case_file as read_case_file
 from .changed_decisions import Balance as Balance
 from .compare_models import Comparison as Comparison
@@ -11,6 +10,7 @@ from .compare_scores import score_comparison_facts as score_comparison_facts
 from .dry_run import RepairEstimate as RepairEstimate
 from .dry_run import estimate as estimate
 from .eq_audit import audit as audit
+from .eq_case import Case as Case
 from .eq_compare import compare as compare
 from .file_audit import FileAudit as FileAudit
 from .file_audit import audit_file as audit_file

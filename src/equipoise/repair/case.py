@@ -7,7 +7,7 @@ module imports neither pandas nor torch.
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -18,18 +18,9 @@ from equipoise.methods import Goal
 from equipoise.repair.sections import ESTIMATOR_FILES, Classifier, Data, History, RepairSpec, ReportSpec
 from equipoise.specification import Specification, fields_of
 
-if TYPE_CHECKING:
-    from equipoise.measures import Audit
-    from equipoise.repair.file_repair import Repaired
 
-
-class Case(Specification):
-    """Data, model and goal of a hospital: `Case.load("case.toml").audit()`.
-
-    >>> case = Case(data={"table": "scores.csv", "label": "sick", "group": "sex", "score": "p"}, goal={"max_gap": 0.05})
-    >>> case.labels, str(case.goal)
-    (['sick'], '|eod| <= 0.05')
-    """
+class CaseSpec(Specification):
+    """The sections of a case, and the rules about several of them."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -43,23 +34,6 @@ class Case(Specification):
     repair: RepairSpec = Field(default_factory=RepairSpec)
     report: ReportSpec = Field(default_factory=ReportSpec)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)  # settings, one table per method: [pruning]
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """The case in a TOML file, whose paths are relative to it."""
-        return cls(**read_case_file(path))
-
-    def audit(self) -> "Audit":
-        """The audit of the model, or of the scores in the table."""
-        from equipoise.repair.file_audit import audit_file
-
-        return audit_file(self).audit
-
-    def debias(self) -> "Repaired":
-        """The repair, evaluated on held-out patients: `.comparisons`, and `.save(folder)` for a folder to serve."""
-        from equipoise.repair.file_repair import prepare_file
-
-        return prepare_file(self).repair()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values of everything that differs from the defaults, as in a case file."""
@@ -164,7 +138,7 @@ class Case(Specification):
         return self
 
 
-def _network_only(case: Case) -> dict[str, object]:
+def _network_only(case: CaseSpec) -> dict[str, object]:
     """The values of the settings that only a network takes."""
     model, repair, audit = case.model, case.repair, case.audit_spec
     named: dict[str, object] = {
@@ -181,7 +155,7 @@ def _network_only(case: Case) -> dict[str, object]:
     return named if model.is_estimator else {**named, "audit.train": audit.train}
 
 
-def _source_problems(case: Case) -> list[str]:
+def _source_problems(case: CaseSpec) -> list[str]:
     """Problems with the choice between scores and a model: exactly one of them is audited or repaired."""
     data, model, problems = case.data, case.model, list[str]()
     if bool(data.score) == (model.load is not None):
@@ -211,7 +185,7 @@ def _source_problems(case: Case) -> list[str]:
     return problems
 
 
-def _label_problems(case: Case) -> list[str]:
+def _label_problems(case: CaseSpec) -> list[str]:
     """Problems with values by label: of labels that are none, without one of a label, or of classes, which have no threshold."""
     labels, model, problems = case.labels, case.model, list[str]()
     if not labels:
@@ -259,7 +233,7 @@ def read_case_file(path: str | Path) -> dict[str, Any]:
     for section, values in given.items():
         if not isinstance(values, dict):
             raise BadInput(f"{section} is outside of a section. Move it below [data], [model], [goal], ...", source=str(path))
-        for key, field in fields_of(Case, section).items():
+        for key, field in fields_of(CaseSpec, section).items():
             if key in values:
                 values[key] = _beside(path.parent, values[key], "Path" in str(field.annotation), key in ("load", "transform"))
     return given

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise import data, measures
 from equipoise.errors import BadInput
-from equipoise.repair.case import Case
+from equipoise.repair.case import CaseSpec
 from equipoise.repair.file_source import check_group_names, check_known, load_classifier
 from equipoise.repair.progress import Bars, counting, no_bars
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class FileAudit:
     """The audit of the labels of a file, and the rows it was computed from."""
 
-    case: Case
+    case: CaseSpec
     audit: measures.Audit
     scores: Mapping[str, data.Scores]  # by label; empty if the table was read in batches
     files: Mapping[Path, data.ReadCohort]  # the files that a model was run on
@@ -65,7 +65,7 @@ class FileAudit:
         return measures.with_checksum(document)
 
 
-def audit_file(case: Case, *, bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None) -> FileAudit:
+def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None) -> FileAudit:
     """The audit of each label of a case: of the scores in its table, or of the network or estimator that is run on its rows.
 
     A large table of scores, or a folder of them, is read in batches. `bars` shows progress bars. `running` is called before the code in an
@@ -74,7 +74,7 @@ def audit_file(case: Case, *, bars: Bars = no_bars, running: Callable[[Code | No
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
     >>> _ = path.write_text("sick,p,sex\\n" + "1,0.9,F\\n0,0.2,F\\n1,0.4,M\\n0,0.3,M\\n" * 50)
-    >>> case = Case(data={"table": path, "label": "sick", "score": "p", "group": "sex", "reference": "M"}, model={"threshold": 0.5})
+    >>> case = CaseSpec(data={"table": path, "label": "sick", "score": "p", "group": "sex", "reference": "M"}, model={"threshold": 0.5})
     >>> audit_file(case).audit["eod"].value
     1.0
     """
@@ -122,7 +122,7 @@ def audit_file(case: Case, *, bars: Bars = no_bars, running: Callable[[Code | No
 
 
 def _audit_scores(
-    case: Case,
+    case: CaseSpec,
     scores: Mapping[str, data.Scores],
     valid: Mapping[str, data.Scores],
     progress: Callable[[str], Callable[[int, int], None]],

@@ -29,7 +29,7 @@ from equipoise.errors import UnknownName, collecting, raise_all
 from equipoise.methods import METHODS, read_settings
 from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
-from equipoise.repair.case import Case
+from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
 from equipoise.repair.file_source import check_group_names, check_known, load_classifier
@@ -45,7 +45,7 @@ from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_
 class Repaired:
     """The comparison of each label on held-out patients; `save` writes a folder to serve."""
 
-    case: Case
+    case: CaseSpec
     comparisons: Mapping[str, Comparison]  # by label
     serving: Mapping[str, Serving]
 
@@ -60,7 +60,7 @@ class Repaired:
 class PreparedRepair:
     """A classifier and its patients, ready for the repair."""
 
-    case: Case
+    case: CaseSpec
     methods: Methods
     classifier: Repairable
     serving: Mapping[str, Serving]  # by label
@@ -94,7 +94,7 @@ class PreparedRepair:
         return Repaired(case, comparisons, self.serving)
 
 
-def methods_of(case: Case) -> dict[str, dict[str, Any]]:
+def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
     """The methods of a case with their settings as the types that the methods declare; raises one error with everything wrong with them."""
     names, problems = case.repair.method, list[str]()
     problems += [f"--method {name} was given twice; name each method once" for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -118,7 +118,7 @@ def methods_of(case: Case) -> dict[str, dict[str, Any]]:
 
 
 def prepare_file(
-    case: Case, *, arguments: Sequence[str] = (), bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None
+    case: CaseSpec, *, arguments: Sequence[str] = (), bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None
 ) -> PreparedRepair:
     """The repair of a case with its classifier loaded, its patients read and divided, and its scores compared with known ones.
 
@@ -131,7 +131,7 @@ def prepare_file(
     >>> rows = "".join(f"{k % 2},{(3 * k) % 10 / 10},{'FM'[k // 2 % 2]}\\n" for k in range(400))
     >>> _ = (folder / "scores.csv").write_text("sick,p,sex\\n" + rows)
     >>> data = {"table": folder / "scores.csv", "label": "sick", "score": "p", "group": "sex", "reference": "M"}
-    >>> prepared = prepare_file(Case(data=data, goal={"max_gap": 0.05}, repair={"method": "group-thresholds"}))
+    >>> prepared = prepare_file(CaseSpec(data=data, goal={"max_gap": 0.05}, repair={"method": "group-thresholds"}))
     >>> [step.method for step in prepared.estimate().methods]
     ['standard', 'group-thresholds']
     >>> repaired = prepared.repair()
@@ -187,7 +187,7 @@ def prepare_file(
     return PreparedRepair(case, methods, classifier, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
 
 
-def _files(case: Case) -> list[Path]:
+def _files(case: CaseSpec) -> list[Path]:
     """The files that are read."""
     model = case.model
     estimator = model.load if model.is_estimator else None
@@ -195,7 +195,7 @@ def _files(case: Case) -> list[Path]:
     return [Path(file) for file in files if file is not None]
 
 
-def _sets(case: Case, rows: Sequence[Rows], read: Callable[[Path], Sequence[Rows]]) -> tuple[Sequence[Rows], Sequence[Rows]]:
+def _sets(case: CaseSpec, rows: Sequence[Rows], read: Callable[[Path], Sequence[Rows]]) -> tuple[Sequence[Rows], Sequence[Rows]]:
     """The repair sets and the test sets of the same rows: those of a file, or held out."""
     spec = case.repair
     if spec.test is not None:
@@ -208,7 +208,7 @@ def _sets(case: Case, rows: Sequence[Rows], read: Callable[[Path], Sequence[Rows
     return list(by_label[0].values()), list(by_label[1].values())
 
 
-def _output(case: Case, network: nn.Module | None, repair: Rows) -> str:
+def _output(case: CaseSpec, network: nn.Module | None, repair: Rows) -> str:
     """The type of the network's output, logit or probability, if known; wrong shapes are reported before any work."""
     output = case.model.output
     if network is None or isinstance(repair, Scores):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.data import Cohort, Columns, ImageFolder, Rows, Scores
 from equipoise.presenting import presenter
-from equipoise.repair.case import Case
+from equipoise.repair.case import CaseSpec
 
 if TYPE_CHECKING:
     from equipoise.models import Code
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_classifier(
-    case: Case, *, code: Code | None = None, running: Callable[[Code | None], None] | None = None
+    case: CaseSpec, *, code: Code | None = None, running: Callable[[Code | None], None] | None = None
 ) -> tuple[Any, Columns, ImageFolder, str]:
     """The network or estimator of a case, the columns and images that it reads, and the origin of the images' preprocessing in words.
 
@@ -42,7 +42,7 @@ def load_classifier(
     )
 
 
-def check_known(case: Case, images: ImageFolder, model: Any, cohort: Cohort, scores: Mapping[str, Scores]) -> list[ScoreCheck]:
+def check_known(case: CaseSpec, images: ImageFolder, model: Any, cohort: Cohort, scores: Mapping[str, Scores]) -> list[ScoreCheck]:
     """The scores of each label compared with the known ones, if the case has any; see `check_known_scores`."""
     if case.model.check_scores is None:
         return []
