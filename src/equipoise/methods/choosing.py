@@ -36,7 +36,8 @@ from equipoise.measures import FloatArray
 from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.contract import LEAST, METHODS, PROBED_ROWS, Kind
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import BEFORE, NOISE, Goal, Note, Why
+from equipoise.methods.goal import BEFORE, Goal, Note, Why
+from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.outcome import performance_limit
 from equipoise.methods.selection import choose_in_sample
 

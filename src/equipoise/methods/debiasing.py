@@ -7,7 +7,7 @@ argmax, without one rule per class, so they need a method that changes the netwo
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
@@ -17,7 +17,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
-from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
+from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
@@ -28,7 +28,9 @@ from equipoise.methods.goal import (
     DEFAULT_PERFORMANCE,
     DEFAULT_SELECTION,
     Goal,
+    given_goal,
     goals_at,
+    goals_of,
     keeping,
     raise_together,
 )
@@ -120,10 +122,7 @@ def debias(
     with keeping(errors):
         plain = None if isinstance(threshold, Mapping) else threshold
         bounds = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss, "threshold": plain}
-        asked = Goal(measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
-        if goal is not None and asked != Goal():
-            raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
-        goal = goal or asked
+        goal = given_goal(goal, measure=measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
     raise_together(errors)
     assert goal is not None
     if isinstance(threshold, Mapping):
@@ -218,27 +217,6 @@ def _rules(
             check_cells({f"the repair set of {name}" if name else "the repair set": scores}, {"": goals[name]})
     result = _together(_label_by_label(method, dict.fromkeys(parts), parts, goals, None, seed, limits))
     return _with_fitted_rows(result, parts)
-
-
-def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
-    """The goal of each label: one goal for all of them, or the goals given by name."""
-    problems: list[str] = []
-    if goals is not None:
-        word = "class" if kind == "classes" else "label"
-        for name in goals:
-            if name not in labels:
-                problems += UnknownName(f"{word} in goals", name, labels).problems
-        missing = [name for name in labels if name not in goals]
-        if missing:
-            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
-            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
-        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
-            problems.append(f"one selection serves every {word}; the goals have several")
-    raise_all(problems)
-    each = {name: (goals or {}).get(name, goal) for name in labels}
-    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return {name: own.derived(selection=chosen) for name, own in each.items()}
 
 
 def check_method(method: str, kind: str, example: str) -> None:

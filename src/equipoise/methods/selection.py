@@ -13,7 +13,8 @@ from equipoise.data import Rows
 from equipoise.measures import Threshold
 from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE, Goal, Note, Why
+from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.kept_rates import NOISE
 
 IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
 
