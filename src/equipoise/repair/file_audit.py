@@ -120,8 +120,18 @@ def audit_file(
     valid = {} if spec.valid is None else read(spec.valid)
     if scores:
         check_group_names(group_names, next(iter(scores.values())))
+    argmax = measures.ARGMAX if reading.kind == "classes" else None  # on the margin over the other classes
+    rules = measures.rules_by_label(source.labels, argmax, threshold, valid, spec.optimise)
     with bars("audit") as step:
-        audit = _audit_scores(source, scores, spec, threshold, valid, _label_progress(step, source.labels))
+
+        def progress(label: str) -> measures.Progress:  # as a share of that of all labels
+            return lambda done, total: step(source.labels.index(label) * total + done, len(source.labels) * total)
+
+        if in_batches:
+            scans = data.scan_scores(source.file, reading, source.scores, logits=source.logits)
+            audit = measures.audit_scans(scans, rules, spec, progress)
+        else:
+            audit = measures.audit_labels(scores, rules, spec, reading.kind, source.file.name, progress)
     if training_set is not None:
         from equipoise.repair.eq_audit import with_baselines
 
@@ -149,33 +159,6 @@ def _problems(source: Source, spec: measures.AuditSpec, threshold: object, earli
     if earlier and source.model is None and data.is_large(source.file, reading.max_table_bytes):
         problems.append(f"{source.file} is read in batches, from which patients of earlier= (--earlier) cannot be left out.")
     return problems
-
-
-def _audit_scores(
-    source: Source,
-    scores: Mapping[str, data.Scores],
-    spec: measures.AuditSpec,
-    threshold: float | Mapping[str, float] | None,
-    valid: Mapping[str, data.Scores],
-    progress: Callable[[str], Callable[[int, int], None]],
-) -> measures.Audit:
-    """The audit of the scores of each label; without scores, of the table on disk, which is read in batches."""
-    kind = source.reading.kind
-    argmax = measures.ARGMAX if kind == "classes" else None  # on the margin over the other classes
-    rules = measures.rules_by_label(source.labels, argmax, threshold, valid, spec.optimise)
-    if not scores:
-        scans = data.scan_scores(source.file, source.reading, source.scores, logits=source.logits)
-        return measures.audit_scans(scans, rules, spec, progress)
-    return measures.audit_labels(scores, rules, spec, kind, source.file.name, progress)
-
-
-def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:
-    """The progress of each label as a share of that of all labels."""
-
-    def progress(label: str) -> Callable[[int, int], None]:
-        return lambda done, total: step(labels.index(label) * total + done, len(labels) * total)
-
-    return progress
 
 
 def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:
