@@ -1,9 +1,18 @@
 """How many small mistakes the tests find: operators and comparisons flipped at random, one at a time, in copies of the package.
 
     python benchmarks/mutants.py --mutants 200 --workers 2 --seed 0 --out mutants.csv
+    python benchmarks/mutants.py --again mutants.csv --out again.csv      # only those that survived
 
-A mutant is found if a test nearest to its module fails, or if a golden output differs. Survivors are printed with their line. The golden
-outputs are recorded first, with the sound code on the same machine.
+A mutant is found if a test nearest to its module fails, or if a golden output differs; both must pass with the sound code, which is checked
+first. Survivors are printed with their line. The golden outputs are recorded first, with the sound code on the same machine.
+
+Of 200 drawn with seed 0 on 2026-11-17 the tests find 176 and the golden outputs 17, after tests were written for those that had survived
+and these were run again. The other seven cannot be told from the sound code:
+
+- outcome: `factor < 1` and `factor > 1` against `<=` and `>=`: a quotient of limits of intervals that would have to be exactly 1
+- intervals: `below > 0` and `above < 0` in `detectable_gap`, and `>` in `tango`: real numbers that a bisection to 1e-12 never meets exactly
+- intervals: `p <= 0` against `p < 0` in `wilson`: the lower limit is clipped to [0, p], which is 0 for a rate of 0
+- intervals: `direction * step > 0` against `direction / step > 0` in `detectable_gap`: the direction is 1 or -1, and only the sign counts
 """
 
 import argparse
@@ -37,7 +46,10 @@ NEAREST: dict[str, tuple[list[str], list[str]]] = {
         [*(f"tests/data/test_{name}.py" for name in ("columns", "table", "scores", "identifiers")), "tests/cli/test_bad_tables.py"],
         AUDITS,
     ),
-    "repair/bundle.py": (["tests/repair/test_save.py", "tests/repair/test_verify.py", "tests/cli/test_apply.py"], REPAIRS),
+    "repair/bundle.py": (
+        [*(f"tests/repair/test_{name}.py" for name in ("save", "verify", "compare_models", "predictors")), "tests/cli/test_apply.py"],
+        REPAIRS,
+    ),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,

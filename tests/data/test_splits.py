@@ -200,3 +200,13 @@ def test_a_test_set_has_the_group_codes_of_the_repair_set_and_no_other_groups():
     other = Scores.from_arrays([0, 1, 0, 1], [0.5] * 4, ["M", "D", "M", "U"], reference="M", attribute="sex", name="later")
     with pytest.raises(BadInput, match=facts("'later'", "'sex'", "'repair'", "'D', 'U'")):
         same_groups(repair, other)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_several_labels_are_stratified_by_whether_a_row_has_any(seed):
+    a, b = np.arange(100) % 5 == 0, np.arange(100) % 25 == 1
+    frame = pd.DataFrame({"x": np.arange(100.0), "sex": ["F", "M"] * 50, "a": a * 1, "b": b * 1})
+    cohort = Cohort.from_frame(frame, label=["a", "b"], group="sex", reference="M")
+    assert cohort.y.sum() == 24
+    for part, share in zip(split(cohort, seed=seed), (0.6, 0.2, 0.2), strict=True):
+        assert abs(part.y.sum() - 24 * share) < 2

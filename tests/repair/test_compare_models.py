@@ -11,7 +11,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise import cli
-from equipoise.errors import Untrusted
+from equipoise.errors import Misuse, Untrusted
 from support.facts import facts, says
 from support.published import debias
 
@@ -95,6 +95,8 @@ def test_a_saved_comparison_decides_as_the_candidate_does(parts, result, both, f
     assert (again["decision"].to_numpy() == found["decision"].to_numpy()).all()
     document = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     assert document["after"]["eod"]["value"] == both.found.after["eod"].value
+    with pytest.raises(Misuse, match=facts("Scores", "frame", "Cohort")):
+        bundle.decide(both.result.test)  # a network scores rows itself
     (folder / "rule.json").write_text("{}")
     with pytest.raises(eq.BadInput, match=r"rule\.json"):
         eq.Bundle.load(folder)

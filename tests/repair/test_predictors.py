@@ -112,6 +112,17 @@ def test_a_bundle_decides_on_raw_rows(case, blind, tmp_path, method):
         eq.Bundle.load(folder)
 
 
+def test_a_bundle_of_an_estimator_without_names_reads_the_features_of_the_repair_from_a_wider_table(tmp_path):
+    pytest.importorskip("skops", reason="skops is not installed")
+    frame, later = patients(900), patients(50, seed=9)
+    model = LogisticRegression().fit(frame[["marker"]].to_numpy(), frame["sick"])
+    valid, test = (eq.Cohort.from_frame(rows, **ROLES, features=["marker"]) for rows in (frame.iloc[:500], frame.iloc[500:]))
+    result = eq.debias(model, valid, method="group-thresholds", max_loss=0.1)
+    bundle = eq.Bundle.load(eq.compare({"original": model, "repaired": result}, test).save(tmp_path / "bundle"))
+    assert {"ward", "sex"} < set(later)
+    np.testing.assert_array_equal(bundle.decide(later)["score"], model.predict_proba(later[["marker"]].to_numpy())[:, 1])
+
+
 def test_a_pickled_estimator_and_a_function_in_a_bundle(case, tmp_path, monkeypatch):
     model, parts = case
     monkeypatch.setitem(sys.modules, "skops", None)

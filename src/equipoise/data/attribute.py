@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.alike_names import DIFFERENCE, alike_names, listed
-from equipoise.data.bins import Bins, Span, make_bins, read_numeric_column
+from equipoise.data.bins import Bins, Span, all_integers, as_bins, read_numeric_column
 from equipoise.errors import BadInput, UnknownName, raise_all
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Attribute:
         ('40-59', '<40', '80+')
         """
         numbers = read_numeric_column(pd.Series(values), name)
-        bins = make_bins(numbers, edges, name)
+        bins = as_bins(edges, name).named_for(all_integers(numbers))
         names = pd.Series(np.array([*bins.names, None], dtype=object)[bins.codes(numbers)], dtype=object)
         levels = ordered_bin_levels(names.value_counts(), bins, Span.of(numbers), name, reference)
         return cls(name, levels, _encode(names, levels), reference is not None, bins)

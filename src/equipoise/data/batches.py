@@ -23,7 +23,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, ObjectArray, row_numbers
 from equipoise.data.columns import missing_columns
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, no_such_file
-from equipoise.data.parquet_files import arrow_values, flat_columns, parquet_batches
+from equipoise.data.parquet_files import arrow_values, flat_columns, parquet_batches, parquet_header
 from equipoise.data.scores import Scores, score_and_logit
 from equipoise.data.splits import splitmix64
 from equipoise.data.table_files import HEADER_BYTES, check_no_workbook, csv_format, encoding_of, is_parquet, unreadable
@@ -113,10 +113,7 @@ def _parquet_parts(
     file: Path, where: str, requested: Sequence[str], required: Sequence[str], text: Sequence[str], _words: Sequence[str]
 ) -> Iterator[Columns]:
     """The rows of each batch of a Parquet file."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(file) as opened:
-        schema = opened.schema_arrow
+    _, schema = parquet_header(file)
     raise_all(missing_columns([name for name in required if name not in schema.names], schema.names), where)
     stored = [name for name in requested if name in schema.names]
     flat_columns(schema, stored, where)

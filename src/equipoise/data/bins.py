@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Bins:
     """
 
     edges: tuple[float, ...]
-    whole: bool  # True if the values are integers, which allows shorter names
+    whole: bool | None = None  # True if the values are integers, which allows shorter names; None before any value was seen
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,6 +41,10 @@ class Bins:
         between = [_format(low) if high - low == 1 else f"{_format(low)}{link}{_format(high - 1)}" for low, high in pairs]
         return (f"<{first}", *between, f"{last}+")
 
+    def named_for(self, integers: bool) -> "Bins":
+        """These bins, with the names for integers if the values and edges are integers; unchanged if the names are given."""
+        return replace(self, whole=integers and all_integers(np.array(self.edges))) if self.whole is None else self
+
     def codes(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """The position in `names` of each value's group, -1 for a missing value."""
         return np.where(np.isnan(values), -1, np.searchsorted(self.edges, values, side="right")).astype(np.int64)
@@ -51,9 +55,8 @@ class Bins:
 
 
 def parse_edges(edges: object, name: str) -> tuple[float, ...]:
-    """The edges as numbers; raises `BadInput` unless they are finite numbers in ascending order."""
-    if isinstance(edges, Bins):
-        return edges.edges
+    """The edges, or those of bins, as numbers; raises `BadInput` unless they are finite numbers in ascending order."""
+    edges = getattr(edges, "edges", edges)
     if isinstance(edges, (str, bytes)) or not isinstance(edges, (Sequence, np.ndarray)):
         raise BadInput(f"the edges of the bins of {name!r} must be a list of numbers; got {edges!r}. {HOW}")
     try:
@@ -90,12 +93,9 @@ def bins_from_dict(document: Mapping[str, Any]) -> dict[str, Bins]:
     return {name: Bins(parse_edges(edges, name), bool(whole)) for name, edges, whole in entries}
 
 
-def make_bins(values: npt.NDArray[np.float64], edges: object, name: str) -> Bins:
-    """The bins with these edges; their names are those of integers if all values and edges are integers."""
-    if isinstance(edges, Bins):
-        return edges
-    numbers = parse_edges(edges, name)
-    return Bins(numbers, all_integers(values) and all_integers(np.array(numbers)))
+def as_bins(edges: object, name: str) -> Bins:
+    """The bins with these edges, or these bins."""
+    return edges if isinstance(edges, Bins) else Bins(parse_edges(edges, name))
 
 
 def all_integers(values: npt.NDArray[np.float64]) -> bool:

@@ -35,10 +35,8 @@ def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
     In a column of lists or records, which is not read, all cells are the same empty list.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        metadata, schema = file.metadata, file.schema_arrow
+    metadata, schema = parquet_header(path)
     if (size := parquet_bytes(metadata, schema)) > limit:
         raise too_large(path, size, limit)
     check_unique(schema.names, path)
@@ -65,14 +63,19 @@ def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
 
 def parquet_batches(path: Path, names: Sequence[str], rows: int, limit: int) -> "Iterator[pa.RecordBatch]":
     """Batches of at most so many rows of these columns; fewer if the rows are so long that a batch would need more bytes than the limit."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        metadata, schema = file.metadata, file.schema_arrow
+    metadata, schema = parquet_header(path)
     stored = max(1, parquet_bytes(metadata, schema) // max(1, metadata.num_rows))  # bytes per row
     with _opened(path, schema) as file:
         parts = file.iter_batches(batch_size=max(1, min(rows, limit // stored)), columns=list(names), use_threads=False)
         yield from _checked(parts, path, limit)
+
+
+def parquet_header(path: Path) -> tuple[Any, Any]:
+    """The metadata and the schema of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.metadata, file.schema_arrow
 
 
 def parquet_bytes(metadata: Any, schema: Any) -> int:

@@ -28,7 +28,7 @@ from equipoise.data.attribute import (
     varying_units,
 )
 from equipoise.data.batches import EXPANSION, Batch, CodedRows, Part, Storage, Stored, read_batches, stored_bytes
-from equipoise.data.bins import Bins, Span, all_integers, parse_edges, read_numeric_column
+from equipoise.data.bins import Bins, Span, all_integers, as_bins, read_numeric_column
 from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
 from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
 from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
@@ -270,8 +270,7 @@ class _GroupCoder:
 
     def __init__(self, name: str, edges: Sequence[float] | Bins | None) -> None:
         self.name = name
-        self.fixed_names = isinstance(edges, Bins)
-        self.bins = edges if edges is None or isinstance(edges, Bins) else Bins(parse_edges(edges, name), whole=True)
+        self.bins = None if edges is None else as_bins(edges, name)
         self.integers, self.span = True, Span()
         self.code_of: dict[str, int] = {}  # of each group, if the column is not binned
         self.counts = np.zeros(0, np.int64)
@@ -308,9 +307,7 @@ class _GroupCoder:
 
     def attribute(self, rows: int, reference: str | None) -> tuple[Attribute, CodeArray]:
         """The attribute without rows, and the position of each code's group among its levels."""
-        bins = self.bins
-        if bins is not None and not self.fixed_names:
-            bins = replace(bins, whole=self.integers and all_integers(np.array(bins.edges)))
+        bins = self.bins and self.bins.named_for(self.integers)
         names = list(self.code_of) if bins is None else list(bins.names)
         counts = pd.Series(self.counts, index=pd.Index(names, dtype=object))
         counts = counts[counts > 0].sort_values(ascending=False, kind="stable")

@@ -17,7 +17,7 @@ import pandas as pd
 
 from equipoise.data.bins import to_numbers
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, check_unique, max_table_bytes, no_such_file, read_bytes
-from equipoise.data.parquet_files import parquet_bytes, read_parquet
+from equipoise.data.parquet_files import parquet_bytes, parquet_header, read_parquet
 from equipoise.errors import BadInput, first_line
 
 log = logging.getLogger(__name__)
@@ -70,10 +70,7 @@ def column_names(path: str | Path) -> list[str]:
         raw = read_bytes(path)
         check_no_workbook(raw[:8], path)
         return list(csv_format(BytesIO(raw), _encoding(raw, path), path).names)
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        return list(file.schema_arrow.names)
+    return list(parquet_header(path)[1].names)
 
 
 def _existing_file(path: str | Path) -> Path:
@@ -113,10 +110,8 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
         return False
     if not is_parquet(path):
         return path.stat().st_size > MAX_TABLE_BYTES
-    import pyarrow.parquet as pq
-
-    with suppress(Exception), pq.ParquetFile(path) as file:
-        return parquet_bytes(file.metadata, file.schema_arrow) > MAX_TABLE_BYTES
+    with suppress(Exception):
+        return parquet_bytes(*parquet_header(path)) > MAX_TABLE_BYTES
     return False
 
 

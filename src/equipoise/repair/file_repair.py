@@ -38,7 +38,7 @@ from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.save import Options, Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
 from equipoise.repair.schema import Provenance
-from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, models_by_label, original_weights, saved_model
+from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_model, saved_models
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,9 @@ def prepare_file(request: RepairRequest, *, bars: Bars = no_bars, running: Calla
         if reading.images is not None:
             columns |= {"image_column": reading.image_column, "view_column": reading.view}
         inputs, sample = inputs_of(file.cohort, **columns), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
-        saved = saved_model(source.model, output, code=code, output_name=source.output_name)
-        models = models_by_label(saved, network, file.cohort, labels[0], classifier.outputs or {})
+        load, chosen = str(source.model), classifier.chosen
+        only = {} if chosen is not None else {labels[0]: saved_model(load, output, code=code, output_name=source.output_name)}
+        models = only if chosen is None else saved_models(chosen, labels, load, code)
         serving = {label: Serving(inputs, own, sample, checkpoint) for label, own in models.items()}
     limits, notes = _notes(file, rows[0], weight_notes, checks, origin)
     arguments, name = request.arguments, source.model or f"scores in {source.file.name}"

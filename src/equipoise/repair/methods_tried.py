@@ -4,7 +4,7 @@ The classifier is a network, an estimator or a column of scores; what it offers 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from equipoise.methods import (
     ALL_AT_ONCE,
     METHODS,
     STANDARD,
-    Candidate,
     Goal,
     Kind,
     check_cells,
@@ -28,7 +27,7 @@ from equipoise.methods import (
     make_settings,
     recalibrated,
 )
-from equipoise.models import ExportedNetwork, Predictor, chosen_outputs, encoding
+from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding
 from equipoise.repair.candidates import ScoredCandidate, choose, choose_for_all, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
@@ -62,7 +61,8 @@ class Repairable:
 
     labels: Mapping[str, LabelTask]
     network: LabelTask | None = None  # with several labels, which are its outputs
-    outputs: Mapping[str, int | str] | None = None  # of these labels
+    outputs: Mapping[str, int | str] | None = None  # of these labels, as given
+    chosen: ChosenOutputs | None = None
 
     @classmethod
     def of(
@@ -87,7 +87,7 @@ class Repairable:
             label: LabelTask(chosen.view(at), rows.labelled(label), held_out.labelled(label), trains[label])
             for at, label in enumerate(rows.labels)
         }
-        return cls(views, LabelTask(model, rows, held_out, train), outputs)
+        return cls(views, LabelTask(model, rows, held_out, train), outputs, chosen)
 
     @property
     def first(self) -> LabelTask:
@@ -192,33 +192,26 @@ def try_methods(
         raise TooFewPatients(*too_small)
     deadline = None if budget is None else time.monotonic() + budget
     repairs, settings = _Repairs(classifier, goal, goals, seed, recalibrate, deadline, bars), AuditSpec(seed=seed)
-
-    def comparison_of(label: str, original: ScoredCandidate, tried: Sequence[ScoredCandidate], best: int) -> Comparison:
-        named = f"{title}: {label}" if classifier.name_of(label) else title
-        comparison = Comparison(
-            original,
-            tuple(tried),
-            best,
-            f"{label}, {provenance.model}" if title is None else str(named),
-            label,
-            provenance,
-            settings,
-            failures,
-            together=len(classifier.labels),
-            forced=bool(too_small),
-        )
-        return _with_inputs(comparison, classifier.labels[label], probe_draws, thumbnails, bars)
-
     comparisons: dict[str, Comparison] = {}
     for together in classifier.chosen_together:
-        originals = repairs.run(STANDARD, {}, together)
-        results, failures = run_all(methods, lambda method, own: repairs.run(method, own, together, originals))  # noqa: B023
-        candidates = {label: [result[label] for result in results] for label in together}
+        originals, results, failures = repairs.run(STANDARD, {}, together), [], {}
+        for method, own in methods.items():
+            try:
+                results.append(repairs.run(method, own, together, originals))
+            except EquipoiseError as error:
+                failures[method] = str(error)
+        if not results:
+            raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
+        candidates = {label: tuple(result[label] for result in results) for label in together}
         if whole is not None:
             best = choose_for_all(list(candidates.values()))
         else:
             best = choose(candidates[together[0]], originals[together[0]].candidate.goal)
-        comparisons |= {label: comparison_of(label, originals[label], candidates[label], best) for label in together}
+        for label in together:
+            named = f"{label}, {provenance.model}" if title is None else f"{title}: {label}" if classifier.name_of(label) else title
+            case = Comparison(originals[label], candidates[label], best, named, label, provenance, settings, failures)
+            case = replace(case, together=len(classifier.labels), forced=bool(too_small))
+            comparisons[label] = _with_inputs(case, classifier.labels[label], probe_draws, thumbnails, bars)
     return comparisons
 
 
@@ -235,19 +228,6 @@ def _with_inputs(case: Comparison, task: LabelTask, probe_draws: int | None, thu
     )
 
 
-def run_all(methods: Methods, run: Callable[[str, Mapping[str, Any]], Candidates]) -> tuple[list[Candidates], dict[str, str]]:
-    """The results of the methods that succeeded, and the error messages of those that failed; an error if all failed."""
-    results, failures = [], {}
-    for method, settings in methods.items():
-        try:
-            results.append(run(method, settings))
-        except EquipoiseError as error:
-            failures[method] = str(error)
-    if not results:
-        raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
-    return results, failures
-
-
 @dataclass(frozen=True, eq=False)
 class _Repairs:
     """Runs methods on the same classifier, rows, goals and budget."""
@@ -262,35 +242,32 @@ class _Repairs:
 
     def run(self, method: str, settings: Mapping[str, Any], labels: Sequence[str], originals: Candidates | None = None) -> Candidates:
         """The candidate of each of these labels: from one repair of all labels together, or from one repair per label."""
-        tasks, network = self.classifier.labels, self.classifier.network
+        tasks, network, about = self.classifier.labels, self.classifier.network, METHODS[method]
+        jobs: list[tuple[LabelTask, str, dict[str, Any]]]
         # Without originals this is the original itself; argmax leaves it no threshold to choose for a class alone.
-        if network is not None and METHODS[method].labels == ALL_AT_ONCE and (originals is not None or network.repair.kind == "classes"):
+        if network is not None and about.labels == ALL_AT_ONCE and (originals is not None or network.repair.kind == "classes"):
             goals = {"goal": self.goal} if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
-            views = {label: task.model for label, task in tasks.items()}
-            result, seconds = self._repaired(network, method, method, views, **goals, outputs=self.classifier.outputs or {}, **settings)
-            return {label: scored(own, tasks[label].repair, tasks[label].test, seconds, self.bars) for label, own in result.labels.items()}
+            jobs = [(network, "", {**goals, "outputs": self.classifier.outputs or {}})]
+        else:
+            jobs = [(tasks[label], label, {"goal": (self.goals or {}).get(label, self.goal)}) for label in labels]
         candidates = {}
-        for label in labels:
-            task, named = tasks[label], self.classifier.name_of(label)
-            arguments = {"goal": (self.goals or {}).get(label, self.goal), **settings}
-            candidate, seconds = self._repaired(task, method, f"{label}, {method}" if named else method, task.model, **arguments)
-            known = None if originals is None or not METHODS[method].needs_group else originals[label]  # the same scores with another rule
-            candidates[label] = scored(candidate, task.repair, task.test, seconds, self.bars, known)
+        for task, label, goals in jobs:
+            with self.bars(f"{label}, {method}" if label and self.classifier.name_of(label) else method) as step:
+                start = time.perf_counter()
+                budget = None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
+                # Recalibration follows where both sets are at hand to check that no decision changes; cells were checked before.
+                limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": budget, "seed": self.seed, "progress": step}
+                candidate = debias(**task.subject, method=method, **limits, **goals, **settings)
+                if candidate.rule_only:
+                    candidate = replace(candidate, model=task.model)  # an estimator is saved with its rule
+                elif self.recalibrate and isinstance(task.repair, Cohort) and isinstance(task.test, Cohort):
+                    original: Any = task.model if label else {name: own.model for name, own in tasks.items()}
+                    candidate = recalibrated(candidate, original, task.repair, also=[task.test])
+                seconds = time.perf_counter() - start
+            known = originals[label] if label and originals is not None and about.needs_group else None  # the same scores with another rule
+            for name, own in (candidate.labels or {label: candidate}).items():
+                candidates[name] = scored(own, tasks[name].repair, tasks[name].test, seconds, self.bars, known)
         return candidates
-
-    def _repaired(self, task: LabelTask, method: str, named: str, original: Any, **arguments: Any) -> tuple[Candidate, float]:
-        """The candidate of one repair, and the seconds that it took; `original` is the network of each label."""
-        with self.bars(named) as step:
-            start = time.perf_counter()
-            budget = None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
-            # Recalibration follows where both sets are at hand to check that no decision changes; cells were checked before.
-            limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": budget, "seed": self.seed, "progress": step}
-            candidate = debias(**task.subject, method=method, **limits, **arguments)
-            if candidate.rule_only:
-                candidate = replace(candidate, model=task.model)  # an estimator is saved with its rule
-            elif self.recalibrate and isinstance(task.repair, Cohort) and isinstance(task.test, Cohort):
-                candidate = recalibrated(candidate, original, task.repair, also=[task.test])
-            return candidate, time.perf_counter() - start
 
 
 def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:

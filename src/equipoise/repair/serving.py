@@ -1,23 +1,23 @@
 """How the classifier of a repair is served: its code, its weights and its inputs, as run.json records them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.data import Cohort, Rows, Scores, Table
+from equipoise.data import Rows, Scores, Table
 from equipoise.errors import BadInput
 from equipoise.models import (
     MLP,
     Checkpoint,
+    ChosenOutputs,
     Code,
     HuggingFaceNetwork,
     OneOutput,
-    chosen_outputs,
     code_of,
     is_folder,
     onnx_file_and_output,
@@ -81,18 +81,13 @@ def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoi
     return checkpoint, []
 
 
-def models_by_label(
-    model: SavedModel, network: nn.Module, cohort: Cohort, label: str, outputs: Mapping[str, int | str]
-) -> dict[str, SavedModel]:
-    """How the network of each label is built: one label as it is, several labels with the output of the network for each."""
-    if not cohort.labels:
-        return {label: model}
-    chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
-    if cohort.kind == "classes":  # the score of a class is the margin of its logit over the others
-        classes = SavedClasses(names=list(cohort.labels), columns=list(chosen.columns), output=chosen.output)
-        return {name: replace(model, output="logit", classes=classes) for name in cohort.labels}
-    columns = zip(cohort.labels, chosen.columns, strict=True)
-    return {name: replace(model, output=chosen.output, output_name=None if chosen.flat else str(column)) for name, column in columns}
+def saved_models(chosen: ChosenOutputs, labels: Sequence[str], load: str, code: Code | None) -> dict[str, SavedModel]:
+    """How the network of each label is built: with its output of the network."""
+    if chosen.kind == "classes":  # the score of a class is the margin of its logit over the others
+        classes = SavedClasses(names=list(labels), columns=list(chosen.columns), output=chosen.output)
+        return {label: saved_model(load, "logit", code=code, classes=classes) for label in labels}
+    names = {label: None if chosen.flat else str(column) for label, column in zip(labels, chosen.columns, strict=True)}
+    return {label: saved_model(load, chosen.output, code=code, output_name=name) for label, name in names.items()}
 
 
 def inputs_of(rows: Rows, **names: Any) -> Inputs:
