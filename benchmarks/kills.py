@@ -54,7 +54,6 @@ data = [{ source = "loh", options = { n = 400, alpha = 2.0 } }, { source = "loh"
 methods = ["standard", { method = "bias-gda", settings = { schedule = "paper", epochs = 2 } }, "equalised-odds"]
 measures = ["spd", "eod"]
 splits = 6
-stack = 1
 training = { epochs = 3 }
 """
 

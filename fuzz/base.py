@@ -28,7 +28,6 @@ name = "tiny"
 about = "A tiny study"
 measures = ["eod"]
 splits = 1
-stack = 1
 
 [training]
 epochs = 1

@@ -22,7 +22,6 @@ STUDY_KEYS = {
     "about",
     "measures",
     "splits",
-    "stack",
     "training",
     "data",
     "methods",
@@ -102,7 +101,7 @@ def _judged(content: bytes, study: bool, place: Path) -> str:
     for name in ("measures", "splits"):
         if name in found and name not in (place / "out" / "study.json").read_text():
             return f"{name} is not in study.json"
-    counts = {"splits": found.get("splits", 1), "stack": found.get("stack", 1), "epochs": found.get("training", {}).get("epochs", 1)}
+    counts = {"splits": found.get("splits", 1), "epochs": found.get("training", {}).get("epochs", 1)}
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < (name != "epochs"):
             return f"accepted with {name} = {value!r}"

@@ -105,8 +105,7 @@ def study_run(
     splits: Annotated[
         int | None,
         typer.Option(
-            help="Number of splits. The rows of each split depend on it, because small networks of several splits are trained together; "
-            "splits cannot be added later.",
+            help="Number of splits; they cannot be added later.",
             show_default="the study's",
         ),
     ] = None,

@@ -313,7 +313,9 @@ class Cohort(Grouped):
         return replace(self, source=cast(Inputs, self.inputs))
 
     def column(self, label: str) -> IntArray:
-        """One of several labels in every row (n,): 0, 1, or -1 if unknown."""
+        """A label of `by_label` in every row (n,): 0, 1, or -1 if unknown."""
+        if self.targets is None and not label:
+            return self.y
         if self.targets is None:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
         column: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]

@@ -21,7 +21,7 @@ from .contract import method as method
 from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
-from .debiasing import run_many as run_many
+from .debiasing import run_method as run_method
 from .equalised_odds import EqualisedOdds as EqualisedOdds
 from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation

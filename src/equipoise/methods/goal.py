@@ -226,21 +226,20 @@ def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
     return smallest
 
 
-def highest_thresholds(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> FloatArray:
-    """The highest threshold (R,) at which no rate of scores (R, n) is below its limit (R, rates * groups).
+def highest_threshold(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> float:
+    """The highest threshold at which no rate of scores (n,) is below its limit (rates * groups,).
 
     Every rate is a share of positive decisions and can only rise as the threshold falls, so limits on rates are a limit on the threshold.
 
-    >>> highest_thresholds({"tpr": 0.5}, np.array([[0.9, 0.4, 0.2]]), np.array([[1, 1, 0]]), np.zeros((1, 3), int), 1, np.array([[0.5]]))
-    array([0.9])
+    >>> highest_threshold({"tpr": 0.5}, np.array([0.9, 0.4, 0.2]), np.array([1, 1, 0]), np.zeros(3, int), 1, np.array([0.5]))
+    0.9
     """
-    highest = np.full(len(scores), np.inf)
-    for r in range(len(scores)):
-        for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
-            label = RATES[name]
-            group_scores = scores[r, (codes[r] == group) & ((y[r] == label) if label is not None else True)]
-            count = len(group_scores)
-            needed = int(np.ceil(least[r, at] * count - NOISE)) if count else 0
-            if needed > 0:
-                highest[r] = min(highest[r], np.partition(group_scores, count - needed)[count - needed])
+    highest = np.inf
+    for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
+        label = RATES[name]
+        group_scores = scores[(codes == group) & ((y == label) if label is not None else True)]
+        count = len(group_scores)
+        needed = int(np.ceil(least[at] * count - NOISE)) if count else 0
+        if needed > 0:
+            highest = min(highest, float(np.partition(group_scores, count - needed)[count - needed]))
     return highest

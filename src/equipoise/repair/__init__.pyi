@@ -25,7 +25,6 @@ from .findings import upper_bound_at as upper_bound_at
 from .findings import with_sufficient_data as with_sufficient_data
 from .folder import WEIGHT_FILES as WEIGHT_FILES
 from .folder import check_folder as check_folder
-from .folder import folders as folders
 from .methods_tried import Repairable as Repairable
 from .methods_tried import check_methods as check_methods
 from .methods_tried import try_methods as try_methods
@@ -33,6 +32,7 @@ from .progress import counting as counting
 from .progress import no_bars as no_bars
 from .save import Options as Options
 from .save import Saved as Saved
+from .save import folders as folders
 from .save import save_all as save_all
 from .schema import Provenance as Provenance
 from .score_checks import TOLERANCE as TOLERANCE

@@ -1,4 +1,4 @@
-"""The folder of a bundle: its files, the checks before a run, and the replacement of the whole folder in one step.
+"""The folder of a bundle is replaced as a whole: checks before a run, and the swap after it.
 
 Everything is first written to a hidden folder next to it, flushed to disk, and then swapped in with one step: a reader sees the old folder
 or the new one, never files of both. A hidden folder left by a killed run is removed by the next run; one that is locked by a running
@@ -11,10 +11,9 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,33 +22,12 @@ from equipoise.errors import BadInput
 from equipoise.models import HEADS, ORIGINAL_ONNX, rank
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
-PAGES = ("report.html", "card.md", "card.xml", "README.txt")
 FILES: tuple[str, ...] = (*WEIGHT_FILES, HEADS, "model.onnx", "model.onnx.data", ORIGINAL_ONNX, "predictor.skops", "predictor.joblib")
-FILES += ("rule.json", "audit.json", "trace.csv", *PAGES, "run.json")  # all files of a bundle
+FILES += ("rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "README.txt", "run.json")  # all files of a bundle
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
 ROOM = 2**25  # bytes for everything but the weights
 HIDDEN, OLD = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
 WAIT = 5.0  # seconds that a reader waits for a run that is replacing the folder
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
-
-
-def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
-    """The folder of each label: the folder itself for one label, otherwise one inside it with the label's name.
-
-    >>> [str(place) for place in folders(Path("out"), ["Effusion", "Pleural thickening/old"]).values()]
-    ['out/Effusion', 'out/Pleural-thickening-old']
-    """
-    if len(labels) == 1:
-        return {labels[0]: folder}
-    places: dict[str, Path] = {}
-    for label in labels:
-        name = plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "label"
-        number = 2
-        while any(place.name.lower() == name.lower() for place in places.values()):  # some file systems ignore case
-            name, number = f"{plain}-{number}", number + 1
-        places[label] = folder / name
-    return places
 
 
 def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
@@ -65,40 +43,46 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
         raise BadInput(f"cannot write {folder}: it is a file. Name a folder.")
     check_writable(folder / "run.json")
     held = sorted(path.name for path in folder.iterdir() if not _hidden(path.name, folder)) if folder.is_dir() else []
+    shown = ", ".join(held[:5]) + (" ..." if len(held) > 5 else "")
     if held and not overwrite:
+        raise BadInput(f"{folder} is not empty ({shown}). Name another folder, or replace the output of an earlier run with --overwrite.")
+    if held and replaced and (reason := _why_not_renamed(folder.resolve())):
+        raise BadInput(f"{folder} cannot be replaced as a whole: {reason}. Empty it, or name a folder inside it: {folder / 'repaired'}")
+    written = _written_by_run(folder)
+    if replaced and (foreign := [name for name in held if name in FILES and Path(name) not in written]):
         raise BadInput(
-            f"{folder} is not empty ({_shortened(held)}). Name another folder, or replace what an earlier run wrote there with --overwrite."
+            f"{folder} holds {', '.join(foreign[:5])}, but no run.json of an earlier run that wrote them; they would be lost. "
+            "Move them elsewhere, or name another folder."
         )
-    if held and replaced:
-        if reason := _why_not_renamed(folder):
-            raise BadInput(f"{folder} cannot be replaced as a whole: {reason}. Empty it, or name a folder inside it: {folder / 'repaired'}")
-        foreign = sorted(path.name for path in folder.iterdir() if path.name in FILES and Path(path.name) not in _written_by_run(folder))
-        if foreign:
-            raise BadInput(
-                f"{folder} holds {_shortened(foreign)}, but no run.json of an earlier run that wrote them; they would be lost. "
-                "Move them elsewhere, or name another folder."
-            )
-    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())).free
     if free < needed + ROOM:
-        raise BadInput(
-            f"{folder} needs about {(needed + ROOM) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are free there. "
-            "Name another place or make room."
-        )
+        size = f"{(needed + ROOM) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB"
+        raise BadInput(f"{folder} needs about {size} are free there. Name another place or make room.")
 
 
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
-
-
-def _why_not_renamed(folder: Path) -> str:
+def _why_not_renamed(target: Path) -> str:
     """The reason why an existing folder cannot be renamed; empty if it can be."""
-    target = folder.resolve()
     if target == Path.cwd() or target in Path.cwd().parents:
         return "it is the current folder, or holds it"
     if target.is_mount():
         return "it is a mount point"
     return "" if os.access(target.parent, os.W_OK | os.X_OK) else f"the folder that it is in, {target.parent}, may not be written to"
+
+
+def _hidden(name: str, folder: Path) -> bool:
+    """Whether a name is that of a hidden folder for this folder."""
+    return re.fullmatch(rf"{re.escape(HIDDEN)}{re.escape(folder.resolve().name)}\.[a-z0-9_]{{8}}(\.old)?", name) is not None
+
+
+def _written_by_run(folder: Path) -> set[Path]:
+    """The files that an earlier run wrote, relative to the folder; empty if there was none."""
+    written = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
+    with suppress(OSError, ValueError, AttributeError):
+        overview = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+        if overview.get("schema") == LABELS_SCHEMA:
+            labels = [name for name in map(str, overview.get("folders", {}).values()) if Path(name).name == name]
+            written |= {Path(name) for name in (*FILES, *labels)} | {Path(label, name) for label in labels for name in FILES}
+    return written
 
 
 @contextmanager
@@ -111,59 +95,51 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     recover(folder)
     target = folder.resolve()
     inside = target.is_dir() and bool(_why_not_renamed(target))  # then it is empty, or check_folder has rejected it
-    home = target if inside else target.parent
-    lock = None
+    home, place, lock = target if inside else target.parent, folder, None
     try:
         home.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target)
-        place, lock = _hidden_folder(home, target.name)
-    except OSError as error:
-        raise BadInput(f"cannot write {folder}: {error.strerror or error}. Choose another place.") from error
-    try:
+        while lock is None and (place == folder or not place.is_dir()):  # another run may remove it as a leftover before it is locked
+            place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{target.name}.", dir=home))
+            with suppress(FileNotFoundError):
+                lock = take_lock(place, wait=True)  # the system releases it when this process ends in any way
+            if lock is not None and not place.is_dir():
+                os.close(lock)
+                lock = None
         yield place
-        _finish(place, target)
-        if inside:
-            _move_files(place, target)
-        else:
-            _swap(place, target, folder, overwrite)
+        _flush(place, target)
+        with uninterrupted():
+            if inside:  # run.json comes last: without it the folder is not read
+                for path in sorted(place.iterdir(), key=lambda path: (path.name == "run.json", path.name == "audit.json", path)):
+                    path.rename(target / path.name)
+            else:
+                _swap(place, target, folder, overwrite)
+            _sync(home)
     except OSError as error:
-        raise _cannot_write(folder, place, error) from error
+        named = Path(os.fsdecode(error.filename or ""))
+        path = folder / named.relative_to(place) if named.is_relative_to(place) else folder
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "Free some space there, or name another place." if full else "Choose another place."
+        kept = "What was there is unchanged." if folder.exists() else "Nothing was left behind."
+        raise BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {remedy}") from error
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        if place != folder:
+            shutil.rmtree(place, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 
 
-def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
-    """A new folder with a lock on it, which the system releases when this process ends in any way."""
-    while True:
-        place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{name}.", dir=home))
-        lock = None
-        with suppress(FileNotFoundError):  # another run removed it as a leftover just before it was locked
-            lock = take_lock(place, wait=True)
-            if place.stat().st_ino == (place.stat() if lock is None else os.fstat(lock)).st_ino:
-                return place, lock
-        if lock is not None:
-            os.close(lock)
-
-
-def _hidden(name: str, folder: Path) -> bool:
-    """Whether a name is that of a hidden folder for this folder."""
-    return re.fullmatch(rf"{re.escape(HIDDEN)}{re.escape(folder.resolve().name)}\.[a-z0-9_]{{8}}(\.old)?", name) is not None
-
-
-def remove_leftovers(folder: Path) -> list[Path]:
+def remove_leftovers(target: Path) -> list[Path]:
     """Removes the hidden folders of killed runs and returns their paths; those of running processes stay."""
-    target, removed = folder.resolve(), []
+    removed = []
     for home in (target.parent, target):
         for place in sorted(home.iterdir()) if home.is_dir() and os.access(home, os.R_OK | os.W_OK) else ():
-            if not _hidden(place.name, target) or not place.is_dir() or place.is_symlink():
-                continue
-            with suppress(OSError):
-                if (lock := take_lock(place)) is not None:
-                    shutil.rmtree(place, ignore_errors=True)
-                    os.close(lock)
-                    removed.append(place)
+            if _hidden(place.name, target) and place.is_dir() and not place.is_symlink():
+                with suppress(OSError):
+                    if (lock := take_lock(place)) is not None:
+                        shutil.rmtree(place, ignore_errors=True)
+                        os.close(lock)
+                        removed.append(place)
     return removed
 
 
@@ -179,7 +155,7 @@ def recover(folder: Path) -> None:
     deadline = time.monotonic() + WAIT
     while not target.exists() and target.parent.is_dir():
         with suppress(OSError):
-            moved = [place for place in target.parent.iterdir() if _hidden(place.name, target) and place.name.endswith(OLD)]
+            moved = [place for place in target.parent.iterdir() if place.name.endswith(OLD) and _hidden(place.name, target)]
             if not moved:
                 return
             new = moved[0].with_name(moved[0].name.removesuffix(OLD))
@@ -193,13 +169,11 @@ def recover(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _finish(place: Path, target: Path) -> None:
+def _flush(place: Path, target: Path) -> None:
     """Sets the usual modes of files, flushes everything to disk, and carries over the files that no run wrote."""
-    umask = os.umask(0)
-    os.umask(umask)
+    os.umask(umask := os.umask(0))
     for folder, _, names in os.walk(place):
-        for name in names:
-            path = Path(folder, name)
+        for path in (Path(folder, name) for name in names):
             path.chmod(0o666 & ~umask)
             with add_path_to_errors(path), path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -221,107 +195,52 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
-def _written_by_run(folder: Path) -> set[Path]:
-    """The files that an earlier run wrote, relative to the folder; empty if there was none."""
-    written = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
-    with suppress(OSError, ValueError, AttributeError):
-        overview = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-        if overview.get("schema") == LABELS_SCHEMA:
-            labels = [name for name in map(str, overview.get("folders", {}).values()) if Path(name).name == name]
-            written |= {Path(name) for name in (*FILES, *labels)} | {Path(label, name) for label in labels for name in FILES}
-    return written
-
-
-def folder_to_name(folder: Path) -> str:
-    """Advice to name one of the bundles in a folder that holds one per label, or per class; empty if it holds none."""
-    bundles = sorted(place.parent.name for place in folder.glob("*/run.json"))
-    if not bundles:
-        return ""
-    kind = None
-    with suppress(OSError, ValueError, AttributeError):
-        kind = json.loads((folder / "audit.json").read_text(encoding="utf-8")).get("kind")
-    advice = "one folder per label. Name one of them"
-    if kind == "classes":
-        advice = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
-    return f"It holds {advice}: {', '.join(str(folder / name) for name in bundles)}."
-
-
 def _carry_over(old: Path, new: Path) -> None:
     """Carries the files that no run wrote over to the new folder: as hard links if possible, otherwise as copies."""
     written = _written_by_run(old)
-    for place, folder_names, names in os.walk(old):
-        links = [name for name in folder_names if Path(place, name).is_symlink()]
-        within = Path(place).relative_to(old)
-        folder_names[:] = [name for name in folder_names if name not in links and not name.startswith(HIDDEN)]
-        for name in [*names, *links]:
-            target = new / within / name
-            if within / name in written or target.exists() or target.is_symlink():
-                continue
-            if within != Path():
-                new.stat()  # raises if another run has moved it away: it must not reappear with only these files
-                target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(Path(place, name), target, follow_symlinks=False)
-            except OSError:
-                shutil.copy2(Path(place, name), target, follow_symlinks=False)
-        if not names and not folder_names and within not in written and within != Path():
-            (new / within).mkdir(parents=True, exist_ok=True)
+    for path in sorted(old.rglob("*")):
+        within = path.relative_to(old)
+        target = new / within
+        if within in written or any(part.startswith(HIDDEN) for part in within.parts) or target.exists() or target.is_symlink():
+            continue
+        new.stat()  # raises if another run has moved it away: it must not reappear with only these files
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            target.mkdir(exist_ok=True)
+            continue
+        try:
+            os.link(path, target, follow_symlinks=False)
+        except OSError:
+            shutil.copy2(path, target, follow_symlinks=False)
 
 
 def _swap(place: Path, target: Path, shown: Path, overwrite: bool) -> None:
     """Exchanges the names of the new folder and the old one, which is then removed under its hidden name."""
-    with uninterrupted():
-        try:
-            if not target.exists() or (not overwrite and sys.platform != "win32"):
-                place.rename(target)  # replaces an empty folder only
-            elif not _exchange(place, target):
-                old = place.with_name(f"{place.name}{OLD}")
-                target.rename(old)
-                place.rename(target)
-                with suppress(OSError):  # the new folder is in place; the next run removes the old one
-                    old.rename(place)
-        except OSError as error:
-            if not place.is_dir():
-                raise
-            spare = Path(tempfile.mkdtemp(prefix=f"{target.name}.new-", dir=target.parent))
-            place.rename(spare)
-            raise BadInput(
-                f"cannot replace {shown}: {error.strerror or error}. The new folder is complete and is {spare}; rename it by hand."
-            ) from error
-        _sync(target.parent)
-        if place.is_dir():
-            with suppress(FileNotFoundError):  # another run is already replacing it, and carries the files over
-                _carry_over(place, target)  # files that were added in between
+    try:
+        if not target.exists() or (not overwrite and os.name != "nt"):
+            place.rename(target)  # replaces an empty folder only
+        elif not _exchange(place, target):
+            old = place.with_name(f"{place.name}{OLD}")
+            target.rename(old)
+            place.rename(target)
+            with suppress(OSError):  # the new folder is in place; the next run removes the old one
+                old.rename(place)
+    except OSError as error:
+        if not place.is_dir():
+            raise
+        spare = Path(tempfile.mkdtemp(prefix=f"{target.name}.new-", dir=target.parent))
+        place.rename(spare)
+        raise BadInput(
+            f"cannot replace {shown}: {error.strerror or error}. The new folder is complete and is {spare}; rename it by hand."
+        ) from error
+    if place.is_dir():
+        with suppress(FileNotFoundError):  # another run is already replacing it, and carries the files over
+            _carry_over(place, target)  # files that were added in between
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchanges the names of two folders in one step; returns False if the system cannot."""
-    if not sys.platform.startswith("linux"):
+    """Exchanges the names of two folders in one step; returns False if the system, or the file system, cannot."""
+    try:  # with RENAME_EXCHANGE, which only Linux has; paths are relative to the current folder (AT_FDCWD)
+        return bool(ctypes.CDLL(None).renameat2(-100, os.fsencode(first), -100, os.fsencode(second), 2) == 0)
+    except (AttributeError, OSError, TypeError):
         return False
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):  # not supported by the file system
-        return False
-    raise OSError(code, os.strerror(code), str(second))
-
-
-def _move_files(place: Path, target: Path) -> None:
-    """Moves the files into an empty folder that cannot be renamed. run.json comes last: without it the folder is not read."""
-    with uninterrupted():
-        for name in sorted((path.name for path in place.iterdir()), key=lambda name: (name == "run.json", name == "audit.json", name)):
-            (place / name).rename(target / name)
-        _sync(target)
-
-
-def _cannot_write(folder: Path, place: Path, error: OSError) -> BadInput:
-    remedy = "Free some space there, or name another place." if error.errno in FULL else "Choose another place."
-    path = folder
-    if error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(place):
-        path = folder / Path(os.fsdecode(error.filename)).relative_to(place)
-    kept = "What was there is unchanged." if folder.exists() else "Nothing was left behind."
-    return BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {remedy}")

@@ -6,7 +6,8 @@ written.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plai
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
 from equipoise.repair.findings import Findings, MethodRow
-from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
+from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling
 from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.saved_predictor import SavedPredictor, save_predictor
 from equipoise.repair.schema import RUN, RUN_FORMAT, Provenance, Run, SavedOnnx, SetSize
@@ -87,6 +88,24 @@ class Saved:
     document: Mapping[str, object]
     failures: Mapping[str, str]
     onnx: Exported | None = None
+
+
+def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
+    """The folder of each label: the folder itself for one label, otherwise one inside it with the label's name.
+
+    >>> [str(place) for place in folders(Path("out"), ["Effusion", "Pleural thickening/old"]).values()]
+    ['out/Effusion', 'out/Pleural-thickening-old']
+    """
+    if len(labels) == 1:
+        return {labels[0]: folder}
+    places: dict[str, Path] = {}
+    for label in labels:
+        name = plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "label"
+        number = 2
+        while any(place.name.lower() == name.lower() for place in places.values()):  # some file systems ignore case
+            name, number = f"{plain}-{number}", number + 1
+        places[label] = folder / name
+    return places
 
 
 def save_all(

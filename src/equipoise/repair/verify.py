@@ -7,6 +7,7 @@ changes a file and writes new checksums: the origin of a folder is not verified.
 import errno
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from equipoise.data import Transform, as_transform, sha256, sha256_of
 from equipoise.errors import BadInput, Untrusted, raise_all, validation_problems
 from equipoise.models import HEADS, ORIGINAL_ONNX, PROGRAM, Code, code_of, load_transform
-from equipoise.repair.folder import FILES, folder_to_name, recover
+from equipoise.repair.folder import FILES, recover
 from equipoise.repair.saved_predictor import FILES as PREDICTORS
 from equipoise.repair.schema import AUDITS_FORMAT, RUN, RUN_FORMAT, SCHEMA, SCHEMA_VERSION, RepairAudits, Run, ServedImages
 from equipoise.repair.serving import OWN_NETWORK
@@ -171,6 +172,20 @@ def verified_report(folder: Path) -> bytes:
     if not (folder / RUN).is_file() and folder_to_name(folder):
         return (folder / REPORT).read_bytes()  # no run.json lists the overview
     return verify(folder).contents[REPORT]
+
+
+def folder_to_name(folder: Path) -> str:
+    """Advice to name one of the bundles in a folder that holds one per label, or per class; empty if it holds none."""
+    bundles = sorted(place.parent.name for place in folder.glob("*/run.json"))
+    if not bundles:
+        return ""
+    kind = None
+    with suppress(OSError, ValueError, AttributeError):
+        kind = json.loads((folder / "audit.json").read_text(encoding="utf-8")).get("kind")
+    advice = "one folder per label. Name one of them"
+    if kind == "classes":
+        advice = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
+    return f"It holds {advice}: {', '.join(str(folder / name) for name in bundles)}."
 
 
 def read_run(folder: Path) -> Run:

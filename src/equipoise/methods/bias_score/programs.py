@@ -222,6 +222,6 @@ def _parity_stakes(label: int, level: float, half: float, groups: int) -> FloatA
 
 def _merit(result: LabelResult, max_gap: float) -> tuple[bool, bool, float]:
     """A key that sorts the best last: rates kept, |gap| within the bound, then performance, or the smallest |gap| outside the bound."""
-    size, kept = abs(float(result.gap[0])), result.spare is None or bool(result.spare[0] >= -NOISE)
+    size, kept = abs(result.gap), result.spare is None or result.spare >= -NOISE
     inside = size <= max_gap + NOISE
-    return kept, inside, float(result.performance[0]) if inside else -size
+    return kept, inside, result.performance if inside else -size
