@@ -8,7 +8,7 @@ from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE, highest_threshold
+from equipoise.methods.kept_rates import NOISE, highest_threshold
 from equipoise.methods.selection import lacking, merit
 from equipoise.models import predict
 from support.facts import facts, says, suggests

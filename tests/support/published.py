@@ -24,7 +24,7 @@ def as_chosen(model: nn.Module, cohort: Cohort, method: str, goal: Goal, seed: i
 
 def options(arguments: Sequence[str]) -> list[str]:
     """What a command of `debias` lacks to do the same: bias GD/A where only its settings are named, and the selection."""
-    missing = [] if "--selection" in arguments else ["--selection", "paper"]
+    missing = [] if any("goal.selection=" in str(word) for word in arguments) else ["--set", "goal.selection=paper"]
     if "--method" not in arguments and any(each.startswith("bias-gda.") for each in arguments):
         missing += ["--method", "bias-gda"]
     return missing

@@ -18,6 +18,7 @@ from .contract import Work as Work
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
+from .contract import read_settings as read_settings
 from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias

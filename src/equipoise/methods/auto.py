@@ -29,7 +29,8 @@ from equipoise.methods.cost import Speed, work_of
 from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.debiasing import run_method
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.goal import Goal, Note
+from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.outcome import performance_limit
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, first_decides, predict

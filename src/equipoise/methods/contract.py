@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -300,3 +300,27 @@ def make_settings(name: str, given: Mapping[str, Any]) -> Any:
                 problems.append(f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}")
     raise_all(problems)
     return settings(**given)
+
+
+def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a method from a file or the command line, as the types that it declares for them; several texts are a list."""
+    from pydantic import TypeAdapter, ValidationError
+
+    kinds = get_type_hints(METHODS[pick("method", name, METHODS)].settings)
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in kinds:
+            problems += UnknownName(f"setting of {name}", key, kinds).problems
+            continue
+        declared: TypeAdapter[Any] = TypeAdapter(kinds[key])
+        try:
+            values[key] = declared.validate_python(value)
+        except ValidationError as error:
+            try:
+                values[key] = declared.validate_python([value])  # a list with one value
+            except ValidationError:
+                problem = error.errors()[0]
+                problems.append(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}")
+    raise_all(problems)
+    return values

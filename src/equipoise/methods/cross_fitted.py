@@ -38,8 +38,9 @@ from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
-from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.job import Half, Job, Run, Verdict
+from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, ReadOnce, check, predict
 

@@ -17,7 +17,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
-from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
+from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
@@ -28,9 +28,10 @@ from equipoise.methods.goal import (
     DEFAULT_PERFORMANCE,
     DEFAULT_SELECTION,
     Goal,
-    JointGoal,
     Note,
+    given_goal,
     goals_at,
+    goals_of,
     keeping,
     raise_together,
 )
@@ -111,10 +112,7 @@ def debias(
     with keeping(errors):
         plain = None if isinstance(threshold, Mapping) else threshold
         bounds = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss, "threshold": plain}
-        asked = Goal(measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
-        if goal is not None and asked != Goal():
-            raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
-        goal = goal or asked
+        goal = given_goal(goal, measure=measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
     raise_together(errors)
     assert goal is not None
     if isinstance(threshold, Mapping):
@@ -233,27 +231,6 @@ def _scores_alone(
     return _together(candidates) if several else candidates[""]
 
 
-def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
-    """The joint goal of all labels: one goal for all of them, or the goals given by name."""
-    problems: list[str] = []
-    if goals is not None:
-        word = "class" if kind == "classes" else "label"
-        for name in goals:
-            if name not in labels:
-                problems += UnknownName(f"{word} in goals", name, labels).problems
-        missing = [name for name in labels if name not in goals]
-        if missing:
-            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
-            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
-        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
-            problems.append(f"one selection serves every {word}; the goals have several")
-    raise_all(problems)
-    each = {name: (goals or {}).get(name, goal) for name in labels}
-    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})
-
-
 def check_method(method: str, kind: str, example: str) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
     able = [name for name, own in METHODS.items() if (own.classes if kind == "classes" else own.labels)]
@@ -288,15 +265,14 @@ def run_method(
     chosen = make_settings(name, settings or {})
     _check_given(method, model, cohort, goal, train)
     deadline = None if budget is None else time.monotonic() + budget
-    candidate: Candidate
     if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        candidate = method.run(model, cohort, goal, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
-        return candidate
+        best: Candidate = method.run(model, cohort, goal, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
+        return best
     if isinstance(model, ChosenOutputs) and isinstance(cohort, Cohort) and method.labels == ONE_BY_ONE:
         return _one_by_one(name, model, cohort, seed, goal.each, settings or {}, train, progress, refuse_constant)
     goals = [own.for_steps() for own in goal.each]  # cross-fitting happens here, not in the method
-    used_train = train if method.takes_train else None
-    job = Job(method, model, cohort, goals, seed, chosen, used_train, progress, deadline=deadline, refuse_constant=refuse_constant)
+    used = train if method.takes_train else None
+    job = Job(method, model, cohort, goals, seed, chosen, used, progress, deadline=deadline, refuse_constant=refuse_constant)
     try:
         candidate = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else run(job).candidate
     except EmptyCell as error:

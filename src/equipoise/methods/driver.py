@@ -20,8 +20,9 @@ from equipoise.methods.candidate import Candidate
 from equipoise.methods.constant import WORST, constant, not_constant
 from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, LabelResult, Limits, decided_at, frame, trace_row
-from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
+from equipoise.methods.goal import Goal, JointGoal, Note, Why
 from equipoise.methods.job import Half, Job, Record, Run
+from equipoise.methods.kept_rates import spare
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import ChosenOutputs, Predictor, check, first_decides, predict, under_repair
 

@@ -37,7 +37,8 @@ from equipoise.measures import (
     tabulate_codes,
     worst_gap,
 )
-from equipoise.methods.goal import Goal, Keep, highest_threshold, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal, Keep
+from equipoise.methods.kept_rates import highest_threshold, kept_rates, limits_of, spare
 
 HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
 Places = slice | IntArray

@@ -9,7 +9,8 @@ import pandas as pd
 from equipoise.data import Rows
 from equipoise.measures import Threshold
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE, Goal, Note, Why
+from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.kept_rates import NOISE
 
 IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
 

@@ -15,7 +15,8 @@ from equipoise.measures import FloatArray, Threshold, cells_at, sweep_scores
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Work, method
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import along, gap_windows
-from equipoise.methods.goal import NOISE, Goal, highest_threshold, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal
+from equipoise.methods.kept_rates import NOISE, highest_threshold, kept_rates, limits_of, spare
 from equipoise.methods.selection import select
 
 NAME = "single-threshold"

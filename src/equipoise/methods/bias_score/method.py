@@ -18,7 +18,8 @@ from equipoise.methods.bias_score.rule import BiasScoreRule, rule_of
 from equipoise.methods.constant import WORST, refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Label, LabelResult, frame, trace_row
-from equipoise.methods.goal import Goal, Note, limits_of, spare
+from equipoise.methods.goal import Goal, Note
+from equipoise.methods.kept_rates import limits_of, spare
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import (
     DEPTHS,

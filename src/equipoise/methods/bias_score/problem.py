@@ -143,7 +143,7 @@ def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tupl
     if isinstance(rows, Scores):
         if rows.features is None:
             raise BadInput(
-                f"bias-score reads further columns next to the score, and {rows.name!r} has none. Name them: --feature age "
+                f"bias-score reads further columns next to the score, and {rows.name!r} has none. Name them: --set data.features=age "
                 "(Python: features=...), or use a method that decides by the score."
             )
         columns = np.column_stack([rows.features.fitted().numbers(rows.features.frame), finite_logit(rows.score)])

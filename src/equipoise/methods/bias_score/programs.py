@@ -25,7 +25,7 @@ import numpy as np
 from equipoise.measures import QUOTIENTS, FloatArray, predictive, worst_gap
 from equipoise.methods.bias_score.problem import Problem
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE
+from equipoise.methods.kept_rates import NOISE
 
 DOUBTFUL = 60  # rows in the first program, plus as many for each gap
 TOLERANCE = 1e-9  # smallest value of a row that counts, relative to the largest |u|
