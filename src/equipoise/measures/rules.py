@@ -37,8 +37,23 @@ class Rule(Protocol):
         """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions by the ids of the rows."""
         ...
 
+    @property
+    def shared(self) -> float | None:
+        """The threshold by which the rows of every group are decided; None if they are decided otherwise."""
+        ...
+
+    @property
+    def argmax(self) -> bool:
+        """Whether the scores are margins of a class over the next, so that it is decided by argmax."""
+        ...
+
     def decide(self, scores: Scores) -> FloatArray:
         """The decision on each row: 0, 1, or the probability of a randomised 1."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """Where the rule comes from, for readers."""
         ...
 
     def describe(self) -> str:
@@ -64,6 +79,10 @@ class Threshold:
     KIND: ClassVar[str] = THRESHOLD
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
+
+    @property
+    def shared(self) -> float:
+        return self.value
 
     def decide(self, scores: Scores) -> FloatArray:
         return at_threshold(scores.score, self.value)
