@@ -137,6 +137,10 @@ class Scores(Grouped):
         """These rows with their features encoded by the encoder of another set."""
         return self if self.features is None else replace(self, features=self.features.encoded_by(encoder))
 
+    def encoded(self) -> "Scores":
+        """These rows with their features encoded."""
+        return self if self.features is None else self.encoded_by(self.features.fitted())
+
     def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> "tuple[Scores, Scores]":
         """The repair set, and the test set with this fraction of the patients; split by row if there are no patient ids.
 

@@ -23,7 +23,7 @@ from equipoise.measures import FloatArray, is_quotient
 from equipoise.methods.contract import Objective, Rng, Step, Steps, Task, Work, by_goal, method, within_gap
 from equipoise.methods.evaluation import Data, Evaluation
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import SAVANI
+from equipoise.methods.random import SAVANI
 from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit
 from equipoise.models import Critic, Repairable, proxy
 

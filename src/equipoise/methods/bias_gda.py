@@ -22,11 +22,17 @@ from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import MARCINKEVICS
 from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
 from equipoise.models import Repairable
 
 EPOCHS = 200  # of the paper's schedule
+
+MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
+  title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
+  author    = {Marcinkevics, Ricards and Ozkan, Ece and Vogt, Julia E.},
+  booktitle = {Proceedings of the 7th Machine Learning for Healthcare Conference},
+  year      = {2022}
+}"""
 
 
 @dataclass(frozen=True)

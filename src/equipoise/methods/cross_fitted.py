@@ -32,16 +32,14 @@ from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.candidate import Candidate, HeldOut, LabelCandidate
 from equipoise.methods.choosing import Verdict, choose_step
-from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, cross_fitting_parts
-from equipoise.methods.driver import run
+from equipoise.methods.driver import Half, Job, Run, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.job import Half, Job, Run
 from equipoise.methods.kept_rates import NOISE
-from equipoise.methods.selection import plain_rule
+from equipoise.methods.selection import plain_rule, refused
 from equipoise.models import ReadOnce, check, label_views, outputs_like, predict, whole_network
 
 HALVES, ALL_ROWS = (
@@ -124,12 +122,12 @@ def smoothed(optimism: FloatArray, at: Sequence[float], grows: bool) -> FloatArr
 
 def _fitted(job: Job, goal: Goal) -> LabelCandidate:
     """The candidate of a method that fits a rule or probes."""
-    model, cohort = job.model, job.rows
-    Data.of(cohort, job.goals)  # raises an error if the set lacks rows that the measure needs
-    whole = encoded(cohort)
-    if job.method.kind == Kind.PROBES and model is not None and isinstance(cohort, Cohort):
-        check(model, cohort, changed=False)
-    network = None if model is None or not isinstance(whole, Cohort) else ReadOnce(model, whole.inputs)
+    Data.of(job.rows, job.goals)  # raises an error if the set lacks rows that the measure needs
+    job = replace(job, rows=job.rows.encoded())  # once, so that a subset has the same encoding
+    model, whole = job.model, job.rows
+    if job.method.kind == Kind.PROBES and model is not None:
+        check(model, job.cohort, changed=False)
+    network = None if model is None else ReadOnce(model, job.cohort.inputs)
     scores = predict(model, whole, raw=None if network is None else network.raw())
     everyone = np.arange(len(whole))
     fit = _fit(job, whole, scores, everyone, network)
@@ -150,7 +148,7 @@ def _fitted(job: Job, goal: Goal) -> LabelCandidate:
     decisions = _decisions(job, steps, whole, scores, network)
     grows = job.method.kind == Kind.PROBES
     evidence = Evidence.of(corrected(decisions, held, tuned, parts, range(len(steps)), grows), whole, goal)
-    estimates = Estimates((LabelEstimates("", cohort, evidence, held),), rows, refused(decisions, whole.attribute.codes))
+    estimates = Estimates((LabelEstimates("", whole, evidence, held),), rows, refused(decisions, whole.attribute.codes))
     verdict = choose_step([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
     at, step = verdict.at, steps[verdict.at]
     fit_notes = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
@@ -169,14 +167,7 @@ def _fitted(job: Job, goal: Goal) -> LabelCandidate:
     )
     if job.progress:
         job.progress(1, 1)
-    return _labelled(candidate, estimates, verdict, 0, len(cohort))
-
-
-def encoded(rows: Rows) -> Rows:
-    """The rows with their columns encoded once, so that a subset has the same encoding."""
-    if isinstance(rows, Scores):
-        return rows if rows.features is None else rows.encoded_by(rows.features.fitted())
-    return rows.encoded()
+    return _labelled(candidate, estimates, verdict, 0, len(whole))
 
 
 def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnce | None) -> Fit:
@@ -185,8 +176,7 @@ def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnc
     subset = whole if len(rows) == len(whole) else whole.take(rows)
     fit: Fit
     if job.method.kind == Kind.RULE:
-        subset_scores = subset if isinstance(subset, Scores) else Scores.of(subset, scores.score[rows])
-        fit = function(subset_scores, goal, job.settings)
+        fit = function(scores if subset is whole else scores.take(rows), goal, job.settings)
         return fit
     outputs = None if network is None else network.take(rows)
     fit = function(job.model, subset, goal, job.settings, Rng(job.seed), job.train, outputs)

@@ -22,7 +22,7 @@ from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
-from equipoise.methods.driver import run
+from equipoise.methods.driver import Job, run
 from equipoise.methods.goal import (
     DEFAULT_MEASURE,
     DEFAULT_PERFORMANCE,
@@ -34,7 +34,6 @@ from equipoise.methods.goal import (
     keeping,
     raise_together,
 )
-from equipoise.methods.job import Job
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
 from equipoise.models import (

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import pick, raise_all
+from equipoise.methods.bias_gda import MARCINKEVICS
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Task, Work, method
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.papers import MARCINKEVICS
 from equipoise.models import CRITERIA, GRANULARITIES, Repairable, find_units
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Work, method, within_gap
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal
-from equipoise.methods.papers import SAVANI
 from equipoise.models import Repairable
+
+SAVANI = """@inproceedings{savani2020intra,
+  title     = {Intra-Processing Methods for Debiasing Neural Networks},
+  author    = {Savani, Yash and White, Colin and Govindarajulu, Naveen Sundar},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2020}
+}"""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, perform
 from equipoise.methods.bias_score.problem import Problem, probe_inputs, probed
 from equipoise.methods.bias_score.programs import parity_path, path
 from equipoise.methods.bias_score.rule import BiasScoreRule, rule_of
-from equipoise.methods.constant import WORST, refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Label, LabelResult, frame, trace_row
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.kept_rates import limits_of, spare
-from equipoise.methods.selection import plain_rule, select
+from equipoise.methods.selection import WORST, plain_rule, refused, select
 from equipoise.models import (
     DEPTHS,
     BiasScore,
