@@ -47,12 +47,12 @@ def three_groups(parts) -> Cohort:
 
 def decided(scores: np.ndarray, threshold: float) -> Evaluation:
     """An evaluation of which only the scores and the threshold count."""
-    return Evaluation(scores, 0.0, 0.0, threshold, ())
+    return Evaluation(scores, 0.0, 0.0, np.full(scores.shape, threshold), ())
 
 
 def begun(cohort: Cohort, goal: Goal, scores: np.ndarray, threshold: float) -> Data:
     """The rows of a cohort whose original network has these scores and this threshold."""
-    return replace(Data.of(cohort, [goal]), begun=decided(scores, threshold))
+    return replace(Data.of(cohort, {"": goal}), begun=decided(scores, threshold))
 
 
 def flat(gradients) -> torch.Tensor:

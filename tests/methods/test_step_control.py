@@ -97,7 +97,7 @@ def test_a_gap_without_a_value_is_restored():
 
 def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(problems):
     model, cohort = problems["perceptron"]
-    data = Data.of(cohort, [paper_goal("eod")])
+    data = Data.of(cohort, {"": paper_goal("eod")})
     now = data.evaluate(under_repair(model, cohort).evaluate())
     label = data.labels[0]
     swept = sweep(now.scores, label.y, label.codes, label.levels, ("eod", "balanced_accuracy"))
@@ -156,7 +156,7 @@ def test_steps_remove_about_as_much_as_their_number_says(problems):
 @pytest.mark.parametrize("optimiser", ["adam", "blockwise", "sgd"])
 def test_a_restored_network_goes_on_as_if_nothing_had_happened(kind: str, optimiser: str, problems):
     model, cohort = problems[kind]
-    data = Data.of(cohort, [paper_goal("spd")])
+    data = Data.of(cohort, {"": paper_goal("spd")})
 
     def after(detour: bool, marked: int) -> list[torch.Tensor]:
         network = under_repair(model, cohort)

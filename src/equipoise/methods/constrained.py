@@ -155,8 +155,7 @@ class _Balance:
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
         """The arguments of `slope` for some rows (b,): means over the batch, and the centre and threshold of each row."""
         means = (numbers[index] / len(index) for numbers in (self.weight, self.target, self.pull))
-        places = (cut[index] if len(cut) > 1 else cut.expand(len(index)) for cut in (self.centre, self.threshold))
-        return (*means, *places)
+        return (*means, self.centre[index], self.threshold[index])
 
 
 @dataclass
@@ -201,6 +200,6 @@ def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.ND
     return mixed
 
 
-def _logits(thresholds: FloatArray | float) -> Tensor:
-    """The logits of one threshold, (1,), or of one per row."""
-    return single_precision(logit(np.clip(np.atleast_1d(thresholds), TINY, 1 - TINY)))
+def _logits(thresholds: FloatArray) -> Tensor:
+    """The logits of the threshold of each row."""
+    return single_precision(logit(np.clip(thresholds, TINY, 1 - TINY)))

@@ -161,7 +161,7 @@ class Evaluation:
     scores: FloatArray  # (rows,)
     gap: float
     performance: float
-    threshold: FloatArray | float  # one, or one per row (rows,) with several labels
+    threshold: FloatArray  # (rows,) of the label of each row
     each: tuple[LabelResult, ...]
     recall: float | None = None  # mean recall of the classes
 
@@ -205,11 +205,6 @@ class Data:
         return self.begun
 
     @property
-    def several(self) -> bool:
-        """Whether the network has several labels or classes."""
-        return len(self.labels) > 1 or not isinstance(self.places[0], slice)
-
-    @property
     def parts(self) -> list[tuple[Places, Label]]:
         """Every label with the places of its rows."""
         return list(zip(self.places, self.labels, strict=True))
@@ -227,9 +222,6 @@ class Data:
         The `original` network is evaluated at the threshold in use, if there is one.
         """
         limits = least or [None] * len(self.labels)
-        if not self.several:
-            result = self.labels[0].original(scores) if original else self.labels[0].evaluate(scores, max_gap, limits[0])
-            return Evaluation(scores, result.gap, result.performance, result.threshold, (result,))
         results, recalls = [], []
         thresholds: FloatArray = np.full(scores.shape, HALF)
         if self.classes:
@@ -287,7 +279,7 @@ class Data:
         signed: FloatArray = self.functional(evaluation)[1] * np.sign(evaluation.gap)
         return signed
 
-    def centre(self, threshold: FloatArray | float) -> FloatArray | float:
+    def centre(self, threshold: FloatArray) -> FloatArray:
         """The scores at which a task loss is centred: the thresholds; for classes, their prevalences, which a calibrated network keeps."""
         if not self.classes:
             return threshold
