@@ -37,8 +37,23 @@ class Rule(Protocol):
         """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions by the ids of the rows."""
         ...
 
+    @property
+    def shared(self) -> float | None:
+        """The threshold by which the rows of every group are decided; None if they are decided otherwise."""
+        ...
+
+    @property
+    def argmax(self) -> bool:
+        """Whether the scores are margins of a class over the next, so that it is decided by argmax."""
+        ...
+
     def decide(self, scores: Scores) -> FloatArray:
         """The decision on each row: 0, 1, or the probability of a randomised 1."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """Where the rule comes from, for readers."""
         ...
 
     def describe(self) -> str:
@@ -65,6 +80,10 @@ class Threshold:
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
 
+    @property
+    def shared(self) -> float:
+        return self.value
+
     def decide(self, scores: Scores) -> FloatArray:
         return at_threshold(scores.score, self.value)
 
@@ -88,6 +107,8 @@ class LabelRules(Mapping[str, Rule]):
 
     rules: Mapping[str, Rule]
     kind: str = "labels"
+    shared: ClassVar[float | None] = None
+    origin: ClassVar[str] = ""
 
     def __getitem__(self, label: str) -> Rule:
         if label not in self.rules:
@@ -102,6 +123,11 @@ class LabelRules(Mapping[str, Rule]):
 
     def __len__(self) -> int:
         return len(self.rules)
+
+    @property
+    def argmax(self) -> bool:
+        """Whether these are the classes of a model that decides by argmax."""
+        return any(rule.argmax for rule in self.rules.values())
 
     @property
     def needs_group(self) -> bool:

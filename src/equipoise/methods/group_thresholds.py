@@ -68,6 +68,8 @@ class GroupThresholds:
     missing: Cut
     origin: str = "given"
     KIND: ClassVar[str] = KIND
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = False
 

@@ -99,6 +99,8 @@ class RejectOption:
     groups: Groups  # all that were seen, the reference first
     origin: str = "given"
     KIND: ClassVar[str] = KIND
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = False
 

@@ -80,7 +80,7 @@ class Comparison:
     def kind(self) -> str:
         """The kind of output: "classes" of a network that decides by argmax, or "labels"."""
         rule = self.original.candidate.rule
-        return "classes" if isinstance(rule, Threshold) and rule.argmax else "labels"
+        return "classes" if rule.argmax else "labels"
 
     @property
     def result(self) -> ScoredCandidate:

@@ -64,7 +64,7 @@ def _labels_html(audit: Audit) -> str:
     one, rows = "class" if audit.kind == "classes" else "label", []
     for label, own in list(audit.labels.items())[:MOST_LABELS]:
         gap = largest_gap(own)
-        rows.append((short_name(label), f"{own.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap.to_dict()))))
+        rows.append((short_name(label), f"{own.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap))))
     clear = f"{audit.findings} of {plural(audit.comparisons, 'comparison')} are clear of 0 after adjustment."
     about = f"Audit of {short_name(audit.name)}. {printable(decisions_words(audit.labels))} {clear}"
     lines = [overview_answer(audit)[1], *filter(None, [printable(unflagged_words(audit.labels, audit.kind))]), about]
