@@ -106,7 +106,7 @@ BAD_MODELS = {
     "input not there": (["--set", "data.features=x1", "--set", "data.features=x3"], ["data.csv: no feature column 'x3'"]),
     "input in words": (["--set", "data.features=x1", "--set", "data.features=sex"], ["data.csv: input column 'sex' holds no numbers"]),
     "input with a gap": (["--set", "data.features=x1", "--set", "data.features=hole"], ["'hole': 1 of 80 rows are empty or infinite"]),
-    "unknown output": (["--set", "model.output=logits"], ["'logits'", "Did you mean 'logit'?"]),
+    "unknown output": (["--set", "model.output=logits"], ["got logits", "Did you mean 'logit'?"]),
     "a score as well": (["--score", "x1"], ["either", "--score", "--model"]),
 }
 
