@@ -74,7 +74,7 @@ class Classifier(Specification):
     )
     output: Literal["auto", "logit", "probability"] = setting("what the network returns: logit or probability", "auto", was="--output-type")
     outputs: Annotated[Any, BeforeValidator(_by_label)] = setting(
-        "name or number of the output to use of a network with many; of several labels, { Effusion = 3 }",
+        "name or number of the output of a network with many; of several labels, { Effusion = 3 }",
         None,
         many=True,
         was="--output-name",
