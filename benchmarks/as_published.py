@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.methods import adversarial_finetune, run_many  # the module, whose parts are replaced, and the function
-from equipoise.models import predict, train_stack
+from equipoise.methods import adversarial_finetune, run_method  # the module, whose parts are replaced, and the function
+from equipoise.models import predict
 
 PUBLISHED = eq.Training(restore="last", patience=110)
 BOUND = 0.05
@@ -29,7 +29,7 @@ BOUND = 0.05
 def prepared(name: str, splits: int) -> tuple[list[eq.Parts], list[torch.nn.Module]]:
     """Splits and the networks that the published training leaves."""
     parts = [eq.split(eq.load(name), seed=seed) for seed in range(splits)]
-    return parts, list(train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)], settings=PUBLISHED))
+    return parts, [eq.train(p.train, p.valid, seed=seed, settings=PUBLISHED) for seed, p in enumerate(parts)]
 
 
 def balanced(f: np.ndarray, y: np.ndarray) -> float:
@@ -96,9 +96,9 @@ def evaluated(parts: Sequence[eq.Parts], found: Sequence[eq.Candidate], mode: st
 def finetuned(parts: Sequence[eq.Parts], models: Sequence[torch.nn.Module]) -> list[eq.Candidate]:
     """The last epoch of adversarial fine-tuning by SPD."""
     goal, seeds = eq.Goal("spd", max_gap=BOUND, selection="paper"), range(len(parts))
-    return run_many(
-        "adversarial-finetune", models, [p.valid for p in parts], goal, seeds=seeds, settings={"schedule": "paper", "restore": "last"}
-    )
+    settings = {"schedule": "paper", "restore": "last"}
+    runs = zip(models, parts, seeds, strict=True)
+    return [run_method("adversarial-finetune", model, p.valid, goal, seed=seed, settings=settings) for model, p, seed in runs]
 
 
 def adversarial(splits: int) -> None:

@@ -22,11 +22,11 @@ import torch
 from libraries import measured
 
 import equipoise as eq
-from equipoise.methods import run_many
+from equipoise.methods import run_method
 from equipoise.methods.bias_score import method as bias_score
 from equipoise.methods.bias_score import problem as bias_problem
 from equipoise.methods.bias_score.programs import solve
-from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of, train_stack
+from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "adult": ("adult", {}),
@@ -55,8 +55,7 @@ def prepared(name: str, splits: int) -> tuple[Parts, list[torch.nn.Module]]:
     kept = Path(os.environ.get("EQUIPOISE_NETWORKS", "runs/networks")) / f"{name}.pt"
     models: list[torch.nn.Module] = torch.load(kept, weights_only=False) if kept.exists() else []
     if len(models) < splits:
-        fresh = [(part.train, part.valid, seed) for seed, part in enumerate(parts)][len(models) :]
-        models += list(train_stack(fresh))
+        models += [eq.train(part.train, part.valid, seed=seed) for seed, part in enumerate(parts)][len(models) :]
         kept.parent.mkdir(parents=True, exist_ok=True)
         torch.save(models, kept)
     return parts, models[:splits]
@@ -84,7 +83,10 @@ def tried(name: str, measure: str, what: str, parts: Parts, models: Sequence[tor
         measure, min_performance=FLOORS[DATA[name][0]][measure] if min_performance is None else min_performance, selection="paper"
     )
     start = time.process_time()
-    found = run_many(method, models, [part.valid for part in parts], goal, seeds=range(len(parts)), settings=settings)
+    found = [
+        run_method(method, m, rows, goal, seed=seed, settings=settings)
+        for m, rows, seed in zip(models, [part.valid for part in parts], range(len(parts)), strict=True)
+    ]
     report(name, measure, what, found, parts, time.process_time() - start)
 
 

@@ -22,9 +22,9 @@ from scipy.stats import multivariate_normal
 
 import equipoise as eq
 from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
-from equipoise.methods import Label, run_many
+from equipoise.methods import Label, run_method
 from equipoise.methods.evaluation import LabelResult
-from equipoise.models import predict, train_stack
+from equipoise.models import predict
 from equipoise.studies import read_plan
 from equipoise.studies.sets.synthetic import zafar_chance, zafar_plane
 
@@ -33,7 +33,7 @@ BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 
 def prepared(name: str, splits: int) -> tuple[list[eq.Parts], list[torch.nn.Module]]:
     parts = [eq.split(eq.load(name), seed=seed) for seed in range(splits)]
-    return parts, list(train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)]))
+    return parts, [eq.train(p.train, p.valid, seed=seed) for seed, p in enumerate(parts)]
 
 
 def report(what: str, candidates: Sequence[eq.Candidate], parts: Sequence[eq.Parts], measure: str) -> None:
@@ -63,7 +63,10 @@ def evals_per_epoch() -> None:
         goal = eq.Goal(measure, min_performance=BIAS_GDA_FLOORS["compas"][measure], selection="paper")
         for count in (3, 1):
             given = {"schedule": "paper", "evals_per_epoch": count}
-            found = run_many("bias-gda", models, [p.valid for p in parts], goal, seeds=range(20), settings=given)
+            found = [
+                run_method("bias-gda", m, rows, goal, seed=seed, settings=given)
+                for m, rows, seed in zip(models, [p.valid for p in parts], range(20), strict=True)
+            ]
             report(f"COMPAS, bias-gda, evals_per_epoch={count}", found, parts, measure)
 
 
@@ -88,14 +91,14 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
     """The rows of one split: standard, and random with each way to choose thresholds."""
     torch.set_num_threads(1)
     parts = eq.split(eq.load("bank"), seed=seed)
-    (model,) = train_stack([(parts.train, parts.valid, seed)], settings=eq.Training(**WEIGHTS[weights]))
+    model = eq.train(parts.train, parts.valid, seed=seed, settings=eq.Training(**WEIGHTS[weights]))
     scores = predict(model, parts.valid).score
     common = {"weights": weights, "seed": seed, "saturated": float(((scores < 0.01) | (scores > 0.99)).mean())}
     found = []
     for method, search in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
         Label.evaluate = SEARCHES[search]  # type: ignore[method-assign]
         goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None, selection="paper")
-        (candidate,) = run_many(method, [model], [parts.valid], goal, seeds=[seed])
+        candidate = run_method(method, model, parts.valid, goal, seed=seed)
         test = predict(candidate.model, parts.test)
         cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)
         gap, performance = gap_values("spd", cells)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))
@@ -119,7 +122,7 @@ def grid() -> None:
 def bounds() -> None:
     for seed in range(int(sys.argv[2]) if len(sys.argv) > 2 else 20):
         parts = eq.split(eq.load("bank"), seed=seed)
-        (model,) = train_stack([(parts.train, parts.valid, seed)], settings=eq.Training(**WEIGHTS["last (published)"]))
+        model = eq.train(parts.train, parts.valid, seed=seed, settings=eq.Training(**WEIGHTS["last (published)"]))
         for mode in ("eval", "train"):
             for bound, (gap, performance) in perturbed(model, parts, seed, mode == "train").items():
                 print(f"{seed},{mode},{bound},{gap:.6g},{performance:.6g}", flush=True)

@@ -20,8 +20,8 @@ import torch
 
 import equipoise as eq
 from equipoise.measures import gap_values, performance_values, tabulate
-from equipoise.methods import run_many
-from equipoise.models import MLP, predict, train_stack
+from equipoise.methods import run_method
+from equipoise.models import MLP, predict
 from equipoise.studies import read_plan
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
@@ -53,7 +53,7 @@ def networks_of(name: str, parts: list[eq.Parts], seeds: range) -> list[torch.nn
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}-{seeds.start}-{seeds.stop}.pt"
     if not file.exists():
-        models = train_stack([(p.train, p.valid, seed) for seed, p in zip(seeds, parts, strict=True)])
+        models = [eq.train(p.train, p.valid, seed=seed) for seed, p in zip(seeds, parts, strict=True)]
         torch.save([m.state_dict() for m in models], file)
     found: list[torch.nn.Module] = []
     for state, part in zip(torch.load(file), parts, strict=True):
@@ -94,7 +94,10 @@ def main() -> None:
                 start = time.perf_counter()
                 goal = eq.Goal(measure, min_performance=min_performance, selection=given.selection)
                 valids = [p.valid for p in parts]
-                found = run_many(method, models, valids, goal, seeds=seeds, settings=given_to.get(method, {}))
+                found = [
+                    run_method(method, m, rows, goal, seed=seed, settings=given_to.get(method, {}))
+                    for m, rows, seed in zip(models, valids, seeds, strict=True)
+                ]
                 took = (time.perf_counter() - start) / len(seeds)
                 rows = []
                 for candidate, part in zip(found, parts, strict=True):

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, Images
-from equipoise.methods import Goal, Label, run_many
+from equipoise.methods import Goal, Label, run_method
 from equipoise.methods.pruning import most_influential
-from equipoise.models import backbone, replicas
+from equipoise.models import backbone, under_repair
 
 LAYERS = {"resnet-18": "conv1", "vgg-16": "features.*", "densenet-121": "features.conv0", "squeezenet": "features.*"}
 UNITS, BATCH, MINI = 1500, 256, 32
@@ -84,11 +84,11 @@ def ceilings(model: nn.Module, inputs: Images, repeats: int) -> dict[str, float]
 
 def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) -> float:
     """Seconds of one step: prune 1,500 units, influence of all, scores of all, and their evaluation."""
-    networks = replicas([model], [cohort])
+    networks = under_repair(model, cohort)
     networks.units(layers)
-    label = Label.of([cohort], Goal("eod", min_performance=0.0, selection="paper"))
+    label = Label.of(cohort, Goal("eod", min_performance=0.0, selection="paper"))
     scores = networks.evaluate()
-    weights = label.functional(scores, label.evaluate(scores).threshold)[1]
+    weights = label.functional(scores >= label.evaluate(scores).threshold)[1]
     state = {"influence": networks.influence(weights)[1]}
     pruned = torch.zeros_like(state["influence"], dtype=torch.bool)
 
@@ -98,7 +98,7 @@ def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) ->
         pruned.logical_or_(chosen)
         found, state["influence"] = networks.influence(weights)
         label.evaluate(found)
-        networks.keep(np.ones(1, bool))
+        networks.keep()
 
     return seconds(step, repeats)
 
@@ -110,7 +110,7 @@ def gda_epoch(model: nn.Module, cohort: Cohort) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         settings = {"schedule": "paper", "batch": MINI, "epochs": epochs, "stop_below": 0.0}
-        run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0, selection="paper"), seeds=[0], settings=settings)
+        run_method("bias-gda", model, cohort, Goal("eod", min_performance=0.0, selection="paper"), seed=0, settings=settings)
         torch.cuda.synchronize()
         took.append(time.perf_counter() - start)
     return (took[2] - took[1]) / 3

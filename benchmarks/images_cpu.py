@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import torch
 
-from equipoise.methods import Goal, Label, run_many
+from equipoise.methods import Goal, Label, run_method
 from equipoise.methods.pruning import most_influential
-from equipoise.models import backbone, replicas
+from equipoise.models import backbone, under_repair
 from equipoise.studies import phantom
 
 BATCH = 32
@@ -36,11 +36,11 @@ def main() -> None:
     bare = copy.deepcopy(model)
     x = cohort.inputs[torch.arange(options.rows)]
 
-    networks = replicas([model], [cohort])
+    networks = under_repair(model, cohort)
     networks.units("conv1")
-    label = Label.of([cohort], Goal("eod", min_performance=0.0, selection="paper"))
+    label = Label.of(cohort, Goal("eod", min_performance=0.0, selection="paper"))
     scores = networks.evaluate()
-    weights = label.functional(scores, label.evaluate(scores).threshold)[1]
+    weights = label.functional(scores >= label.evaluate(scores).threshold)[1]
     state = {"influence": networks.influence(weights)[1]}
 
     def forward() -> None:
@@ -59,22 +59,22 @@ def main() -> None:
         label.evaluate(found)
 
     def longer() -> None:
-        run_many(
+        run_method(
             "bias-gda",
-            [model],
-            [cohort],
+            model,
+            cohort,
             Goal("eod", min_performance=0.0, selection="paper"),
-            seeds=[0],
+            seed=0,
             settings={**FINE_TUNING, "epochs": 2},
         )
 
     def shorter() -> None:
-        run_many(
+        run_method(
             "bias-gda",
-            [model],
-            [cohort],
+            model,
+            cohort,
             Goal("eod", min_performance=0.0, selection="paper"),
-            seeds=[0],
+            seed=0,
             settings={**FINE_TUNING, "epochs": 1},
         )
 

@@ -54,7 +54,6 @@ data = [{ source = "loh", options = { n = 400, alpha = 2.0 } }, { source = "loh"
 methods = ["standard", { method = "bias-gda", settings = { schedule = "paper", epochs = 2 } }, "equalised-odds"]
 measures = ["spd", "eod"]
 splits = 6
-stack = 1
 training = { epochs = 3 }
 """
 
@@ -96,9 +95,9 @@ def hospital(folder: Path, rows: int = 240) -> None:
 
 def debias_command(home: Path, out: Path, repair: str) -> list[str]:
     """The command that writes a folder."""
-    roles = ["--label", "sick", "--group", "sex", "--reference", "M", "--id", "id"]
-    network = ["--model", str(home / "net.py:build"), "--weights", str(home / "net.safetensors"), "--no-onnx", "--draws", "10"]
-    quick = ["--selection", "paper", "--force"]  # two repairs that decide differently, from few patients
+    roles = ["--label", "sick", "--group", "sex", "--reference", "M", "--set", "data.id=id"]
+    network = ["--model", str(home / "net.py:build"), "--weights", str(home / "net.safetensors"), "--set", "report.onnx=false", "--set", "audit.draws=10"]
+    quick = ["--set", "goal.selection=paper", "--set", "repair.force=true"]  # two repairs that decide differently, from few patients
     return ["debias", str(home / "local.csv"), *roles, *network, *quick, *REPAIRS[repair], "--out", str(out), "--overwrite"]
 
 

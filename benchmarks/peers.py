@@ -236,7 +236,7 @@ def simulated(groups: int) -> Simulated:
 def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     """Decisions by bias-score's path over so many bounds, the last of them zero, each with its best threshold within the bound."""
     goal = eq.Goal("spd", max_gap=BOUND, selection="paper")
-    labels = Label.of([given.cohort], goal)
+    labels = Label.of(given.cohort, goal)
     posteriors = bias_problem.Posteriors(given.chance, (given.posterior,))
     nobody = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 0.0)  # the posteriors are given
     slope, centre = bias_problem._line(goal.performance, given.chance, given.cohort)
@@ -245,7 +245,7 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     best, decisions = -np.inf, np.zeros(ROWS)
     for multipliers in path(problem, bounds)[1]:
         score = problem.priced(posteriors, problem.cost(multipliers))
-        look = labels.evaluate(score[None], BOUND)
+        look = labels.evaluate(score, BOUND)
         if abs(float(look.gap[0])) <= BOUND and look.performance[0] > best:
             best, decisions = float(look.performance[0]), (score >= look.threshold[0]).astype(np.float64)
     return decisions

@@ -16,8 +16,8 @@ import torch
 from libraries import measured
 
 import equipoise as eq
-from equipoise.methods import run_many
-from equipoise.models import CRITERIA, predict, train_stack
+from equipoise.methods import run_method
+from equipoise.models import CRITERIA, predict
 from equipoise.studies import read_plan
 
 PRUNING_FLOORS = read_plan("paper-tabular").arm("pruning").min_performance
@@ -45,7 +45,10 @@ def tried(data: str, measure: str, units: str, criterion: str, parts: Sequence[e
     settings = {} if units == "none" else {"granularity": units, "criterion": criterion, "units": 1}
     start = time.process_time()
     valids, goal = [part.valid for part in parts], eq.Goal(measure, min_performance=PRUNING_FLOORS[data][measure], selection="paper")
-    found = run_many("pruning" if settings else "standard", models, valids, goal, seeds=range(len(parts)), settings=settings)
+    found = [
+        run_method("pruning" if settings else "standard", m, rows, goal, seed=seed, settings=settings)
+        for m, rows, seed in zip(models, valids, range(len(parts)), strict=True)
+    ]
     seconds = (time.process_time() - start) / len(parts)
     test, valid = looked(measure, found, parts)
     (gap, ba), (spread, ba_spread) = test.mean(0), test.std(0, ddof=1)
@@ -63,7 +66,7 @@ def main() -> None:
     for data in names:
         whole = eq.load(data)
         parts = [eq.split(whole, seed=seed) for seed in range(splits)]
-        models = list(train_stack([(part.train, part.valid, seed) for seed, part in enumerate(parts)]))
+        models = [eq.train(part.train, part.valid, seed=seed) for seed, part in enumerate(parts)]
         for measure in PRUNING_FLOORS[data]:
             tried(data, measure, "none", "original", parts, models)
             for units in ("unit", "input"):

@@ -18,8 +18,8 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.measures import Calibration
-from equipoise.methods import Goal, recalibrated, run_many
-from equipoise.models import predict, train_stack
+from equipoise.methods import Goal, recalibrated, run_method
+from equipoise.models import predict
 
 SPLITS = 3
 MEASURE = "spd"
@@ -35,12 +35,15 @@ OUT = Path(__file__).parents[1] / "results" / "recalibration" / "splits.csv"
 def rows_of(data: str) -> list[dict[str, object]]:
     """The rows of one data set."""
     parts = [eq.split(eq.load(data), seed=seed) for seed in range(SPLITS)]
-    models = list(train_stack([(part.train, part.valid, seed) for seed, part in enumerate(parts)]))
+    models = [eq.train(part.train, part.valid, seed=seed) for seed, part in enumerate(parts)]
     found: list[dict[str, object]] = []
     for name, (method, settings) in METHODS.items():
         start = time.perf_counter()
         repair, goal = [part.valid for part in parts], Goal(MEASURE, max_loss=0.05, selection="paper")
-        candidates = run_many(method, models, repair, goal, seeds=range(SPLITS), settings=settings)
+        candidates = [
+            run_method(method, m, rows, goal, seed=seed, settings=settings)
+            for m, rows, seed in zip(models, repair, range(SPLITS), strict=True)
+        ]
         seconds = (time.perf_counter() - start) / SPLITS
         for split, (candidate, model, part) in enumerate(zip(candidates, models, parts, strict=True)):
             start = time.perf_counter()

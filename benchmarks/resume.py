@@ -35,7 +35,6 @@ PLAN = {
         "equalised-odds",
     ],
     "splits": 12,
-    "stack": 3,
     "training": {"epochs": 12},
 }
 

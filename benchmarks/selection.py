@@ -17,8 +17,8 @@ import torch
 from libraries import measured
 
 import equipoise as eq
-from equipoise.methods import SELECTIONS, run_many
-from equipoise.models import predict, train_stack
+from equipoise.methods import SELECTIONS, run_method
+from equipoise.models import predict
 from equipoise.studies import read_plan
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
@@ -41,7 +41,7 @@ def networks(name: str, parts: list[eq.Parts]) -> list[torch.nn.Module]:
     folder = Path(os.environ.get("EQUIPOISE_NETWORKS", tempfile.gettempdir()))
     file = folder / f"equipoise-selection-{name}-{len(parts)}.pt"
     if not file.exists():
-        torch.save(list(train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)])), file)
+        torch.save([eq.train(p.train, p.valid, seed=seed) for seed, p in enumerate(parts)], file)
     return list(torch.load(file, weights_only=False))
 
 
@@ -66,7 +66,10 @@ def main() -> None:
                 for selection in SELECTIONS:
                     goal, given = eq.Goal(measure, min_performance=floors[name][measure], selection=selection), SETTINGS[method, name]
                     start = time.perf_counter()
-                    found = run_many(method, models, [p.valid for p in parts], goal, seeds=list(range(splits)), settings=given)
+                    found = [
+                        run_method(method, m, rows, goal, seed=seed, settings=given)
+                        for m, rows, seed in zip(models, [p.valid for p in parts], list(range(splits)), strict=True)
+                    ]
                     seconds = (time.perf_counter() - start) / splits
                     rows = [row(c, p.test, measure) for c, p in zip(found, parts, strict=True)]
                     promised, test, accuracy, kept = np.array(rows).T

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.models import train_stack
 from equipoise.studies import FromSource, published, read_plan
 
 MEASURES = {"loh-2.0": ("spd",), "loh-2.5": ("spd",), "zafar-0.9": ("eod",), "zafar-0.7": ("spd", "eod")}
@@ -150,7 +149,7 @@ def job(name: str, weights: str, seed: int, rows: int) -> list[dict[str, object]
     assert isinstance(data, FromSource)
     parts = eq.split(data.load(n=rows, **({"seed": seed} if data.redraw else {})), seed=seed)
     settings = eq.Training(**TRAINING[weights])
-    (model,) = train_stack([(parts.train, parts.valid, seed)], settings=settings)
+    model = eq.train(parts.train, parts.valid, seed=seed, settings=settings)
     valid, test = Rows(parts.valid), Rows(parts.test)
     found: list[dict[str, object]] = []
     for measure in MEASURES.get(name, ("spd", "eod")):

@@ -270,7 +270,7 @@ def _run_of(study: Study) -> str:
     timings = pd.read_csv(study.folder / "timings.csv")
     counted = "training included" if "training" in set(timings["method"]) else "training not counted"
     where = "of processes that shared one GPU" if about.get("device", "cpu").startswith("cuda") else "of one core"
-    spent = f" {timings['task_seconds'].sum() / 60:.0f} minutes {where}, {counted}."
+    spent = f" {timings['seconds'].sum() / 60:.0f} minutes {where}, {counted}."
     rows = f"{len(study.rows):,} rows in `results/{study.folder.name}/rows.csv`"
     return f"{rows}, of study {about['fingerprint']}, Equipoise {about['version']}, {about['collected']}: {about['note']}.{spent}"
 

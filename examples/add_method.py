@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import equipoise as eq
 from equipoise.methods import Data, Goal, Rng, Step, Steps, Work, method
-from equipoise.models import Replicas
+from equipoise.models import Repairable
 
 NAME = "random-walk"
 
@@ -31,7 +31,7 @@ class Settings:
     title="small random steps away from the original weights, the best of them kept",
     cost=lambda task, settings: Work(len(task.repair) * settings.steps, settings.steps, f"{settings.steps} steps"),
 )
-def random_walk(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def random_walk(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """One step per perturbation, each a little further from the original."""
     noise = rng(NAME)
     for step in range(1, settings.steps + 1):

@@ -28,7 +28,6 @@ name = "tiny"
 about = "A tiny study"
 measures = ["eod"]
 splits = 1
-stack = 1
 
 [training]
 epochs = 1
@@ -66,8 +65,8 @@ high = 0.04
 level = 0.95
 """
 ROLES = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "patient"]
-FEATURES = ["--feature", "a", "--feature", "b"]
-QUICK = ["--draws", "2", "--no-onnx", "--min-performance", "0", "--selection", "paper", "--force"]  # 60 rows have too few in a cell
+FEATURES = ["--set", "data.features=a", "--set", "data.features=b"]
+QUICK = ["--set", "audit.draws=2", "--set", "report.onnx=false", "--set", "goal.min_performance=0", "--set", "goal.selection=paper", "--set", "repair.force=true"]  # 60 rows have too few in a cell
 
 
 def image_names() -> list[str]:
@@ -105,15 +104,15 @@ def build(folder: Path) -> None:
     )
     _images(folder, lines, rng)
     _bundles(folder)
-    audit = ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p", "--min-patients", "1"]
+    audit = ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p", "--set", "audit.min_patients=1"]
     sound = {
         "table": [*audit, "--out", str(folder / "audit.json")],
         "history": [*audit, "--append", str(folder / "history.parquet"), "--date", "2026-10"],
         "second period": ["audit", str(folder / "later.csv"), *audit[2:], "--append", str(folder / "history.parquet"), "--date", "2026-11"],
-        "exported network": [*audit[:2], *ROLES, *FEATURES, "--model", str(folder / "net.pt2"), "--output-type", "logit"],
+        "exported network": [*audit[:2], *ROLES, *FEATURES, "--model", str(folder / "net.pt2"), "--set", "model.output=logit"],
         "study": ["study", "run", str(folder / "study.toml"), "--out", str(folder / "study"), "--runner", "serial"],
         "card": ["debias", str(folder / "scores.csv"), *ROLES, *FEATURES, "--model", f"{folder / 'net.py'}:linear", "--dry-run",
-                 "--card", str(folder / "card.toml"), "--out", str(folder / "card")],
+                 "--set", f"report.card={folder / 'card.toml'}", "--out", str(folder / "card")],
     }  # fmt: skip
     for name, command in sound.items():
         if run(command) != 0:
@@ -161,9 +160,9 @@ def _dicom(path: Path, image: NDArray[np.uint8]) -> None:
 
 
 def _bundles(folder: Path) -> None:
-    table = [str(folder / "scores.csv"), *ROLES, *FEATURES, "--id", "id", "--model", f"{folder / 'net.py'}:linear", *QUICK]
+    table = [str(folder / "scores.csv"), *ROLES, *FEATURES, "--set", "data.id=id", "--model", f"{folder / 'net.py'}:linear", *QUICK]
     table += ["--weights", str(folder / "net.safetensors")]
-    images = [str(folder / "xrays.csv"), *ROLES, "--images", str(folder / "xrays"), "--size", str(SIDE)]
+    images = [str(folder / "xrays.csv"), *ROLES, "--images", str(folder / "xrays"), "--set", f"images.size={SIDE}"]
     images += ["--model", f"{folder / 'net.py'}:pixels", "--weights", str(folder / "pixels.safetensors"), *QUICK]
     for name, command in (
         ("threshold", [*table, "--method", "bias-gda", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=1"]),

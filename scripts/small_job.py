@@ -64,7 +64,7 @@ def main() -> None:
     for options in (["--help"], ["audit", "--help"], ["debias", "--help"]):
         command(*options)
     for file in ("scores.csv", "scores.parquet"):
-        command("audit", file, *COLUMNS, "--score", "score", "--report", "audit.html", "--figures", "figures/")
+        command("audit", file, *COLUMNS, "--score", "score", "--report", "audit.html", "--set", "report.figures=figures/")
     command("debias", "scores.csv", *COLUMNS, "--score", "score", "--threshold", "0.5", "--measure", "eod", "--out", "rule/")
     command("apply", "rule/", "scores.csv", "--out", "decisions.csv")
 
@@ -72,7 +72,7 @@ def main() -> None:
     Path("my_model.py").write_text(NETWORK)
     torch.manual_seed(0)
     save_file(backbone("squeezenet").state_dict(), "net.safetensors")
-    network = ["--images", "xrays/", "--size", "48", "--model", "my_model.py:build", "--weights", "net.safetensors"]
+    network = ["--images", "xrays/", "--set", "images.size=48", "--model", "my_model.py:build", "--weights", "net.safetensors"]
     command(
         "debias",
         "local.csv",

@@ -31,8 +31,8 @@ PLANTED = {  # column of the table: what must not be in a file
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
 TRUST = ["--trust"]
 CHANGES = [
-    "--draws",
-    "10",
+    "--set",
+    "audit.draws=10",
     "--method",
     "pruning",
     "--set",
@@ -41,24 +41,24 @@ CHANGES = [
     "pruning.stop_below=0",
     "--measure",
     "spd",
-    "--min-performance",
-    "0",
+    "--set",
+    "goal.min_performance=0",
 ]
 QUICK = [
     "--method",
     "bias-gda",
-    "--selection",
-    "paper",
-    "--draws",
-    "10",
+    "--set",
+    "goal.selection=paper",
+    "--set",
+    "audit.draws=10",
     "--set",
     "bias-gda.schedule=paper",
     "--set",
     "bias-gda.epochs=2",
     "--set",
     "bias-gda.learning_rate=0.05",
-    "--min-performance",
-    "0.5",
+    "--set",
+    "goal.min_performance=0.5",
 ]
 STUDY = """
 splits = 2
@@ -113,9 +113,9 @@ def _hospital(folder: Path) -> None:
 
 def _commands(patch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
     place = "QZXfolder"
-    images = ["--images", f"{place}/xrays", "--size", str(hospital.SIDE), "--skip-broken"]
+    images = ["--images", f"{place}/xrays", "--set", f"images.size={hospital.SIDE}", "--set", "images.skip_broken=true"]
     cnn = ["--model", f"{place}/net.py:cnn", "--weights", f"{place}/cnn.safetensors"]
-    table = ["debias", f"{place}/local.csv", *ROLES, "--id", "id"]
+    table = ["debias", f"{place}/local.csv", *ROLES, "--set", "data.id=id"]
     commands = {
         "images": [
             "debias",
@@ -124,24 +124,47 @@ def _commands(patch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
             *images,
             *cnn,
             *CHANGES,
-            "--no-onnx",
-            "--thumbnails",
+            "--set",
+            "report.onnx=false",
+            "--set",
+            "report.thumbnails=true",
             "--out",
             "images",
             "--json",
         ],
         "table": [*table, *QUICK, "--model", f"{place}/net.py:build", "--weights", f"{place}/nested.pt", "--out", "table"],
         "heads": [
-            *[*table, "--method", "bias-score", "--min-performance", "0.5", "--draws", "10", "--no-onnx", "--out", "heads"],
+            *[
+                *table,
+                "--method",
+                "bias-score",
+                "--set",
+                "goal.min_performance=0.5",
+                "--set",
+                "repair.draws=10",
+                "--set",
+                "report.onnx=false",
+                "--out",
+                "heads",
+            ],
             *["--model", f"{place}/net.py:build", "--weights", f"{place}/net.safetensors"],
         ],
-        "program": [*table, *QUICK, "--no-onnx", "--model", f"{place}/net.pt2", "--out", "program"],
+        "program": [*table, *QUICK, "--set", "report.onnx=false", "--model", f"{place}/net.pt2", "--out", "program"],
         "audit": [
-            *["audit", f"{place}/images.csv", *ROLES, *images, *cnn, "--cache", "cache/images"],
-            *["--out", "audit/audit.json", "--report", "audit/audit.html", "--figures", "figures"],
+            *["audit", f"{place}/images.csv", *ROLES, *images, *cnn, "--set", "images.cache=cache/images"],
+            *["--out", "audit/audit.json", "--report", "audit/audit.html", "--set", "report.figures=figures"],
         ],
         "apply": ["apply", "table", f"{place}/new.csv", "--out", "decisions.csv", *TRUST],
-        "apply to images": ["apply", "images", f"{place}/images.csv", "--images", f"{place}/xrays", "--skip-broken", *TRUST],
+        "apply to images": [
+            "apply",
+            "images",
+            f"{place}/images.csv",
+            "--images",
+            f"{place}/xrays",
+            "--set",
+            "images.skip_broken=true",
+            *TRUST,
+        ],
         "study": ["study", "run", "mine.toml", "--out", "study", "--runner", "serial"],
     }
     said = {}

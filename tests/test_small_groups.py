@@ -58,7 +58,7 @@ def test_audits_and_histories_are_the_same_whatever_its_label_and_score(kind, tm
         monkeypatch.chdir(folder)
         _table(kind, secret).to_csv("t.csv", index=False)
         files = ["--out", "a.json", "--report", "a.html", "--append", "h.parquet", "--date", "2026-11"]
-        result = ran("audit", "t.csv", *BOTH, "--threshold", "0.5", *files, "--verbose", "--shrink")
+        result = ran("audit", "t.csv", *BOTH, "--threshold", "0.5", *files, "--verbose", "--set", "audit.shrink=true")
         assert result.code == 0, result.err
         page = re.sub(
             r"sha256|[0-9a-f]{12,64}|\d{4}-\d\d-\d\d[ T][\d:+.]*|\d\d:\d\d|nonce-\S+", "", Path("a.html").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_figures_are_the_same_whatever_its_label_and_score(tmp_path):
     for k, secret in enumerate(SECRETS):
         path = tmp_path / f"{k}.csv"
         _table(KINDS[0], secret).to_csv(path, index=False)
-        result = ran("audit", path, *ROLES, "--threshold", "0.5", "--figures", tmp_path / str(k))
+        result = ran("audit", path, *ROLES, "--threshold", "0.5", "--set", f"report.figures={tmp_path / str(k)}")
         assert result.code == 0, result.err
         drawn = {each.name: each.read_text().replace(f"{k}.csv", "") for each in sorted((tmp_path / str(k)).glob("*.svg"))}
         found.append({name: re.sub(r"clip\d+", "", svg) for name, svg in drawn.items()})  # clips are counted on from figure to figure

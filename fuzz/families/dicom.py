@@ -93,7 +93,7 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
                 expected[known[at]] = None
     skip = rng.random() < 0.4
     file = table(base, place, known, "dicoms")
-    command = [*serving(base, base / "bundles" / "images", "images", file, root), *(["--skip-broken"] if skip else [])]
+    command = [*serving(base, base / "bundles" / "images", "images", file, root), *(["--set", "images.skip_broken=true"] if skip else [])]
     return Case(what, command, lambda outcome: judged(outcome, known, expected, skip))
 
 

@@ -105,7 +105,7 @@ def _names(base: Path, place: Path, rng: np.random.Generator) -> Case:
         except (OSError, ValueError):
             continue
     file = table(base, place, names)
-    command = [*serving(base, base / "bundles" / "images", "images", file), *(["--skip-broken"] if skip else [])]
+    command = [*serving(base, base / "bundles" / "images", "images", file), *(["--set", "images.skip_broken=true"] if skip else [])]
     return Case(", ".join(what), command, lambda outcome: judged(outcome, names, named, skip))
 
 
@@ -139,7 +139,7 @@ def _contents(base: Path, place: Path, rng: np.random.Generator) -> Case:
         else:
             del expected[known[at]]
     skip = rng.random() < 0.4
-    command = [*serving(base, base / "bundles" / "images", "images", images=root), *(["--skip-broken"] if skip else [])]
+    command = [*serving(base, base / "bundles" / "images", "images", images=root), *(["--set", "images.skip_broken=true"] if skip else [])]
     return Case(what, command, lambda outcome: judged(outcome, known, expected, skip))
 
 

@@ -161,7 +161,7 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
         "--weights",
         str(base / "net.safetensors"),
     ]
-    command += [*(FEATURES if name != "--feature" else ["--feature", "a"]), name, value, "--out", "out", "--dry-run", "--json"]
+    command += [*(FEATURES if name != "--feature" else ["--set", "data.features=a"]), name, value, "--out", "out", "--dry-run", "--json"]
     what = f"debias {name}={value[:30]!r}"
     return Case(what, command, anything if valid(value) else refused)
 

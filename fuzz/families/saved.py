@@ -117,7 +117,7 @@ def _changed_cell(table: Any, at: int, rng: np.random.Generator) -> tuple[str, A
 
 def _append(base: Path, path: Path) -> list[str]:
     return ["audit", str(base / "scores.csv"), "--label", "y", "--score", "p", "--group", "sex", "--reference", "M", "--patient", "patient",
-            "--min-patients", "1", "--append", path.name, "--date", "2027-01"]  # fmt: skip
+            "--set", "audit.min_patients=1", "--append", path.name, "--date", "2027-01"]  # fmt: skip
 
 
 def _page(base: Path, place: Path, rng: np.random.Generator) -> Case:
@@ -154,7 +154,7 @@ def _exported(base: Path, place: Path, rng: np.random.Generator) -> Case:
             for other, data in {**files, name: content}.items():
                 archive.writestr(other, data)
     command = ["audit", str(base / "scores.csv"), "--label", "y", "--group", "sex", "--patient", "patient", *FEATURES]
-    command += ["--model", path.name, "--output-type", "logit", "--min-patients", "1", "--json"]
+    command += ["--model", path.name, "--set", "model.output=logit", "--set", "audit.min_patients=1", "--json"]
 
     def judge(_: Outcome) -> str:
         if mark.exists():

@@ -28,7 +28,7 @@ PATIENTS = ["", "007", "7", "7.0", "NA", "null", "1e5", "100000", "1234567890123
             "2020-01-01", "\u00e9", "e\u0301", " 01000", "None", "nan", "0x10", "-0", "0"]  # fmt: skip
 COLUMN_OF = {"label": "y", "score": "p", "group": "sex", "patient": "patient"}
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
-AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--patient", "patient", "--min-patients", "1", "--json"]
+AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--patient", "patient", "--set", "audit.min_patients=1", "--json"]
 
 
 def case(base: Path, place: Path, rng: np.random.Generator) -> Case:

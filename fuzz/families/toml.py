@@ -22,7 +22,6 @@ STUDY_KEYS = {
     "about",
     "measures",
     "splits",
-    "stack",
     "training",
     "data",
     "methods",
@@ -64,7 +63,7 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
         command = ["study", "run", path.name, "--out", "out", "--runner", "serial", "--splits", "1"]
         command = command if _small(content) else ["study", "run", path.name, "--out", "out", "--runner", "nope"]
     else:
-        command = ["debias", str(base / "scores.csv"), *ROLES, *FEATURES, "--model", f"{base / 'net.py'}:linear", "--card", path.name]
+        command = ["debias", str(base / "scores.csv"), *ROLES, *FEATURES, "--model", f"{base / 'net.py'}:linear", "--set", f"report.card={path.name}"]
         command += ["--weights", str(base / "net.safetensors"), "--out", "out", "--dry-run", "--json"]
     return Case(f"{source.name}: {what}", command, refused if must_fail else lambda _: _judged(content, study, place))
 
@@ -102,7 +101,7 @@ def _judged(content: bytes, study: bool, place: Path) -> str:
     for name in ("measures", "splits"):
         if name in found and name not in (place / "out" / "study.json").read_text():
             return f"{name} is not in study.json"
-    counts = {"splits": found.get("splits", 1), "stack": found.get("stack", 1), "epochs": found.get("training", {}).get("epochs", 1)}
+    counts = {"splits": found.get("splits", 1), "epochs": found.get("training", {}).get("epochs", 1)}
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < (name != "epochs"):
             return f"accepted with {name} = {value!r}"

@@ -49,8 +49,8 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
     else:
         path, what = _state(place, rng)
     command = ["audit", str(base / "scores.csv"), "--label", "y", "--group", "sex", "--patient", "patient", *FEATURES]
-    command += ["--model", f"{base / 'net.py'}:linear", "--weights", path.name, "--output-type", "logit"]
-    command += ["--min-patients", "1", "--json"]
+    command += ["--model", f"{base / 'net.py'}:linear", "--weights", path.name, "--set", "model.output=logit"]
+    command += ["--set", "audit.min_patients=1", "--json"]
     content = path.read_bytes()
     return Case(what, command, lambda outcome: _judged(outcome, base, content, path, mark))
 

@@ -15,6 +15,7 @@ from .models import Training as Training
 from .models import predictor as predictor
 from .models import train as train
 from .repair import Bundle as Bundle
+from .repair import Case as Case
 from .repair import Comparison as Comparison
 from .repair import audit as audit
 from .repair import check_scores as check_scores

@@ -3,13 +3,18 @@
 A field holds its type, default, check, help and, if it is used daily, its flag. Nothing is declared, checked or defaulted twice.
 """
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from equipoise.errors import BadInput, EquipoiseError, did_you_mean, pick
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Specification(BaseModel):
@@ -24,14 +29,14 @@ class Specification(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=False)
 
-    if not TYPE_CHECKING:  # type checkers see the fields
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = dict(zip(type(self).model_fields, values, strict=False))
+        try:
+            super().__init__(**given, **named)
+        except ValidationError as error:
+            raise _bad_input(error, type(self)) from None
 
-        def __init__(self, *values: Any, **named: Any) -> None:
-            given = dict(zip(type(self).model_fields, values, strict=False))
-            try:
-                super().__init__(**given, **named)
-            except ValidationError as error:
-                raise _bad_input(error, type(self)) from None
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # a section of another specification is checked with the rest of it
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values of some fields, checked like the original."""
@@ -40,17 +45,60 @@ class Specification(BaseModel):
 
 
 def setting(
-    help: str, default: Any = ..., *, flag: str | None = None, shown: str | None = None, hidden: bool = False, **checks: Any
+    help: str,
+    default: Any = ...,
+    *,
+    flag: str | None = None,
+    shown: str | None = None,
+    many: bool = False,
+    hidden: bool = False,
+    was: str = "",
+    **checks: Any,
 ) -> Any:
     """A field of a specification: its help, default (`...`: required), flag on the command line, and checks such as `ge=0`.
 
-    `shown` is the default in words, where the value does not show it. A `hidden` field is set by code alone. A default that can be changed
-    is given as `default_factory=dict`.
+    `shown` is the default in words, where the value does not show it. A flag of a field with `many` values may be repeated. A `hidden`
+    field is set by code alone. A default that can be changed is given as `default_factory=dict`. `was` are
+    the flags by which people may still look for it.
     """
-    extra: Any = {name: value for name, value in {"flag": flag, "shown": shown, "hidden": hidden}.items() if value}
+    extra: Any = {
+        name: value for name, value in {"flag": flag, "shown": shown, "many": many, "hidden": hidden, "was": was}.items() if value
+    }
     if "default_factory" in checks:
         return Field(description=help, json_schema_extra=extra, **checks)
     return Field(default, description=help, json_schema_extra=extra, **checks)
+
+
+def extra_of(field: FieldInfo) -> dict[str, Any]:
+    """The flag, shown default and visibility of a field."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _keyword(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = field.get_default(call_default_factory=True)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
+
+
+def takes_fields_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[[Function], Function]:
+    """A decorator that shows the fields of a specification as keywords of a function, in place of its `**others`; others are refused."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        given = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        taken = {name: field for name, field in kind.model_fields.items() if name not in without and not extra_of(field).get("hidden")}
+        named = [_keyword(name, field) for name, field in taken.items()]
+
+        @wraps(function)
+        def call(*values: Any, **others: Any) -> Any:
+            for name in others:
+                if name in without:
+                    raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}")
+            return function(*values, **others)
+
+        call.__signature__ = signature.replace(parameters=[*given, *named])  # type: ignore[attr-defined]
+        return cast(Function, call)
+
+    return decorate
 
 
 def is_real(value: object) -> bool:
@@ -82,16 +130,24 @@ def one_of(kind: str, valid: Iterable[str]) -> AfterValidator:
     return AfterValidator(lambda name: pick(kind, name, valid))
 
 
+def fields_of(kind: Any, *sections: str) -> dict[str, FieldInfo]:
+    """The fields of a specification by name in a case file, or those of one of its sections, apart from hidden ones."""
+    fields = {field.alias or name: field for name, field in getattr(kind, "model_fields", {}).items() if not extra_of(field).get("hidden")}
+    if not sections:
+        return fields
+    return fields_of(fields[sections[0]].annotation, *sections[1:]) if sections[0] in fields else {}
+
+
 def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
     """The flag of the field at a location in a specification; None if it has none."""
     at: Any = kind
     for part in location:
-        field = getattr(at, "model_fields", {}).get(part)
+        field = fields_of(at).get(str(part))
         if field is None:
             return None
-        extra, at = field.json_schema_extra, field.annotation
-        if isinstance(extra, dict) and "flag" in extra:
-            return cast(str, extra["flag"])
+        if flag := extra_of(field).get("flag"):
+            return cast(str, flag)
+        at = field.annotation
     return None
 
 
@@ -116,11 +172,11 @@ def specification_problems(error: ValidationError, kind: type[BaseModel]) -> lis
             continue
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            message = f"there is no such setting.{did_you_mean(str(problem['loc'][-1]), kind.model_fields)}"
+            message = f"there is no such setting.{did_you_mean(str(problem['loc'][-1]), fields_of(kind, *map(str, problem['loc'][:-1])))}"
         elif problem["type"] == "missing":
             message = "is missing"
         elif problem["type"] != "value_error":
-            message += f"; got {str(problem['input'])[:60]!s}"
+            message = f"{message[:1].lower()}{message[1:]}; got {str(problem['input'])[:60]!s}"
         link = " " if message.startswith(("must ", "is ")) else ": "
-        problems.append(f"{where}{link}{message[:1].lower()}{message[1:]}" if where else message)
+        problems.append(f"{where}{link}{message}" if where else message)
     return problems

@@ -27,7 +27,7 @@ def build():
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_baseline() -> Iterator[None]:
-    """Fits the simple model of --train 7 times instead of 52; tests/repair/test_baseline.py tests the default."""
+    """Fits the simple model of audit.train 7 times instead of 52; tests/repair/test_baseline.py tests the default."""
     with pytest.MonkeyPatch.context() as patch:
         for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "FOLDS": 2}.items():
             patch.setattr(baseline, name, fewer)
@@ -47,7 +47,7 @@ def run(
     def call(*arguments: object) -> Ran:
         capsys.readouterr()
         given = [str(a) for a in arguments]
-        if given and given[0] == "debias" and "--out" in given:  # quick; the defaults are tested with --selection honest
+        if given and given[0] == "debias" and "--out" in given:  # quick; the defaults are tested with goal.selection=honest
             given += published.options(given)
         return Ran(cli.run(given), *capsys.readouterr())
 

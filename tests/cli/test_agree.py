@@ -43,11 +43,23 @@ METHODS = [
     "bias-gda.epochs=2",
     "--set",
     "bias-gda.learning_rate=0.01",
-    "--min-performance",
-    "0.5",
+    "--set",
+    "goal.min_performance=0.5",
 ]
-COMMON = ["--reference", "M", "--feature", "a", "--feature", "b", "--feature", "c"]
-COMMON += ["--selection", "paper", "--no-onnx", "--verbose", "--seed", "7", "--draws", "40", "--out", "repaired"]
+COMMON = ["--reference", "M", "--set", "data.features=a", "--set", "data.features=b", "--set", "data.features=c"]
+COMMON += [
+    "--set",
+    "goal.selection=paper",
+    "--set",
+    "report.onnx=false",
+    "--verbose",
+    "--set",
+    "audit.seed=7",
+    "--set",
+    "audit.draws=40",
+    "--out",
+    "repaired",
+]
 CARD_RATES = {
     "share flagged": "selection_rate",
     "sensitivity": "tpr",
@@ -291,7 +303,9 @@ def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         pytest.param(lambda: _one(["sex"], *PATIENTS), 100, id="patients"),
         pytest.param(lambda: _one(["sex"]), 100, id="rows"),
-        pytest.param(lambda: _one(["sex", "ward"], "--reference", "north", "--force", *PATIENTS), 300, id="two attributes"),
+        pytest.param(
+            lambda: _one(["sex", "ward"], "--reference", "north", "--set", "repair.force=true", *PATIENTS), 300, id="two attributes"
+        ),
     ],
 )
 def test_every_output_of_one_label_holds_the_numbers_of_one_audit(place, capsys, audits, command: Callable[[], list[str]], least):

@@ -26,7 +26,7 @@ from support.facts import says
 from support.published import debias
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
-NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
+NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--set", "report.onnx=false", "--set", "audit.draws=10"]
 
 
 def _made(folder: Path, *arguments: object) -> None:
@@ -43,7 +43,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         "reject-option": [],
         "equalised-odds": [],
     }
-    settings |= {"bias-score": ["--min-performance", "0.6"], "group-thresholds": []}
+    settings |= {"bias-score": ["--set", "goal.min_performance=0.6"], "group-thresholds": []}
     with pytest.MonkeyPatch.context() as patch:
         for method, given in settings.items():
             made[method] = tmp_path_factory.mktemp(method)
@@ -54,13 +54,13 @@ def folders(tmp_path_factory) -> dict[str, Path]:
                 "debias",
                 "local.csv",
                 *ROLES,
-                "--id",
-                "id",
+                "--set",
+                "data.id=id",
                 *NETWORK,
                 "--method",
                 method,
-                "--selection",
-                "paper",
+                "--set",
+                "goal.selection=paper",
                 *given,
                 "--out",
                 "repaired",
@@ -68,7 +68,18 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         made["images"] = tmp_path_factory.mktemp("images")
         hospital.images(made["images"])
         patch.chdir(made["images"])
-        pictures = ["--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--no-onnx"]
+        pictures = [
+            "--images",
+            "xrays",
+            "--set",
+            f"images.size={hospital.SIDE}",
+            "--model",
+            "net.py:cnn",
+            "--weights",
+            "cnn.safetensors",
+            "--set",
+            "report.onnx=false",
+        ]
         pruning = [
             "--method",
             "pruning",
@@ -76,14 +87,14 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             "pruning.steps=4",
             "--set",
             "pruning.stop_below=0",
-            "--selection",
-            "paper",
+            "--set",
+            "goal.selection=paper",
             "--measure",
             "spd",
-            "--min-performance",
-            0.6,
+            "--set",
+            "goal.min_performance=0.6",
         ]
-        _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--draws", "10", "--out", "repaired")
+        _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--set", "repair.draws=10", "--out", "repaired")
     return made
 
 
@@ -194,7 +205,9 @@ def test_rows_of_one_group_and_rows_without_a_group_are_decided(run):
 
 
 def test_randomised_decisions_are_drawn_with_the_seed(run):
-    one, two, other = (pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--seed", seed).out)) for seed in (1, 1, 2))
+    one, two, other = (
+        pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--set", f"audit.seed={seed}").out)) for seed in (1, 1, 2)
+    )
     assert list(one.columns) == ["id", "pid", "score", "probability", "decision"]
     assert one.equals(two)
     assert one["probability"].equals(other["probability"])
@@ -228,7 +241,7 @@ def test_broken_images_are_left_out_only_when_allowed(run, tmp_path):
     code, _, err = run("images", "repaired", "images.csv", "--images", "xrays")
     assert code == 2
     assert "3.png" in err
-    code, out, err = run("images", "repaired", "images.csv", "--images", "xrays", "--skip-broken")
+    code, out, err = run("images", "repaired", "images.csv", "--images", "xrays", "--set", "images.skip_broken=true")
     assert code == 0
     assert says(err, 1, "image")
     found = pd.read_csv(io.StringIO(out))
@@ -240,13 +253,35 @@ def test_a_network_repaired_on_frontal_views_refuses_other_views(run, tmp_path):
     run("images", "repaired", "images.csv", "--images", "xrays")
     frame = pd.read_csv("images.csv").assign(view="PA")
     frame.to_csv("views.csv", index=False)
-    repair = ["--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--no-onnx"]
-    repair += ["--view-column", "view", "--method", "reject-option", "--selection", "paper", "--conflicts", "first", "--draws", "10"]
+    repair = [
+        "--images",
+        "xrays",
+        "--set",
+        f"images.size={hospital.SIDE}",
+        "--model",
+        "net.py:cnn",
+        "--weights",
+        "cnn.safetensors",
+        "--set",
+        "report.onnx=false",
+    ]
+    repair += [
+        "--set",
+        "data.view=view",
+        "--method",
+        "reject-option",
+        "--set",
+        "goal.selection=paper",
+        "--set",
+        "data.conflicts=first",
+        "--set",
+        "audit.draws=10",
+    ]
     repair += ["--out", "frontal"]
     assert cli.run([str(a) for a in ("debias", "views.csv", *ROLES, *repair)]) == 0
     code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
     assert (code, len(out.splitlines())) == (0, hospital.ROWS + 1)
-    assert "--conflicts first" in err  # the groups of the new rows are those of the rows
+    assert "data.conflicts=first" in err  # the groups of the new rows are those of the rows
     frame.assign(view=["PA", "LATERAL", *frame["view"][2:]]).to_csv("views.csv", index=False)
     code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
     assert (code, out) == (2, "")
@@ -281,7 +316,7 @@ def test_apply_takes_exactly_the_image_that_a_row_names(run, tmp_path):
         code, out, err = run("images", "repaired", "other.csv", "--images", "xrays")
         assert (code, out) == (2, "")
         assert says(err, "row 4", name)
-        assert ("--allow-outside" in err) == outside
+        assert ("images.allow_outside" in err) == outside
     code, out, err = run("images", "repaired", "images.csv", "--images", "xrays")  # by its bare name
     assert (code, len(pd.read_csv(io.StringIO(out)))) == (0, hospital.ROWS)
 

@@ -24,7 +24,7 @@ from torch import nn
 def network():
     return nn.Linear(2, 1)
 """
-WITH_MODEL = ["--label", "y", "--group", "sex", "--reference", "M", "--id", "id", "--model", "net.py:network"]
+WITH_MODEL = ["--label", "y", "--group", "sex", "--reference", "M", "--set", "data.id=id", "--model", "net.py:network"]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_output_of_the_network_itself_is_not_part_of_the_result(run, network):
     code, out, err = run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json")
     assert (code, json.loads(out)["rows"]) == (0, 80)
     assert "rows: 80" in err
-    for more in ("--dry-run", "--no-onnx"):
+    for more in ("--dry-run", "--set", "report.onnx=false"):
         repair = run("debias", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--method", "reject-option", "--out", "new", more, "--json")
         assert repair.code == 0
         assert json.loads(repair.out)
@@ -67,13 +67,16 @@ def test_output_of_the_network_itself_is_not_part_of_the_result(run, network):
 
 def test_inputs_may_be_listed_in_the_networks_order(run, network):
     plain = json.loads(run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json").out)
-    listed = json.loads(run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--feature", "x2", "--feature", "x1", "--json").out)
+    listed = json.loads(
+        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--set", "data.features=x2", "--set", "data.features=x1", "--json").out
+    )
     assert plain["auroc"]["value"] != listed["auroc"]["value"]
 
 
 def test_the_output_type_may_be_given(run, network):
     logit, probability = (
-        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--output-type", kind, "--json") for kind in ("logit", "probability")
+        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--set", f"model.output={kind}", "--json")
+        for kind in ("logit", "probability")
     )
     assert logit.code == 0
     assert probability.code == 2
@@ -99,11 +102,11 @@ BAD_MODELS = {
     "no such factory": (["--model", "net.py:netwrk"], ["net.py defines no 'netwrk'", "Did you mean 'network'?"]),
     "no weights file": (["--weights", "none.pt"], ["no such file: none.pt"]),
     "weights that do not fit": (["--weights", "other.pt"], ["other.pt", "weight (1, 5), not (1, 2)"]),
-    "inputs that do not fit": (["--feature", "x1"], ["shape (1,)", "the inputs that it was trained on"]),
-    "input not there": (["--feature", "x1", "--feature", "x3"], ["data.csv: no feature column 'x3'"]),
-    "input in words": (["--feature", "x1", "--feature", "sex"], ["data.csv: input column 'sex' holds no numbers"]),
-    "input with a gap": (["--feature", "x1", "--feature", "hole"], ["'hole': 1 of 80 rows are empty or infinite"]),
-    "unknown output": (["--output-type", "logits"], ["'logits'", "Did you mean 'logit'?"]),
+    "inputs that do not fit": (["--set", "data.features=x1"], ["shape (1,)", "the inputs that it was trained on"]),
+    "input not there": (["--set", "data.features=x1", "--set", "data.features=x3"], ["data.csv: no feature column 'x3'"]),
+    "input in words": (["--set", "data.features=x1", "--set", "data.features=sex"], ["data.csv: input column 'sex' holds no numbers"]),
+    "input with a gap": (["--set", "data.features=x1", "--set", "data.features=hole"], ["'hole': 1 of 80 rows are empty or infinite"]),
+    "unknown output": (["--set", "model.output=logits"], ["'logits'", "Did you mean 'logit'?"]),
     "a score as well": (["--score", "x1"], ["either", "--score", "--model"]),
 }
 
@@ -113,7 +116,9 @@ def test_a_bad_network_gets_one_message(run, network, tmp_path, case):
     arguments, expected = BAD_MODELS[case]
     torch.save(torch.nn.Linear(5, 1).state_dict(), "other.pt")
     write_csv("data.csv", pd.read_csv("data.csv").assign(hole=[np.nan] + [0.0] * 79))
-    features = [] if "--feature" in arguments else ["--feature", "x1", "--feature", "x2"]
+    features = (
+        [] if any("data.features=" in str(word) for word in arguments) else ["--set", "data.features=x1", "--set", "data.features=x2"]
+    )
     code, out, err = run("audit", "data.csv", *instead([*WITH_MODEL, *features], *arguments), "--out", "result.json")
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
@@ -123,7 +128,7 @@ def test_a_bad_network_gets_one_message(run, network, tmp_path, case):
 
 
 def test_problems_of_inputs_and_of_columns_come_in_one_message(run, network):
-    arguments = ["--label", "ill", "--group", "sex", "--model", "net.py:network", "--feature", "sex", "--feature", "x3"]
+    arguments = ["--label", "ill", "--group", "sex", "--model", "net.py:network", "--set", "data.features=sex", "--set", "data.features=x3"]
     code, _, err = run("audit", "data.csv", *arguments)
     assert code == 2
     assert says(err.splitlines()[0], "error", 3, "data.csv")

@@ -16,11 +16,11 @@ def _put(value: object, column: str, rows: slice = slice(3, 4)) -> pd.DataFrame:
     return frame
 
 
-FULL = [*AUDIT, "--patient", "pid", "--id", "id"]
+FULL = [*AUDIT, "--patient", "pid", "--set", "data.id=id"]
 BAD_ROWS = {
     "missing column": (scores_frame().drop(columns="sex"), FULL, ["no column 'sex'", "The columns are: id, pid, y, race, p"]),
     "label not binary": (_put(2, "y"), FULL, ["label column 'y'", "1 of 80 rows", "0, 1, 2"]),
-    "label in words": (scores_with(y=["yes", "no"] * 40), FULL, ["label column 'y'", "no, yes", "--positive yes"]),
+    "label in words": (scores_with(y=["yes", "no"] * 40), FULL, ["label column 'y'", "no, yes", "data.positive=yes"]),
     "label missing": (_put(None, "y"), FULL, ["label column 'y'", "1 of 80 rows have no label"]),
     "one label": (scores_with(y=1), FULL, ["label column 'y'", "only positives in all 80 rows"]),
     "score above 1": (_put(1.5, "p"), FULL, ["score column 'p'", "1 of 80 rows", "row 4", "outside [0, 1]"]),
@@ -33,7 +33,7 @@ BAD_ROWS = {
     "duplicate ids": (_put(0, "id"), FULL, ["id column 'id'", "1 ids occur more than once in 80 rows: 0"]),
     "a patient with two sexes": (
         _put("M", "sex"),
-        [*FULL, "--conflicts", "error"],
+        [*FULL, "--set", "data.conflicts=error"],
         ["patient column 'pid'", "1 of 40 patients have more than one 'sex': 1"],
     ),
     "no positives for eod": (
@@ -47,17 +47,17 @@ BAD_ROWS = {
     "a column twice": (scores_frame(), [*AUDIT, "--group", "sex"], ["column 'sex' has more than one role"]),
     "bad numbers": (
         scores_frame(),
-        [*AUDIT, "--threshold", "50", "--level", "95", "--seed", "-1"],
-        ["--threshold", "got 50", "--level", "--seed"],
+        [*AUDIT, "--threshold", "50", "--set", "audit.level=95", "--set", "audit.seed=-1"],
+        ["--threshold", "got 50", "audit.level", "audit.seed"],
     ),
     "draws without probes": (
         scores_frame(),
-        [*AUDIT, "--draws", "1", "--min-patients", "0"],
-        ["--draws requires --probe", "got 1", "--min-patients"],
+        [*AUDIT, "--set", "audit.draws=1", "--set", "audit.min_patients=0"],
+        ["audit.draws", "got 1", "audit.min_patients"],
     ),
     "threshold and valid": (scores_frame(), [*AUDIT, "--threshold", "0.5", "--valid", "scores.csv"], ["not both"]),
-    "threshold is nan": (scores_frame(), [*AUDIT, "--threshold", "nan"], ["--threshold must be between 0 and 1; got nan"]),
-    "weights without a model": (scores_frame(), [*AUDIT, "--weights", "w.pt"], ["--weights requires --model"]),
+    "threshold is nan": (scores_frame(), [*AUDIT, "--threshold", "nan"], ["must be a number between 0 and 1; got nan"]),
+    "weights without a model": (scores_frame(), [*AUDIT, "--weights", "w.pt"], ["(--weights) requires"]),
     "neither scores nor a model": (scores_frame(), ["--label", "y", "--group", "sex"], ["--score", "--model"]),
 }
 
@@ -67,7 +67,7 @@ def test_bad_rows_or_options_get_one_message_and_nothing_is_written(run, tmp_pat
     frame, arguments, expected = BAD_ROWS[case]
     write_csv("scores.csv", frame)
     (tmp_path / "result.json").write_text("old")
-    code, out, err = run("audit", "scores.csv", *arguments, "--out", "result.json", "--figures", "figures")
+    code, out, err = run("audit", "scores.csv", *arguments, "--out", "result.json", "--set", "report.figures=figures")
     assert (code, out) == (2, "")
     assert next(line for line in err.splitlines() if not line.startswith("note: rows are")).startswith("error: ")
     assert err.count("error: ") == 1
@@ -118,7 +118,7 @@ def test_all_problems_of_one_file_come_in_one_message(run):
     assert [line.split("'")[1] for line in lines[1:]] == ["y", "p", "sex", "id"]
 
 
-@pytest.mark.parametrize("option", ["--out", "--figures"])
+@pytest.mark.parametrize("option", ["--out", "report.figures"])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, tmp_path, monkeypatch, option):
     write_csv("scores.csv")
     (tmp_path / "file").write_text("old")

@@ -122,8 +122,8 @@ def test_equal_rows_do_not_fill_the_temporary_folder(run, monkeypatch):
     arguments = ["audit", "folder", *AUDIT, "--group", "sex"]
     code, _, err = run(*arguments)
     assert code == 2
-    assert says(err, "1,000,000", "temporary folder", "--max-table-bytes", "EQUIPOISE_MAX_TABLE_BYTES")
-    assert run(*arguments, "--max-table-bytes", 10**7).code == 0
+    assert says(err, "1,000,000", "temporary folder", "--set", "data.max_table_bytes=EQUIPOISE_MAX_TABLE_BYTES")
+    assert run(*arguments, "--set", f"data.max_table_bytes={10**7}").code == 0
     rng = np.random.default_rng(0)  # rows that differ take as many bytes on disk as the scores need
     frame = pd.DataFrame({"y": rng.integers(0, 2, 100_000), "p": rng.random(100_000), "sex": rng.choice(["F", "M"], 100_000)})
     frame.to_parquet("folder/a.parquet")
@@ -148,9 +148,9 @@ def test_rows_longer_than_the_metadata_state_are_refused(run):
     Path("s.parquet").write_bytes(content)
     with pq.ParquetFile("s.parquet") as file:
         assert {file.metadata.row_group(k).total_byte_size for k in range(rows)} == {50}
-    code, _, err = run("audit", "s.parquet", *AUDIT, "--group", "sex", "--max-table-bytes", 10**6)
+    code, _, err = run("audit", "s.parquet", *AUDIT, "--group", "sex", "--set", f"data.max_table_bytes={10**6}")
     assert code == 2
-    assert says(err, "s.parquet", "1,000,000", "--max-table-bytes")
+    assert says(err, "s.parquet", "1,000,000", "data.max_table_bytes")
 
 
 def _varint(number: int, length: int = 0) -> bytes:
@@ -168,7 +168,7 @@ def test_a_graph_that_asks_for_too_much_memory_is_refused(run, bomb, named):
     pd.DataFrame({"y": np.arange(60) % 2, "a": rng.random(60), "b": rng.random(60), "sex": ["F", "F", "M"] * 20}).to_csv(
         "x.csv", index=False
     )
-    model = ["--model", "net.onnx", "--feature", "a", "--feature", "b"]
+    model = ["--model", "net.onnx", "--set", "data.features=a", "--set", "data.features=b"]
     code, _, err = run("audit", "x.csv", "--label", "y", "--group", "sex", "--threshold", "0.5", *model)
     assert code == 2
     assert says(err, "net.onnx", "memory", "bytes", named)

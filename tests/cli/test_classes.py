@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _options(place: Path) -> list[str]:
-    classes = [word for name in CLASSES for word in ("--class", name)]
+    classes = [word for name in CLASSES for word in ("--set", f"data.classes={name}")]
     model = ["--model", f"{place / 'net.py'}:build", "--weights", str(place / "net.safetensors")]
     return [str(place / "local.csv"), "--label", "finding", *classes, "--group", "sex", "--reference", "M", "--patient", "pid", *model]
 
@@ -62,10 +62,10 @@ def repaired(place: Path) -> Path:
         "bias-gda.epochs=3",
         "--set",
         "bias-gda.learning_rate=1e-3",
-        "--selection",
-        "paper",
+        "--set",
+        "goal.selection=paper",
     ]
-    found = ran("debias", *_options(place), *quick, "--draws", 50, "--no-onnx", "--out", place / "repaired")
+    found = ran("debias", *_options(place), *quick, "--set", "repair.draws=50", "--set", "report.onnx=false", "--out", place / "repaired")
     assert found.code == 0, found.err
     return place / "repaired"
 
@@ -127,9 +127,9 @@ def test_the_repair_equals_that_of_python(repaired: Path, place: Path) -> None:
     ("more", "facts"),
     [
         (["--method", "group-thresholds"], ["group-thresholds", "classes"]),
-        (["--label", "sex"], ["--class", "--label"]),
-        (["--positive", "none"], ["--class", "--positive"]),
-        (["--class", "none"], ["--class", "none", "twice"]),
+        (["--label", "sex"], ["--set", "data.classes=--label"]),
+        (["--set", "data.positive=none"], ["data.classes", "data.positive"]),
+        (["--set", "data.classes=none"], ["--set", "data.classes=none", "twice"]),
     ],
 )
 def test_options_that_exclude_classes_are_listed_in_one_message(place: Path, tmp_path: Path, more: list[str], facts: list[str]) -> None:
@@ -142,15 +142,26 @@ def test_an_audit_of_classes_takes_no_threshold_and_needs_the_network(place: Pat
     found = ran("audit", *_options(place), "--threshold", 0.4)
     assert (found.code, "--threshold" in found.err) == (2, True)
     scores = ran(
-        "audit", place / "local.csv", "--label", "finding", "--class", "none", "--class", "effusion", "--group", "sex", "--score", "x0"
+        "audit",
+        place / "local.csv",
+        "--label",
+        "finding",
+        "--set",
+        "data.classes=none",
+        "--set",
+        "data.classes=effusion",
+        "--group",
+        "sex",
+        "--score",
+        "x0",
     )
-    assert (scores.code, "--class" in scores.err, "--model" in scores.err) == (2, True, True)
+    assert (scores.code, "data.classes" in scores.err, "--model" in scores.err) == (2, True, True)
 
 
 def test_one_class_is_too_few(place: Path, tmp_path: Path) -> None:
-    given = [word for word in _options(place) if word not in ("--class", *CLASSES)]
-    found = ran("debias", *given, "--class", "none", "--out", tmp_path / "out")
-    assert (found.code, "--class" in found.err) == (2, True)
+    given = [word for word in _options(place) if word not in ("data.classes", *CLASSES)]
+    found = ran("debias", *given, "--set", "data.classes=none", "--out", tmp_path / "out")
+    assert (found.code, "data.classes" in found.err) == (2, True)
 
 
 def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Path) -> None:
@@ -181,16 +192,16 @@ def test_known_probabilities_of_the_classes_are_checked(place: Path, tmp_path):
     table = pd.DataFrame(known, columns=CLASSES).assign(pid=frame["pid"])
     table.to_csv(tmp_path / "known.csv", index=False)
     table.rename(columns=dict(zip(CLASSES, [CLASSES[1], CLASSES[0], CLASSES[2]], strict=True))).to_csv(tmp_path / "wrong.csv", index=False)
-    roles = [*_options(place), "--id", "pid", *(word for name in CLASSES for word in ("--score", name))]
+    roles = [*_options(place), "--set", "data.id=pid", *(word for name in CLASSES for word in ("--score", name))]
     for name in COLUMNS:
-        roles += ["--feature", name]
-    found = ran("audit", *roles, "--check-scores", tmp_path / "known.csv", "--json")
+        roles += ["--set", f"data.features={name}"]
+    found = ran("audit", *roles, "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--json")
     assert found.code == 0, found.err
     assert [one["rows"] for one in json.loads(found.out)["checked_scores"]] == [900] * 3
     for command in (["audit"], ["debias", "--out", str(tmp_path / "repaired"), "--method", "bias-gda"]):
-        wrong = ran(*command, *roles, "--check-scores", tmp_path / "wrong.csv")
+        wrong = ran(*command, *roles, "--set", f"model.check_scores={tmp_path / 'wrong.csv'}")
         assert wrong.code == 2
         assert says(wrong.err, CLASSES[0], CLASSES[1], "900")
-    few = ran("audit", *roles[:-4], "--check-scores", tmp_path / "known.csv", "--score", CLASSES[0])
+    few = ran("audit", *roles[:-4], "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--score", CLASSES[0])
     assert few.code == 2
-    assert says(few.err, "--score", "--class")
+    assert says(few.err, "--score", "data.classes")

@@ -32,38 +32,42 @@ def table(tmp_path: Path) -> pd.DataFrame:
 
 def test_weights_count_rows_several_times(run: Run, table: pd.DataFrame) -> None:
     table.loc[np.repeat(table.index, table["w"])].to_csv("copies.csv", index=False)
-    weighted = json.loads(run("audit", "rows.csv", *ROLES, "--weight", "w", "--json").out)
+    weighted = json.loads(run("audit", "rows.csv", *ROLES, "--set", "data.weight=w", "--json").out)
     copies = json.loads(run("audit", "copies.csv", *ROLES, "--json").out)
     assert weighted["weighted"]
     for name in ("eod", "spd", "balanced_accuracy", "auroc", "brier", "calibration_slope"):
         assert weighted[name]["value"] == pytest.approx(copies[name]["value"], abs=1e-7)
-    assert says(run("audit", "rows.csv", *ROLES, "--weight", "w").out, "weights")
+    assert says(run("audit", "rows.csv", *ROLES, "--set", "data.weight=w").out, "weights")
 
 
 def test_a_bad_weight_is_one_message_with_its_row(run: Run, table: pd.DataFrame) -> None:
     table.assign(w=np.where(table.index == 4, -1, 1)).to_csv("bad.csv", index=False)
-    ran = run("audit", "bad.csv", *ROLES, "--weight", "w")
+    ran = run("audit", "bad.csv", *ROLES, "--set", "data.weight=w")
     assert ran.code == 2
     assert says(ran.err, "'w'", "row 5")
 
 
 def test_points_and_thresholds_are_options(run: Run, table: pd.DataFrame) -> None:
-    told = json.loads(run("audit", "rows.csv", *ROLES, "--specificity", "0.8", "--thresholds", "0.1:0.2:0.05", "--json").out)
+    told = json.loads(
+        run("audit", "rows.csv", *ROLES, "--set", "audit.specificity=0.8", "--set", "audit.thresholds=0.1:0.2:0.05", "--json").out
+    )
     assert told["settings"]["specificity"] == 0.8
     assert sorted({row["threshold"] for row in told["curves"]}) == [0.1, 0.15, 0.2]
-    shown = run("audit", "rows.csv", *ROLES, "--specificity", "0.8", "--verbose").out
+    shown = run("audit", "rows.csv", *ROLES, "--set", "audit.specificity=0.8", "--verbose").out
     assert says(shown, "sensitivity at 80% specificity", "calibration slope", "Net benefit")
     short = run("audit", "rows.csv", *ROLES).out
     assert "alibration slope" in short
     assert "Net benefit" not in short
     assert len(short.splitlines()) <= 30
-    ran = run("audit", "rows.csv", *ROLES, "--specificity", "1", "--sensitivity", "0", "--thresholds", "0.5:0.1")
+    ran = run(
+        "audit", "rows.csv", *ROLES, "--set", "audit.specificity=1", "--set", "audit.sensitivity=0", "--set", "audit.thresholds=0.5:0.1"
+    )
     assert ran.code == 2
     assert says(ran.err, "specificity", "sensitivity", "0.5:0.1")
 
 
 def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame) -> None:
-    told = json.loads(run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--no-finding", "derived", "--json").out)
+    told = json.loads(run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=derived", "--json").out)
     found = {row["group"]: row for row in told["no_finding"]["underdiagnosis"]}
     sick = (table["a"] == 1) | (table["b"] == 1)
     missed = (table["pa"] < 0.3) & (table["pb"] < 0.3)
@@ -71,21 +75,21 @@ def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame
         own = sick & (table["sex"] == sex)
         assert found[sex]["with_finding"] == own.sum()
         assert found[sex]["rate"] == pytest.approx(missed[own].mean())
-    shown = run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--no-finding", "derived").out
+    shown = run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=derived").out
     assert f"{100 * found['F']['rate']:.1f}" in shown
-    named = json.loads(run("audit", "rows.csv", *BOTH, "--no-finding", "b", "--json").out)
+    named = json.loads(run("audit", "rows.csv", *BOTH, "--set", "audit.no_finding=b", "--json").out)
     assert [row["rate"] for row in named["no_finding"]["underdiagnosis"]] == [row["fpr"] for row in named["labels"]["b"]["groups"]]
 
 
 @pytest.mark.parametrize(("roles", "name"), [(BOTH, "c"), (ROLES, "derived")])
 def test_a_missing_label_is_refused(run: Run, table: pd.DataFrame, roles: tuple[str, ...], name: str) -> None:
-    ran = run("audit", "rows.csv", *roles, "--no-finding", name)
+    ran = run("audit", "rows.csv", *roles, "--set", f"audit.no_finding={name}")
     assert ran.code == 2
-    assert says(ran.err, "--no-finding", name)
+    assert says(ran.err, "--set", f"audit.no_finding={name}")
 
 
 def test_figures_and_page_have_the_curves(run: Run, table: pd.DataFrame) -> None:
-    ran = run("audit", "rows.csv", *ROLES, "--figures", "figures", "--report", "audit.html")
+    ran = run("audit", "rows.csv", *ROLES, "--set", "report.figures=figures", "--report", "audit.html")
     assert ran.code == 0
     assert {"calibration.png", "decision-curves.svg"} <= {path.name for path in Path("figures").iterdir()}
     page = Path("audit.html").read_text(encoding="utf-8")
@@ -96,20 +100,20 @@ def test_figures_and_page_have_the_curves(run: Run, table: pd.DataFrame) -> None
 def test_shrunken_gaps_are_shown_next_to_the_plain_ones_for_enough_groups(run: Run, table: pd.DataFrame) -> None:
     table.assign(age=np.arange(len(table)) % 3).to_csv("rows.csv", index=False)
     both = ("--group", "age", "--reference", "0")
-    told = json.loads(run("audit", "rows.csv", *ROLES, *both, "--shrink", "--json").out)
+    told = json.loads(run("audit", "rows.csv", *ROLES, *both, "--set", "audit.shrink=true", "--json").out)
     shrunken = pd.DataFrame(told["shrunken_gaps"])
     assert [row["value"] for row in told["gaps"]] == shrunken["value"].tolist()
     assert shrunken.groupby("attribute")["shrunken"].count().to_dict() == {"sex": 0, "age": 0, "sex & age": 5 * 6}
-    shown = run("audit", "rows.csv", *ROLES, *both, "--shrink").out
+    shown = run("audit", "rows.csv", *ROLES, *both, "--set", "audit.shrink=true").out
     row = shrunken[(shrunken["measure"] == "eod") & shrunken["shrunken"].notna()].iloc[0]
     assert says(shown, "empirical Bayes", f"{100 * row['shrunken']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]")
     assert "shrunken_gaps" not in json.loads(run("audit", "rows.csv", *ROLES, *both, "--json").out)
-    assert says(run("audit", "rows.csv", *ROLES, "--shrink").out, "four groups")
+    assert says(run("audit", "rows.csv", *ROLES, "--set", "audit.shrink=true").out, "four groups")
 
 
 def test_a_group_with_a_line_separator_or_a_character_that_xml_forbids_is_drawn_escaped(run: Run) -> None:
     frame_of(["F", "M\u2028x", "N\uffff"], n=20).to_csv("names.csv", index=False)
-    ran = run("audit", "names.csv", "--label", "y", "--score", "p", "--group", "sex", "--reference", "F", "--figures", "figures")
+    ran = run("audit", "names.csv", "--label", "y", "--score", "p", "--group", "sex", "--reference", "F", "--set", "report.figures=figures")
     assert ran.code == 0, ran.err
     drawn = Path("figures/rates.svg").read_text(encoding="utf-8")
     assert says(drawn, "M\\u2028x", "N\\uffff")
@@ -117,8 +121,8 @@ def test_a_group_with_a_line_separator_or_a_character_that_xml_forbids_is_drawn_
 
 
 def test_underdiagnosis_is_on_the_page_and_among_the_figures(run: Run, table: pd.DataFrame) -> None:
-    both = ("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--no-finding", "derived")
-    assert run(*both, "--report", "audits.html", "--figures", "figures").code == 0
+    both = ("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=derived")
+    assert run(*both, "--report", "audits.html", "--set", "report.figures=figures").code == 0
     found = json.loads(run(*both, "--json").out)["no_finding"]["underdiagnosis"]
     page = Path("audits.html").read_text(encoding="utf-8")
     assert all(f"{100 * row['rate']:.1f}%" in page for row in found)
@@ -137,8 +141,8 @@ def test_a_folder_of_files_is_audited_as_its_rows_in_one_file(run: Run, table: p
     folder.mkdir()
     for k in range(2):
         table.iloc[k::2].to_parquet(folder / f"{k}.parquet")
-    whole = json.loads(run("audit", "rows.csv", *BOTH, "--no-finding", "derived", "--json").out)
-    ran = run("audit", folder, *BOTH, "--no-finding", "derived", "--figures", "figures", "--json")
+    whole = json.loads(run("audit", "rows.csv", *BOTH, "--set", "audit.no_finding=derived", "--json").out)
+    ran = run("audit", folder, *BOTH, "--set", "audit.no_finding=derived", "--set", "report.figures=figures", "--json")
     assert (ran.code, ran.err) == (0, "")
     told = json.loads(ran.out)
     assert told["comparisons"] == whole["comparisons"]
@@ -151,9 +155,9 @@ def test_a_folder_of_files_is_audited_as_its_rows_in_one_file(run: Run, table: p
         assert "thresholds.svg" not in names
     rates = [row["rate"] for row in told["no_finding"]["underdiagnosis"]]
     assert rates == pytest.approx([row["rate"] for row in whole["no_finding"]["underdiagnosis"]])
-    ran = run("audit", folder, *ROLES, "--id", "w")
+    ran = run("audit", folder, *ROLES, "--set", "data.id=w")
     assert ran.code == 2
-    assert says(ran.err, "batches", "--id")
+    assert says(ran.err, "batches", "data.id")
 
 
 def test_figures_are_not_written_through_a_link_to_another_folder(run: Run, table: pd.DataFrame, tmp_path: Path) -> None:
@@ -161,7 +165,7 @@ def test_figures_are_not_written_through_a_link_to_another_folder(run: Run, tabl
     elsewhere.mkdir()
     figures.mkdir()
     (figures / "a").symlink_to(elsewhere)
-    ran = run("audit", "rows.csv", *BOTH, "--figures", figures)
+    ran = run("audit", "rows.csv", *BOTH, "--set", f"report.figures={figures}")
     assert ran.code == 2
-    assert says(ran.err, "link", "--figures")
+    assert says(ran.err, "link", "report.figures")
     assert not list(elsewhere.iterdir())

@@ -30,7 +30,7 @@ def _words(text: str) -> str:
 
 def test_an_audit_is_a_table_that_names_the_gap_its_groups_and_the_decision(run):
     write_csv("scores.csv")
-    code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--patient", "pid", "--id", "id")
+    code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--patient", "pid", "--set", "data.id=id")
     assert (code, err) == (0, "")
     assert says(out, "scores.csv", "80 rows", "40 patients")
     assert "M (ref.)" in out
@@ -69,13 +69,13 @@ def test_out_holds_what_json_prints_and_where_it_comes_from(run, tmp_path):
 
 def test_the_seed_determines_the_result(run):
     write_csv("scores.csv")
-    one, two, other = (run("audit", "scores.csv", *AUDIT, "--json", "--seed", seed).out for seed in (1, 1, 2))
+    one, two, other = (run("audit", "scores.csv", *AUDIT, "--json", "--set", f"audit.seed={seed}").out for seed in (1, 1, 2))
     assert one == two != other
 
 
 def test_figures_are_written_and_named(run, tmp_path):
     write_csv("scores.csv")
-    code, out, err = run("audit", "scores.csv", *SHORT, "--patient", "pid", "--figures", "figures")
+    code, out, err = run("audit", "scores.csv", *SHORT, "--patient", "pid", "--set", "report.figures=figures")
     assert (code, err) == (0, "")
     assert says(out, "figures")
     expected = {f"{name}.{kind}" for name in ("rates", "gaps", "thresholds", "calibration", "decision-curves") for kind in ("png", "svg")}
@@ -106,12 +106,12 @@ def test_a_column_called_group_is_a_column_like_any_other(run):
 
 def test_words_as_labels_with_their_positive_value(run):
     write_csv("scores.csv", scores_frame().assign(y=lambda d: d["y"].map({0: "no", 1: "yes"})))
-    assert json.loads(run("audit", "scores.csv", *SHORT, "--positive", "yes", "--json").out)["groups"][0]["positives"] == 20
+    assert json.loads(run("audit", "scores.csv", *SHORT, "--set", "data.positive=yes", "--json").out)["groups"][0]["positives"] == 20
 
 
 def test_several_groups_and_their_intersection(run):
     write_csv("scores.csv")
-    arguments = ["--group", "race", "--reference", "M", "--reference", "b", "--min-patients", 1]
+    arguments = ["--group", "race", "--reference", "M", "--reference", "b", "--set", "audit.min_patients=1"]
     found = json.loads(run("audit", "scores.csv", *SHORT, *arguments, "--json").out)
     assert found["references"] == {"sex": "M", "race": "b", "sex & race": "M & b"}
     assert {row["attribute"] for row in found["groups"]} == {"sex", "race", "sex & race"}

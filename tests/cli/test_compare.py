@@ -15,7 +15,7 @@ from support.facts import says
 from support.printer import browser_at
 
 ROLES = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "pid"]
-QUICK = ["--measure", "eod", "--thresholds", "0.2:0.3"]
+QUICK = ["--measure", "eod", "--set", "audit.thresholds=0.2:0.3"]
 Run = Callable[..., Ran]
 
 
@@ -76,7 +76,9 @@ def test_two_sites_by_their_audits_or_their_tables(run: Run, folder, tmp_path):
     by_table = json.loads(run("compare", folder / "a.csv", folder / "b.csv", *ROLES, "--score", "old", "--measure", "eod", "--json").out)
     assert by_audit["gaps"][0]["value"] == pytest.approx(by_table["gaps"][0]["value"])
     assert (by_audit["paired"], by_audit["gaps"][0]["clear"]) == (False, True)
-    ran = run("compare", folder / "a.json", folder / "b.json", "--report", "page.html", "--out", "found.json", "--group-name", "F=women")
+    ran = run(
+        "compare", folder / "a.json", folder / "b.json", "--report", "page.html", "--out", "found.json", "--set", "report.words.F=women"
+    )
     assert ran.code == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "women" in page
@@ -105,7 +107,7 @@ def test_options_for_tables_are_refused_for_a_history(run: Run, history):
 def test_the_pdf_of_a_comparison_and_of_a_history(run: Run, folder, history, monkeypatch, tmp_path):
     monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
     for files, fact in (((folder / "a.json", folder / "b.json"), "Simultaneous interval"), ((history,), "2026-04")):
-        ran = run("compare", *files, "--pdf", "page.pdf", "--group-name", "F=women")
+        ran = run("compare", *files, "--pdf", "page.pdf", "--set", "report.words.F=women")
         assert ran.code == 0, ran.err
         assert says(ran.out, "page.pdf")
         page = (tmp_path / "page.pdf").read_text(encoding="utf-8")
@@ -121,8 +123,8 @@ def test_an_audit_is_added_to_a_history_once(run: Run, tmp_path):
     assert run(*audit, "--date", "2026-11", "--json").code == 0
     again = run(*audit, "--date", "2026-11")
     assert again.code == 2
-    assert says(again.err, "2026-11", "--replace")
-    assert run(*audit, "--date", "2026-11", "--replace").code == 0
+    assert says(again.err, "2026-11", "--set", "history.replace=true")
+    assert run(*audit, "--date", "2026-11", "--set", "history.replace=true").code == 0
     assert list(eq.history(tmp_path / "h.parquet").periods) == ["2026-11"]
 
 
@@ -174,7 +176,7 @@ def test_a_condition_that_cannot_be_checked_fails(run: Run, tmp_path):
         (["a.json", "a.json"], ("names", 2)),
         (["a.json", "a.json", "--name", "x", "--name", "y"], ("same", 160)),
         (["a.json", "b.json", "--since", "2026-11"], ("--since",)),
-        (["a.csv", "a.csv", "--score", "old", "--unpaired", "--name", "x", "--name", "y", *ROLES], (160,)),
+        (["a.csv", "a.csv", "--score", "old", "--set", "compare.paired=false", "--name", "x", "--name", "y", *ROLES], (160,)),
         (
             ["a.csv", "--score", "old", "--score", "new", "--threshold", "0.4", "--threshold", "0.5", "--threshold", "1", *ROLES],
             (3, "--threshold"),
@@ -197,18 +199,33 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
     first.to_csv(tmp_path / "oct.csv", index=False)
     pd.concat([second, again]).to_csv(tmp_path / "nov.csv", index=False)
     audit = ["audit", "nov.csv", *ROLES, "--score", "old", *QUICK]
-    found = json.loads(run(*audit, "--earlier", "oct.csv", "--json").out)
+    found = json.loads(run(*audit, "--set", "history.earlier=oct.csv", "--json").out)
     second.to_csv(tmp_path / "new.csv", index=False)
     alone = json.loads(run("audit", "new.csv", *ROLES, "--score", "old", *QUICK, "--json").out)
     assert found["gaps"] == alone["gaps"]
     assert found["returning"] == {"patients": 60, "of_patients": 260, "rows": 60, "of_rows": 260, "left_out": True}
-    warned = run(*audit, "--earlier", "oct.csv", "--returning", "all")
-    assert says(warned.out, "60 of 260", "23.1%", "--returning first")
+    warned = run(*audit, "--set", "history.earlier=oct.csv", "--set", "history.returning=all")
+    assert says(warned.out, "60 of 260", "23.1%", "history.returning=first")
     assert run(*audit[:1], "oct.csv", *audit[2:], "--append", "h.parquet", "--date", "2026-10").code == 0
     unsought = run(*audit, "--append", "h.parquet", "--date", "2026-11")
-    assert says(unsought.out, "--earlier")
+    assert says(unsought.out, "history.earlier")
     content = (tmp_path / "h.parquet").read_bytes()
-    assert run(*audit, "--earlier", "oct.csv", "--append", "h.parquet", "--date", "2026-11", "--replace", "--out", "a.json").code == 0
+    assert (
+        run(
+            *audit,
+            "--set",
+            "history.earlier=oct.csv",
+            "--append",
+            "h.parquet",
+            "--date",
+            "2026-11",
+            "--set",
+            "history.replace=true",
+            "--out",
+            "a.json",
+        ).code
+        == 0
+    )
     for file in ("h.parquet", "a.json"):
         assert b"1-59" not in (tmp_path / file).read_bytes()
     assert (tmp_path / "h.parquet").read_bytes() != content
@@ -217,11 +234,11 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--earlier", "t.csv"], ("all 160 patients",)),
-        (["--earlier", "none.csv"], ("none.csv",)),
-        (["--earlier", "other.csv"], ("pid", "other.csv", "patient_id")),
-        (["--returning", "all"], ("--returning", "--earlier")),
-        (["--earlier", "t.csv", "--returning", "some"], ("some", "first", "all")),
+        (["--set", "history.earlier=t.csv"], ("all 160 patients",)),
+        (["--set", "history.earlier=none.csv"], ("none.csv",)),
+        (["--set", "history.earlier=other.csv"], ("pid", "other.csv", "patient_id")),
+        (["--set", "history.returning=all"], ("history.returning", "history.earlier")),
+        (["--set", "history.earlier=t.csv", "--set", "history.returning=some"], ("some", "first", "all")),
     ],
 )
 def test_earlier_periods_that_cannot_be_used(run: Run, tmp_path, options, expected):
@@ -230,6 +247,6 @@ def test_earlier_periods_that_cannot_be_used(run: Run, tmp_path, options, expect
     ran = run("audit", "t.csv", *ROLES, "--score", "old", *QUICK, *options)
     assert ran.code == 2
     assert says(ran.err, *expected)
-    without = run("audit", "t.csv", "--label", "y", "--group", "sex", "--score", "old", *QUICK, "--earlier", "t.csv")
+    without = run("audit", "t.csv", "--label", "y", "--group", "sex", "--score", "old", *QUICK, "--set", "history.earlier=t.csv")
     assert without.code == 2
     assert says(without.err, "--patient")

@@ -61,11 +61,11 @@ def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
 
 
 def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
-    assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--seed", 3).code == 0
+    assert table(*instead(TABLE, "--weights", "nested.pt"), *FAST, "--set", "repair.seed=3").code == 0
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())
     run |= run["provenance"] | {"model": run["model"]}
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
-    assert "--seed 3" in run["command"]
+    assert "repair.seed=3" in run["command"]
     assert run["seed"] == 3
     assert set(run["versions"]) == {"equipoise", "torch", "numpy", "pandas", "python"}
     assert run["hashes"] == {name: sha256((tmp_path / name).read_bytes()) for name in ("local.csv", "nested.pt", "net.py")}
@@ -95,14 +95,15 @@ def test_json_is_one_document_and_reproducible(table, tmp_path):
 
 
 def test_an_unmet_goal_is_reported_and_is_not_an_error(table):
-    limits = ["--min-performance", 0.999, "--max-gap", 0.05]
+    limits = ["--set", "goal.min_performance=0.999", "--max-gap", 0.05]
     code, _, _ = table(
         *TABLE,
         "--method",
         "bias-gda",
-        "--no-onnx",
-        "--draws",
-        20,
+        "--set",
+        "report.onnx=false",
+        "--set",
+        "repair.draws=20",
         *limits,
         "--set",
         "bias-gda.schedule=paper",
@@ -117,7 +118,8 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     hospital.images(tmp_path)
     code, out, err = run(
         *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop_below=0", "--measure", "spd",
-        "--min-performance", 0.6, "--draws", 20, "--no-onnx", "--thumbnails", "--json",
+        "--set", "goal.min_performance=0.6", "--set", "repair.draws=20", "--set", "report.onnx=false",
+        "--set", "report.thumbnails=true", "--json",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out)["chosen"] == "pruning"
@@ -132,7 +134,21 @@ def test_pruning_whole_channels_keeps_the_keys_of_the_weights(run, tmp_path):
     hospital.images(tmp_path)
     settings = ["--set", "pruning.granularity=channel", "--set", "pruning.units=1", "--set", "pruning.stop_below=0"]
     assert (
-        run(*IMAGES, "--method", "pruning", *settings, "--draws", 20, "--no-onnx", "--measure", "spd", "--min-performance", 0.5).code == 0
+        run(
+            *IMAGES,
+            "--method",
+            "pruning",
+            *settings,
+            "--set",
+            "repair.draws=20",
+            "--set",
+            "report.onnx=false",
+            "--measure",
+            "spd",
+            "--set",
+            "goal.min_performance=0.5",
+        ).code
+        == 0
     )
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("cnn.safetensors"))
 
@@ -146,10 +162,24 @@ def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
         torch.export.save(program, "net.pt2")
-    arguments = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.pt2", "--out", "repaired"]
+    arguments = ["debias", "local.csv", *ROLES, "--set", "data.id=id", "--model", "net.pt2", "--out", "repaired"]
     assert table(*arguments, *FAST).code == 0
     assert {"repaired.pt2", "repaired.safetensors"} <= {path.name for path in (tmp_path / "repaired").iterdir()}
-    assert table(*arguments, "--no-onnx", "--draws", 20, "--min-performance", 0.6, "--method", "bias-score", "--overwrite").code == 0
+    assert (
+        table(
+            *arguments,
+            "--set",
+            "report.onnx=false",
+            "--set",
+            "repair.draws=20",
+            "--set",
+            "goal.min_performance=0.6",
+            "--method",
+            "bias-score",
+            "--overwrite",
+        ).code
+        == 0
+    )
     assert all(torch.equal(value, load_file("net.safetensors")[key]) for key, value in load_file("repaired/repaired.safetensors").items())
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
@@ -163,12 +193,22 @@ def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
 
 
 def test_a_method_that_trains_gets_rows_to_train_on(table):
-    arguments = [*TABLE, "--no-onnx", "--draws", 20, "--method", "adversarial-training", "--set", "adversarial-training.epochs=2"]
+    arguments = [
+        *TABLE,
+        "--set",
+        "report.onnx=false",
+        "--set",
+        "repair.draws=20",
+        "--method",
+        "adversarial-training",
+        "--set",
+        "adversarial-training.epochs=2",
+    ]
     code, _, err = table(*arguments)
     assert code == 2
-    assert "--train train.csv" in err
+    assert "repair.train=train.csv" in err
     pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
-    assert table(*arguments, "--train", "train.csv").code == 0
+    assert table(*arguments, "--set", "repair.train=train.csv").code == 0
 
 
 # a dry run
@@ -184,7 +224,7 @@ def test_a_dry_run_lists_patients_and_methods_and_writes_nothing(table, tmp_path
 
 
 def test_a_dry_run_counts_the_probes(table):
-    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--probe", "--draws", 5)
+    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--set", "repair.probe=true", "--set", "repair.draws=5")
     assert code == 0
     assert says(out, "probes")
 
@@ -219,7 +259,7 @@ def test_gaps_are_next_to_their_p_values_and_the_best_rule(table, monkeypatch):
 
 
 def test_probes_go_into_the_report_and_the_audit(table):
-    code, _, err = table(*TABLE, *FAST, "--probe")
+    code, _, err = table(*TABLE, *FAST, "--set", "repair.probe=true")
     assert (code, err) == (0, "")
     html = Path("repaired/report.html").read_text()
     assert 'section id="probes"' in html

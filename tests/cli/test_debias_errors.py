@@ -15,10 +15,10 @@ from support.hospital import FAST, QUICK, ROLES, TABLE
 BAD = {
     "unknown method": (["--method", "bias-gd"], ["Did you mean 'bias-gda'?"]),
     "unknown measure": (["--measure", "eodd"], ["Did you mean 'eod'?"]),
-    "a minimum performance above 1": (["--min-performance", "75"], ["min_performance must be a number between 0 and 1; got 75"]),
-    "a loss beside a floor": (["--min-performance", "0.6", "--max-loss", "0.03"], ["max_loss cannot be combined"]),
-    "no such fraction": (["--test-fraction", "1"], ["--test-fraction must be between 0 and 1"]),
-    "a setting without a method": (["--set", "units=3"], ["METHOD.SETTING=VALUE", "'units=3'"]),
+    "a minimum performance above 1": (["--set", "goal.min_performance=75"], ["min_performance must be a number between 0 and 1; got 75"]),
+    "a loss beside a floor": (["--set", "goal.min_performance=0.6", "--max-loss", "0.03"], ["max_loss cannot be combined"]),
+    "no such fraction": (["--set", "repair.test_fraction=1"], ["repair.test_fraction: input should be less than 1; got 1"]),
+    "a setting without a method": (["--set", "units=3"], ["SECTION.KEY=VALUE", "'units=3'"]),
     "a setting of another method": (["--set", "pruning.units=3"], ["'pruning'", "Valid: auto"]),
     "an unknown setting": (["--set", "bias-gda.epoch=3"], ["Did you mean 'epochs'?"]),
     "a setting of another type": (["--set", "bias-gda.epochs=many"], ["bias-gda.epochs", "'many'"]),
@@ -28,19 +28,22 @@ BAD = {
     "a factory with arguments": (["--model", "net.py:needs"], ["needs the arguments width"]),
     "a network with two outputs": (["--model", "net.py:two", "--weights", "two.pt"], ["it returned (2, 2)"]),
     "no such column": (["--patient", "ill"], ["no column 'ill'"]),
-    "no such card": (["--card", "none.toml"], ["none.toml"]),
-    "thumbnails of a table": (["--thumbnails"], ["--thumbnails requires --images"]),
-    "an unknown selection": (["--selection", "honestly"], ["Did you mean 'honest'?"]),
-    "a minimum without a number": (["--min-rate", "tpr"], ["--min-rate must be RATE=NUMBER, as in tpr=0.8; got 'tpr'"]),
-    "a minimum in words": (["--min-rate", "tpr=high"], ["--min-rate must be RATE=NUMBER", "'tpr=high'"]),
-    "a minimum above 1": (["--min-rate", "tpr=80"], ["a minimum in [0, 1]; got 80"]),
-    "a minimum of no rate": (["--min-rate", "tprr=0.8"], ["Did you mean 'tpr'?"]),
-    "two limits of one rate": (["--no-group-worse", "--min-rate", "tpr=0.8"], ["tpr has two limits, before and 0.8"]),
-    "two minima and a fraction": (["--min-rate", "a", "--min-rate", "b", "--draws", "1"], ["3 problems", "'a'", "'b'", "--draws"]),
+    "no such card": (["--set", "report.card=none.toml"], ["none.toml"]),
+    "thumbnails of a table": (["--set", "report.thumbnails=true"], ["report.thumbnails requires images.folder (--images)"]),
+    "an unknown selection": (["--set", "goal.selection=honestly"], ["Did you mean 'honest'?"]),
+    "a minimum without a number": (["--set", "goal.keep.tpr"], ["SECTION.KEY=VALUE", "goal.keep.tpr"]),
+    "a minimum in words": (["--set", "goal.keep.tpr=high"], ["'high'", "tpr"]),
+    "a minimum above 1": (["--set", "goal.keep.tpr=80"], ["a minimum in [0, 1]; got 80"]),
+    "a minimum of no rate": (["--set", "goal.keep.tprr=0.8"], ["Did you mean 'tpr'?"]),
+    "two limits of one rate": (["--set", "goal.keep.tpr=before", "--set", "goal.keep.tpr=0.8"], ["goal.keep.tpr", "twice"]),
+    "two minima and a fraction": (
+        ["--set", "goal.keep.a", "--set", "goal.keep.b", "--set", "repair.draws=1"],
+        ["2 problems", "goal.keep.a", "goal.keep.b"],
+    ),
     "an unknown method for auto": (["--method", "auto", "--set", "auto.methods=bias-gd"], ["Did you mean 'bias-gda'?"]),
     "several at once": (
-        ["--min-performance", "2", "--draws", "1", "--method", "prunning"],
-        ["3 problems", "--draws", "min_performance", "'pruning'"],
+        ["--set", "goal.min_performance=2", "--set", "repair.draws=1", "--method", "prunning"],
+        ["2 problems", "repair.draws", "min_performance"],
     ),
 }
 
@@ -92,7 +95,9 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
 def test_an_operator_missing_in_onnx_is_named_and_other_files_are_written(table, tmp_path):
     pytest.importorskip("onnxscript")
     torch.save(hospital.network("Odd").state_dict(), "odd.pt")
-    code, out, err = table(*instead([*TABLE, *QUICK], "--min-performance", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json"))
+    code, out, err = table(
+        *instead([*TABLE, *QUICK], "--set", "goal.min_performance=0", "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
+    )
     assert code == 0
     assert says(err, "model.onnx")
     assert "bessel_j0" in json.loads(out)["failures"]["model.onnx"]
@@ -117,7 +122,7 @@ def test_the_weights_of_the_factory_are_the_default(table, tmp_path):
         "import torch\nfrom net import build as plain\nfrom safetensors.torch import load_file\n"
         "def build():\n    model = plain()\n    model.load_state_dict(load_file('net.safetensors'))\n    return model\n"
     )
-    arguments = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "ready.py:build", "--out", "repaired"]
+    arguments = ["debias", "local.csv", *ROLES, "--set", "data.id=id", "--model", "ready.py:build", "--out", "repaired"]
     assert table(*arguments, *FAST).code == 0
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
 

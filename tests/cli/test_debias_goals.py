@@ -28,11 +28,12 @@ def test_auto_writes_the_folder_of_the_chosen_method(table, tmp_path, chosen):
         f"auto.methods={chosen}",
         "--set",
         "auto.allow_group=true",
-        "--min-performance",
-        0.6,
-        "--no-onnx",
-        "--draws",
-        20,
+        "--set",
+        "goal.min_performance=0.6",
+        "--set",
+        "report.onnx=false",
+        "--set",
+        "repair.draws=20",
     ]
     own = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}}
     code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
@@ -71,7 +72,17 @@ def test_notes_about_the_rows_are_printed_once(table, tmp_path):
     frame = frame[(frame["sex"] != "F") | (frame["sick"] == 0) | (frame["pid"] < 22)]
     frame.to_csv("local.csv", index=False)
     code, out, _ = table(
-        *TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option", "--method", "equalised-odds", "--verbose", "--force"
+        *TABLE,
+        *FAST,
+        "--method",
+        "bias-gda",
+        "--method",
+        "reject-option",
+        "--method",
+        "equalised-odds",
+        "--verbose",
+        "--set",
+        "repair.force=true",
     )
     assert code == 0
     chosen = next(line.split()[0] for line in out.splitlines() if "(chosen)" in line)
@@ -101,7 +112,7 @@ def test_names_of_methods_are_not_broken_within_a_word_in_80_columns(table, monk
 
 @pytest.mark.parametrize("method", ["group-thresholds", "reject-option", "equalised-odds"])
 def test_a_declined_rule_is_not_reported_to_need_the_group(table, method):
-    code, out, err = table(*TABLE, "--method", method, "--selection", "honest", "--no-onnx")
+    code, out, err = table(*TABLE, "--method", method, "--set", "goal.selection=honest", "--set", "report.onnx=false")
     assert (code, err) == (0, "")
     assert out.startswith("Unchanged")
     assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] is False
@@ -111,22 +122,22 @@ def test_a_declined_rule_is_not_reported_to_need_the_group(table, method):
 
 
 def test_max_loss_sets_the_minimum_performance(table):
-    quick = ["--draws", 20, "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--no-onnx"]
+    quick = ["--set", "repair.draws=20", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--set", "report.onnx=false"]
     assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0
     goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
     assert goal["min_performance"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
 
 
 def test_honest_selection_reports_the_cross_fitted_correction(table):
-    assert table(*TABLE, *FAST, "--selection", "honest").code == 0
+    assert table(*TABLE, *FAST, "--set", "goal.selection=honest").code == 0
     assert json.loads(Path("repaired/run.json").read_text())["goal"]["selection"] == "honest"
     trace = pd.read_csv("repaired/trace.csv").query("method == 'bias-gda'")
     assert trace[["gap_honest", "gap_se", "performance_honest", "performance_se"]].notna().all(axis=None)
 
 
-@pytest.mark.parametrize(("option", "least"), [(["--no-group-worse"], None), (["--min-rate", "tpr=0.8"], 0.8)])
+@pytest.mark.parametrize(("option", "least"), [(["--set", "goal.keep.tpr=before"], None), (["--set", "goal.keep.tpr=0.8"], 0.8)])
 def test_no_group_falls_below_the_kept_rate(table, option, least):
-    assert table(*TABLE, "--method", "group-thresholds", "--no-onnx", "--draws", 20, *option).code == 0
+    assert table(*TABLE, "--method", "group-thresholds", "--set", "report.onnx=false", "--set", "repair.draws=20", *option).code == 0
     run, rule = json.loads(Path("repaired/run.json").read_text()), rule_in_file(Path("repaired/rule.json"))
     assert run["met"] is None  # the goal has no maximum gap
     assert run["goal"]["keep"] == {"tpr": least or "before"}
@@ -143,7 +154,7 @@ def test_no_group_falls_below_the_kept_rate(table, option, least):
 # the rule in use, an official test set, and too few patients
 
 
-FEW = ["--method", "group-thresholds", "--no-onnx"]
+FEW = ["--method", "group-thresholds", "--set", "report.onnx=false"]
 
 
 def test_the_original_is_evaluated_at_the_threshold_in_use(table):
@@ -169,8 +180,8 @@ def test_an_official_test_set_is_used_unchanged(table, tmp_path):
         "test": {"rows": int(test.sum()), "patients": int(frame.loc[test, "pid"].nunique())},
     }
     assert "official.csv" in run["provenance"]["hashes"]
-    code, _, err = table(*command, "--test-fraction", 0.2, "--overwrite")
-    assert (code, says(err, "--test-fraction")) == (2, True)
+    code, _, err = table(*command, "--set", "repair.test_fraction=0.2", "--overwrite")
+    assert (code, says(err, "repair.test_fraction")) == (2, True)
     both = ["debias", "local.csv", *TABLE[2:], *FEW, "--test", "official.csv", "--overwrite"]
     code, _, err = table(*both)
     shared = frame.loc[test, "pid"].nunique()
@@ -191,9 +202,9 @@ def test_too_few_patients_stop_the_repair_unless_forced(table):
     frame[kept].to_csv("local.csv", index=False)
     code, _, err = table(*TABLE, *FEW)
     assert code == 2
-    assert says(err, "'F' positives", "in the repair set", "in the test set", "--force", "spd")
+    assert says(err, "'F' positives", "in the repair set", "in the test set", "--set", "repair.force=true", "spd")
     assert not Path("repaired").exists()
-    code, out, _ = table(*TABLE, *FEW, "--force", "--json")
+    code, out, _ = table(*TABLE, *FEW, "--set", "repair.force=true", "--json")
     assert code == 0
     found = json.loads(out)
     assert found["forced"] is True
@@ -201,14 +212,25 @@ def test_too_few_patients_stop_the_repair_unless_forced(table):
 
 
 def test_the_default_is_honest_and_lists_the_methods_tried(table):
-    code, out, _ = table(*TABLE, "--selection", "honest", "--no-onnx", "--no-group-rules", "--budget", 0.04, "--json")
+    code, out, _ = table(
+        *TABLE,
+        "--set",
+        "goal.selection=honest",
+        "--set",
+        "report.onnx=false",
+        "--set",
+        "repair.group_rules=false",
+        "--set",
+        "repair.budget=0.04",
+        "--json",
+    )
     assert code == 0
     found = json.loads(out)
     assert found["chosen"] == "auto"
     assert not found["methods"]["auto"]["needs_group"]
     assert found["goal"]["selection"] == "honest"
     assert found["outcome"] == found["judgement"]["outcome"]
-    code, _, err = table(*TABLE, *FEW, "--no-group-rules", "--overwrite")
+    code, _, err = table(*TABLE, *FEW, "--set", "repair.group_rules=false", "--overwrite")
     assert (code, says(err, "group-thresholds")) == (2, True)
 
 
@@ -219,7 +241,7 @@ def test_the_reason_for_keeping_the_original_is_what_the_other_steps_lack(run, t
     lines = [f"{y},{0.5 + (0.1 + k % 100 / 250) * (1 if y else -1):.3f},{g}" for g, y, k in rows]
     (tmp_path / "scores.csv").write_text("\n".join(["y,p,sex", *lines]))
     columns = ["--score", "p", "--label", "y", "--group", "sex", "--reference", "M"]
-    method = ["--method", "single-threshold", "--measure", "spd", "--max-loss", 0.01, "--selection", "honest"]
+    method = ["--method", "single-threshold", "--measure", "spd", "--max-loss", 0.01, "--set", "goal.selection=honest"]
     code, out, _ = run("debias", "scores.csv", *columns, *method, "--out", "rule")
     assert (code, out.startswith("Unchanged")) == (0, True)
     assert not says(out, "no step has a smaller |spd|")

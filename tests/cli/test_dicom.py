@@ -49,7 +49,7 @@ SCANS = [*AUDIT[2:], "--images", "scans", *MODEL]
 
 
 def test_sex_and_view_come_from_the_headers(run, scans):
-    code, out, err = run("audit", "scans.csv", *SCANS, "--from-headers", "--json")
+    code, out, err = run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["rows"], found["not_frontal"]) == (ROWS - 4, 4)
@@ -60,10 +60,10 @@ def test_sex_and_view_come_from_the_headers(run, scans):
 
 def test_a_column_of_the_file_overrides_the_header(run, scans):
     scans.assign(sex=lambda d: d["sex"].map({"F": "woman", "M": "man"}))[["image", "sick", "pid", "sex"]].to_csv("scans.csv", index=False)
-    found = json.loads(run("audit", "scans.csv", *SCANS, "--reference", "man", "--from-headers", "--json").out or "{}")
+    found = json.loads(run("audit", "scans.csv", *SCANS, "--reference", "man", "--set", "images.from_headers=true", "--json").out or "{}")
     assert not found  # two references were given
     arguments = [a if a != "M" else "man" for a in SCANS]
-    found = json.loads(run("audit", "scans.csv", *arguments, "--from-headers", "--json").out)
+    found = json.loads(run("audit", "scans.csv", *arguments, "--set", "images.from_headers=true", "--json").out)
     assert {row["group"] for row in found["groups"]} == {"man", "woman"}
 
 
@@ -80,7 +80,7 @@ def test_bad_headers_and_bad_pixels_come_in_one_message_and_can_be_skipped(run, 
     (folder / "05.dcm").write_bytes(b"no dicom at all" * 20)
     (folder / "06.dcm").unlink()
     _dicom(folder / "08.dcm", 9, PatientSex="F", ViewPosition="PA", NumberOfFrames=4)
-    code, out, err = run("audit", "scans.csv", *SCANS, "--from-headers")
+    code, out, err = run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true")
     assert (code, out) == (2, "")
     assert says(err.splitlines()[0], "error", 5, "scans.csv")
     for name, reason in {
@@ -92,23 +92,25 @@ def test_bad_headers_and_bad_pixels_come_in_one_message_and_can_be_skipped(run, 
     }.items():
         [line] = [line for line in err.splitlines() if says(line, f"scans/{name}", reason[0])]
         assert says(line, *reason)
-    assert err.count("--skip-broken") == 1
-    found = json.loads(run("audit", "scans.csv", *SCANS, "--from-headers", "--skip-broken", "--json").out)
+    assert err.count("--set", "images.skip_broken=true") == 1
+    found = json.loads(
+        run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true", "--set", "images.skip_broken=true", "--json").out
+    )
     assert (found["left_out_count"], found["not_frontal"], found["rows"]) == (5, 4, ROWS - 9)
 
 
 def test_bad_headers_are_reported_with_the_remedy(run, scans, tmp_path):
     _make_old(tmp_path / "scans" / "01.dcm")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers")
+    ran = run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true")
     assert ran.code == 2
     assert says(ran.err.splitlines()[0], "error", 2, "scans.csv")
-    assert "--skip-broken" in ran.err
+    assert "images.skip_broken" in ran.err
 
 
 def test_a_patient_with_two_sexes_in_the_headers_is_reported(run, scans, tmp_path):
     _dicom(tmp_path / "scans" / "00.dcm", 9, PatientSex="M", ViewPosition="PA")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--conflicts", "error")
+    ran = run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true", "--set", "data.conflicts=error")
     assert ran.code == 2
     assert says(ran.err, "'pid'", "1 of 24", "'sex'", "p0")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--json")
+    ran = run("audit", "scans.csv", *SCANS, "--set", "images.from_headers=true", "--json")
     assert json.loads(ran.out)["patients_in_several_groups"] == {"sex": 1}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +10,15 @@ import typer
 import equipoise as eq
 from equipoise import data, repair, report, studies
 from equipoise.cli.app import command_line
-from equipoise.data import ReadOptions
-from equipoise.measures import AuditSpec
-from equipoise.repair import RepairRequest, Source, audit_file, prepare_file
+from equipoise.repair import audit_file, prepare_file
 from support import hospital
 from support.command import ran
+from support.facts import says
 from support.scores_file import AUDIT, scores_frame, write_csv
 
 CALLS: dict[str, Callable[..., Any]] = {
     "audit": audit_file,  # eq.audit of rows in memory
-    "debias": prepare_file,  # .estimate() is the dry run, .run(folder) the repair; eq.debias for one method on rows in memory
+    "debias": prepare_file,  # .estimate() is the dry run, .repair() the repair; eq.debias for one method on rows in memory
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": repair.Bundle.load,  # .decide(rows)
     "report": report.write_again,  # eq.read_audit("audit.json").report("audit.html")
@@ -61,9 +59,9 @@ def test_every_option_has_a_help_text(name):
     assert [p.name for p in COMMANDS[name].params if not getattr(p, "help", None) and p.name != "help"] == []
 
 
-SCORES = ReadOptions(labels=["y"], group=["sex"], reference=["M"], patient="pid")
-TABLE = ReadOptions(labels=["sick"], group=["sex"], reference=["M"], patient="pid", id="id")
-NETWORK = {"model": "net.py:build", "weights": Path("net.safetensors")}
+SCORES = {"label": "y", "score": "p", "group": "sex", "reference": "M", "patient": "pid"}
+TABLE = {"table": "local.csv", "label": "sick", "group": "sex", "reference": "M", "patient": "pid", "id": "id"}
+NETWORK = {"load": "net.py:build", "weights": "net.safetensors"}
 MODEL = ("--model", "net.py:build", "--weights", "net.safetensors")
 TIMES = {"provenance", "seconds", "when", "command", "out", "files", "failures", "rows_left_out"}  # of one run, or only printed
 
@@ -83,8 +81,8 @@ def _printed(run, *arguments: object) -> Any:
 
 def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
     path, valid = write_csv("scores.csv"), write_csv("valid.csv", scores_frame(120))
-    found = audit_file(Source(path, SCORES, scores=["p"]), AuditSpec(valid=valid, level=0.9))
-    printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--level", 0.9)
+    found = audit_file(eq.Case(data={"table": path, **SCORES}, audit={"valid": valid, "level": 0.9}))
+    printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--set", "audit.level=0.9")
     assert found.to_dict() == printed
     assert found.audit["eod"] == found.audit["y"]["eod"]
     assert len(found.scores["y"]) == 80
@@ -92,8 +90,8 @@ def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
 
 def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
     path = write_csv("scores.csv", scores_frame().assign(z=lambda frame: 1 - frame["y"], q=lambda frame: 1 - frame["p"]))
-    reading = ReadOptions(labels=["y", "z"], group=["sex"], reference=["M"])
-    found = audit_file(Source(path, reading, scores=["p", "q"]), threshold=0.4)
+    both = {**SCORES, "label": ["y", "z"], "score": ["p", "q"], "patient": None}
+    found = audit_file(eq.Case(data={"table": path, **both}, model={"threshold": 0.4}))
     columns = ("--label", "y", "--label", "z", "--score", "p", "--score", "q")
     assert found.to_dict() == _printed(run, "audit", path, *columns, "--group", "sex", "--reference", "M", "--threshold", 0.4)
     assert list(found.audit.labels) == ["y", "z"]
@@ -101,77 +99,107 @@ def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
 
 def test_a_network_is_audited_on_a_file_as_by_the_command(table):
     steps: list[str] = []
-    source = Source(Path("local.csv"), TABLE, **NETWORK)
-    found = audit_file(source, AuditSpec(probe=True, draws=20), bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
-    assert found.to_dict() == _printed(table, "audit", "local.csv", *hospital.ROLES, "--id", "id", *MODEL, "--probe", "--draws", 20)
+    case = eq.Case(data=TABLE, model=NETWORK, audit={"probe": True, "draws": 20})
+    found = audit_file(case, bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
+    assert found.to_dict() == _printed(
+        table,
+        "audit",
+        "local.csv",
+        *hospital.ROLES,
+        "--set",
+        "data.id=id",
+        *MODEL,
+        "--set",
+        "audit.probe=true",
+        "--set",
+        "audit.draws=20",
+    )
     assert steps == ["audit", "probes"]
 
 
 def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
     path = write_csv("scores.csv", scores_frame(800))
-    goal = eq.Goal(max_gap=0.05, threshold=0.5, selection="paper")
-    prepared = prepare_file(RepairRequest(Source(path, SCORES, scores=["p"]), goal, {"group-thresholds": {}}, seed=3))
-    _, saved = prepared.run(tmp_path / "python")
-    options = ("--max-gap", 0.05, "--threshold", 0.5, "--method", "group-thresholds", "--seed", 3)
+    goal, spec = {"max_gap": 0.05, "selection": "paper"}, {"method": "group-thresholds", "seed": 3}
+    repaired = eq.Case(data={"table": path, **SCORES}, model={"threshold": 0.5}, goal=goal, repair=spec).debias()
+    saved = repaired.save(tmp_path / "python")
+    options = ("--max-gap", 0.05, "--threshold", 0.5, "--method", "group-thresholds", "--set", "repair.seed=3")
     printed = _printed(run, "debias", path, *AUDIT, "--reference", "M", "--patient", "pid", *options, "--out", "command")
     assert _numbers(dict(saved["y"].document)) == _numbers(printed)
-    assert printed["before"]["rows"] == len(prepared.test["y"])
+    assert printed["before"]["rows"] == len(repaired.comparisons["y"].result.test)
     with pytest.raises(eq.BadInput, match="not empty"):
-        prepared.run(tmp_path / "python", bars=pytest.fail)  # before any work
+        repaired.save(tmp_path / "python", bars=pytest.fail)
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_gap": 0.05}, {"min_performance": 0.6}])
 def test_a_goal_has_the_same_defaults_in_python_and_on_the_command_line(tmp_path, limits):
     """Of a file by `prepare_file` and by the command, and of its repair set by `eq.debias`."""
     path = write_csv(tmp_path / "scores.csv", scores_frame(800))
-    prepared = prepare_file(RepairRequest(Source(path, SCORES, scores=["p"]), eq.Goal(**limits), {"reject-option": {}}))
-    cases, saved = prepared.run(tmp_path / "python")
-    options = [part for name, value in limits.items() for part in (f"--{name.replace('_', '-')}", value)]
+    repaired = eq.Case(data={"table": path, **SCORES}, goal=limits, repair={"method": "reject-option"}).debias()
+    cases, saved = repaired.comparisons, repaired.save(tmp_path / "python")
+    options = [part for name, value in limits.items() for part in ("--set", f"goal.{name}={value}")]
     columns = (*AUDIT, "--reference", "M", "--patient", "pid")
     printed = _printed(ran, "debias", path, *columns, "--method", "reject-option", *options, "--out", tmp_path / "command")
     assert _numbers(dict(saved["y"].document)) == _numbers(printed)
-    by_keywords = eq.debias(prepared.repair["y"], method="reject-option", **limits)
+    by_keywords = eq.debias(cases["y"].original.valid, method="reject-option", **limits)
     assert (by_keywords.goal, by_keywords.rule) == (cases["y"].goal, cases["y"].result.candidate.rule)
     assert by_keywords.goal.selection == "honest"
     assert by_keywords.goal.min_performance is not None
 
 
 def test_a_network_is_repaired_on_a_file_as_by_the_command(table, tmp_path):
-    goal = eq.Goal(min_performance=0.6, selection="paper")
-    request = RepairRequest(
-        Source(Path("local.csv"), TABLE, **NETWORK), goal, {"bias-gda": hospital.BIAS_GDA}, draws=20, options=repair.Options(onnx=False)
-    )
-    prepared = prepare_file(request)
+    sections = {"goal": {"min_performance": 0.6, "selection": "paper"}, "repair": {"method": "bias-gda", "draws": 20}}
+    prepared = prepare_file(eq.Case(data=TABLE, model=NETWORK, **sections, report={"onnx": False}, **{"bias-gda": hospital.BIAS_GDA}))
     dry_run = _printed(table, *hospital.TABLE, *hospital.FAST, "--dry-run")
     assert prepared.estimate().to_dict()["sets"] == dry_run["sets"]
-    _, saved = prepared.run(tmp_path / "python")
+    saved = prepared.repair().save(tmp_path / "python")
     assert _numbers(dict(saved["sick"].document)) == _numbers(_printed(table, *hospital.TABLE, *hospital.FAST))
 
 
-@pytest.mark.parametrize(
-    ("options", "fact"),
-    [
-        ({}, "model="),
-        ({"scores": ["p"], "model": "net.py:build"}, "model="),
-        ({"scores": ["p", "q"]}, "got 2"),
-        ({"model": "net.py:build", "check_scores": "known.csv"}, "known="),
-        ({"model": "net.py:build", "outputs": {"z": 1}}, "'z'"),
-    ],
-)
-def test_a_source_has_scores_or_a_model_for_each_label(options, fact):
-    with pytest.raises(eq.BadInput, match=fact):
-        Source(Path("scores.csv"), SCORES, **options)
+WRONG = [
+    ({"score": ()}, {}, "--model"),
+    ({}, {"model": {"load": "net.py:build"}}, "--model"),
+    ({"score": ["p", "q"]}, {}, "2 --score"),
+    ({"score": ()}, {"model": {"load": "net.py:build", "check_scores": "known.csv"}}, "model.known"),
+    ({"score": ()}, {"model": {"load": "net.py:build", "outputs": {"z": 1}}}, "'z'"),
+    ({}, {"audit": {"probe": True}}, "audit.probe"),
+    ({}, {"audit": {"train": "train.csv"}}, "audit.train"),
+    ({"patient": None}, {"history": {"earlier": ["old.csv"]}}, "--patient"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "fact"),
-    [
-        ({"spec": AuditSpec(probe=True)}, "--probe"),
-        ({"spec": AuditSpec(train="train.csv")}, "--train"),
-        ({"earlier": ["old.csv"]}, "--patient"),
-    ],
-)
-def test_arguments_of_an_audit_that_cannot_be_combined_are_rejected(options, fact):
-    reading = ReadOptions(labels=["y"], group=["sex"])
+@pytest.mark.parametrize(("columns", "sections", "fact"), WRONG)
+def test_what_does_not_go_together_in_a_case_is_rejected(columns, sections, fact):
     with pytest.raises(eq.BadInput, match=fact):
-        audit_file(Source(Path("scores.csv"), reading, scores=["p"]), **options)
+        eq.Case(data={"table": "scores.csv", **SCORES, **columns}, **sections)
+
+
+def test_a_case_file_is_the_command_and_the_call(run, tmp_path):
+    """Paths are relative to the file; a flag overrides it, and `--set` reaches what has no flag."""
+    write_csv(tmp_path / "scores.csv")
+    lines = ["[data]", 'table = "scores.csv"', 'label = "y"', 'score = "p"', 'group = "sex"', 'reference = "M"', 'patient = "pid"']
+    (tmp_path / "case.toml").write_text("\n".join([*lines, "[model]", "threshold = 0.4", "[audit]", "level = 0.9"]), encoding="utf-8")
+    by_flags = _printed(
+        run,
+        "audit",
+        tmp_path / "scores.csv",
+        *AUDIT,
+        "--reference",
+        "M",
+        "--patient",
+        "pid",
+        "--threshold",
+        0.4,
+        "--set",
+        "audit.level=0.9",
+    )
+    assert _printed(run, "audit", tmp_path / "case.toml") == by_flags
+    found = eq.Case.load(tmp_path / "case.toml")
+    assert found.audit()["eod"].value == next(row["value"] for row in by_flags["gaps"] if row["measure"] == "eod")
+    assert eq.Case(**found.to_dict()) == found
+    changed = _printed(run, "audit", tmp_path / "case.toml", "--threshold", 0.2, "--set", "audit.level=0.8")
+    assert (changed["threshold"], changed != by_flags) == (0.2, True)
+    wrong = run("audit", tmp_path / "case.toml", "--set", "audit.levl=0.8", "--set", "model.threshold=3", "--level", 3)
+    assert (wrong.code, "audit.level" in wrong.err) == (2, True)
+    wrong = run("audit", tmp_path / "case.toml", "--set", "audit.levl=0.8", "--set", "model.threshold=3")
+    assert wrong.code == 2
+    assert says(wrong.err, "'level'", "model.threshold (--threshold)")

@@ -39,7 +39,7 @@ def local(tmp_path):
 
 
 def test_an_estimator_is_audited_on_its_raw_columns(run, local):
-    ran = run("audit", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle", "--json")
+    ran = run("audit", "local.csv", *ROLES, "--model", "model.joblib", "--set", "model.trust_pickle=true", "--json")
     assert ran.code == 0, ran.err
     want = eq.audit(MODEL, eq.Cohort.from_frame(LOCAL, label="sick", group="sex", reference="M", patient="patient"))
     gap = next(each for each in json.loads(ran.out)["gaps"] if each["measure"] == "eod")
@@ -49,10 +49,10 @@ def test_an_estimator_is_audited_on_its_raw_columns(run, local):
 def test_a_pickle_is_refused_unless_it_is_trusted(run, local):
     ran = run("audit", "local.csv", *ROLES, "--model", "model.joblib")
     assert ran.code == 2
-    assert "--trust-pickle" in ran.err
-    ran = run("audit", "local.csv", *ROLES, "--model", "net.onnx", "--trust-pickle")
+    assert "model.trust_pickle" in ran.err
+    ran = run("audit", "local.csv", *ROLES, "--model", "net.onnx", "--set", "model.trust_pickle=true")
     assert ran.code == 2
-    assert "--trust-pickle" in ran.err
+    assert "model.trust_pickle" in ran.err
 
 
 def test_an_estimator_is_repaired_saved_and_applied(run, local):
@@ -75,7 +75,7 @@ def test_an_estimator_is_repaired_saved_and_applied(run, local):
 
 
 def test_a_dry_run_and_a_rule_without_the_group(run, local):
-    given = ("debias", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle")
+    given = ("debias", "local.csv", *ROLES, "--model", "model.joblib", "--set", "model.trust_pickle=true")
     ran = run(*given, "--out", "repaired", "--dry-run", "--json")
     assert ran.code == 0, ran.err
     assert not (local / "repaired").exists()
@@ -86,11 +86,23 @@ def test_a_dry_run_and_a_rule_without_the_group(run, local):
 
 def test_options_of_networks_are_refused(run, local):
     ran = run(
-        "debias", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle", "--out", "repaired", "--probe", "--train", "x.csv"
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--model",
+        "model.joblib",
+        "--set",
+        "model.trust_pickle=true",
+        "--out",
+        "repaired",
+        "--set",
+        "repair.probe=true",
+        "--set",
+        "repair.train=x.csv",
     )
     assert ran.code == 2
-    assert "--probe" in ran.err
-    assert "--train" in ran.err
+    assert "audit.probe" in ran.err
+    assert "audit.train" in ran.err
 
 
 def test_an_onnx_file_is_audited_and_repaired(run, local):
@@ -102,11 +114,13 @@ def test_an_onnx_file_is_audited_and_repaired(run, local):
     x = frame[["marker", "ward"]].to_numpy(np.float32)
     fitted = LogisticRegression().fit(x, frame["sick"])
     (local / "net.onnx").write_bytes(convert.to_onnx(fitted, x[:1], options={"zipmap": False}).SerializeToString())
-    given = ("local.csv", *ROLES, "--model", "net.onnx", "--feature", "marker", "--feature", "ward")
+    given = ("local.csv", *ROLES, "--model", "net.onnx", "--set", "data.features=marker", "--set", "data.features=ward")
     ran = run("audit", *given, "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["rows"] == 900
-    ran = run("debias", *given, "--method", "bias-score", "--max-loss", "0.1", "--out", "repaired", "--no-recalibrate", "--json")
+    ran = run(
+        "debias", *given, "--method", "bias-score", "--max-loss", "0.1", "--out", "repaired", "--set", "repair.recalibrate=false", "--json"
+    )
     assert ran.code == 0, ran.err
     (local / "net.onnx").unlink()
     ran = run("apply", "repaired", "local.csv", "--out", "decisions.csv")
@@ -123,12 +137,25 @@ def test_known_scores_of_an_estimator_are_checked_before_its_repair(run, local):
     known = LOCAL[["patient"]].assign(p=MODEL.predict_proba(LOCAL[["marker", "ward"]])[:, 1])
     known.to_csv(local / "known.csv", index=False)
     known.assign(p=1 - known.p).to_csv(local / "wrong.csv", index=False)
-    repair = ("debias", "local.csv", *ROLES, "--id", "patient", "--model", "model.joblib", "--trust-pickle", *RULE, "--score", "p")
-    wrong = run(*repair, "--check-scores", "wrong.csv", "--out", "repaired")
+    repair = (
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--set",
+        "data.id=patient",
+        "--model",
+        "model.joblib",
+        "--set",
+        "model.trust_pickle=true",
+        *RULE,
+        "--score",
+        "p",
+    )
+    wrong = run(*repair, "--set", "model.check_scores=wrong.csv", "--out", "repaired")
     assert wrong.code == 2
     assert says(wrong.err, "wrong.csv", "900 of 900", "negative class")
     assert not (local / "repaired").exists()
-    right = run(*repair, "--check-scores", "known.csv", "--out", "repaired")
+    right = run(*repair, "--set", "model.check_scores=known.csv", "--out", "repaired")
     assert right.code == 0, right.err
     assert says(right.out, "known.csv", "900 rows")
     assert "900 rows" in (local / "repaired" / "report.html").read_text()
@@ -142,10 +169,23 @@ def test_known_scores_of_an_onnx_file_are_checked_before_its_repair(run, local):
     (local / "net.onnx").write_bytes(network.SerializeToString())
     p = plain.predict_proba(LOCAL[["marker"]].to_numpy(np.float32))[:, 1]
     LOCAL[["patient"]].assign(p=p, q=p + 0.01).to_csv(local / "known.csv", index=False)
-    repair = ("debias", "local.csv", *ROLES, "--id", "patient", "--feature", "marker", "--model", "net.onnx", *RULE, "--no-onnx")
-    wrong = run(*repair, "--check-scores", "known.csv", "--score", "q", "--out", "repaired")
+    repair = (
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--set",
+        "data.id=patient",
+        "--set",
+        "data.features=marker",
+        "--model",
+        "net.onnx",
+        *RULE,
+        "--set",
+        "report.onnx=false",
+    )
+    wrong = run(*repair, "--set", "model.check_scores=known.csv", "--score", "q", "--out", "repaired")
     assert wrong.code == 2, wrong.err
     assert says(wrong.err, "known.csv", "900 of 900")
-    right = run(*repair, "--check-scores", "known.csv", "--score", "p", "--out", "repaired")
+    right = run(*repair, "--set", "model.check_scores=known.csv", "--score", "p", "--out", "repaired")
     assert right.code == 0, right.err
     assert says(right.out, "known.csv", "900 rows")

@@ -17,7 +17,7 @@ from support.facts import says
 vision.prepare_torchvision()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 ROWS, SIDE = 120, 14
-ROLES = ["--images", "images", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--image-column", "file"]
+ROLES = ["--images", "images", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--set", "images.column=file"]
 COLUMNS = 300
 
 
@@ -61,11 +61,11 @@ def command(hospital, monkeypatch):
 
 
 def test_the_preprocessing_of_the_folder_is_adopted_and_reported(command):
-    done = command("audit", "local.csv", *ROLES, "--model", "net", "--check-scores", "known.csv", "--score", "p")
+    done = command("audit", "local.csv", *ROLES, "--model", "net", "--set", "model.check_scores=known.csv", "--score", "p")
     assert done.code == 0, done.err
     line = next(line for line in done.out.splitlines() if line.startswith("images: "))
     assert says(line, 15, SIDE, "bicubic", "preprocessor_config.json")
-    other = command("audit", "local.csv", *ROLES, "--model", "net", "--crop", "13", "--json")
+    other = command("audit", "local.csv", *ROLES, "--model", "net", "--set", "images.crop=13", "--json")
     assert json.loads(other.out)["preprocessing"]["crop"] == 13
     assert json.loads(other.out)["preprocessing"]["resize"] == 15
 
@@ -73,9 +73,12 @@ def test_the_preprocessing_of_the_folder_is_adopted_and_reported(command):
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (["--size", "16"], {"resize": [16, 16], "crop": None, "interpolation": "bicubic"}),
-        (["--normalise", "unit", "--interpolation", "nearest"], {"resize": 15, "mean": [0, 0, 0], "interpolation": "nearest"}),
-        (["--preset", "torchvision"], {"resize": 256, "crop": 224, "interpolation": "bilinear"}),
+        (["--set", "images.size=16"], {"resize": [16, 16], "crop": None, "interpolation": "bicubic"}),
+        (
+            ["--set", "images.normalise=unit", "--set", "images.interpolation=nearest"],
+            {"resize": 15, "mean": [0, 0, 0], "interpolation": "nearest"},
+        ),
+        (["--set", "images.preset=torchvision"], {"resize": 256, "crop": 224, "interpolation": "bilinear"}),
     ],
 )
 def test_options_override_the_folder_and_are_named(command, options, wanted):
@@ -84,13 +87,13 @@ def test_options_override_the_folder_and_are_named(command, options, wanted):
     found = json.loads(Path("audit.json").read_text())["preprocessing"]
     assert {key: found[key] for key in wanted} == wanted
     line = next(line for line in done.out.splitlines() if line.startswith("images: "))
-    assert says(line, "preprocessor_config.json", *(() if "--preset" in options else options[::2]))
+    assert says(line, "preprocessor_config.json", *(() if "images.preset" in options else options[::2]))
 
 
 def test_other_channels_and_unknown_steps_are_refused(command, hospital):
-    done = command("audit", "local.csv", *ROLES, "--model", "net", "--channels", "1")
+    done = command("audit", "local.csv", *ROLES, "--model", "net", "--set", "images.channels=1")
     assert done.code == 2
-    assert says(done.err, "--channels", 1, 3)
+    assert says(done.err, "--set", "images.channels=1", 3)
     path = hospital / "net" / "preprocessor_config.json"
     plain = path.read_text()
     try:
@@ -99,13 +102,37 @@ def test_other_channels_and_unknown_steps_are_refused(command, hospital):
     finally:
         path.write_text(plain)
     assert refused.code == 2
-    assert says(refused.err, "do_pad", "--transform")
+    assert says(refused.err, "do_pad", "images.transform")
 
 
 def test_a_network_of_transformers_is_repaired_saved_and_applied(command, hospital):
-    repair = ["debias", "local.csv", *ROLES, "--model", "net", "--method", "bias-gda", "--set", "bias-gda.epochs=2", "--no-onnx"]
-    repair += ["--set", "bias-gda.schedule=paper", "--no-recalibrate"]
-    done = command(*repair, "--selection", "paper", "--min-performance", "0", "--threshold", "0.5", "--force", "--out", "repaired")
+    repair = [
+        "debias",
+        "local.csv",
+        *ROLES,
+        "--model",
+        "net",
+        "--method",
+        "bias-gda",
+        "--set",
+        "bias-gda.epochs=2",
+        "--set",
+        "report.onnx=false",
+    ]
+    repair += ["--set", "bias-gda.schedule=paper", "--set", "repair.recalibrate=false"]
+    done = command(
+        *repair,
+        "--set",
+        "goal.selection=paper",
+        "--set",
+        "goal.min_performance=0",
+        "--threshold",
+        "0.5",
+        "--set",
+        "repair.force=true",
+        "--out",
+        "repaired",
+    )
     assert done.code == 0, done.err
     run = json.loads((hospital / "repaired" / "run.json").read_text())
     assert run["inputs"]["images"] | {"resize": 15, "crop": SIDE, "centre": "floor"} == run["inputs"]["images"]

@@ -33,22 +33,22 @@ def test_images_are_joined_to_rows_by_name(run, xrays):
 
 
 def test_only_frontal_views_are_used_and_the_others_reported(run, xrays):
-    code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--view-column", "view")
+    code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "data.view=view")
     assert code == 0
     assert says(out, "local.csv", f"{ROWS - 4} rows", "4 rows", "frontal")
-    assert json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--view-column", "view", "--json").out)["not_frontal"] == 4
+    assert json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--set", "data.view=view", "--json").out)["not_frontal"] == 4
 
 
 @pytest.mark.parametrize("name", ["path", "file", "filename", "Image Index", "scan"])
 def test_the_image_column_is_found_or_named(run, xrays, name):
     rows_frame().rename(columns={"image": name}).to_csv("local.csv", index=False)
-    code, _, err = run("audit", "local.csv", *AUDIT, *MODEL, *(["--image-column", "scan"] if name == "scan" else []))
+    code, _, err = run("audit", "local.csv", *AUDIT, *MODEL, *(["--set", "images.column=scan"] if name == "scan" else []))
     assert (code, err) == (0, "")
     if name == "scan":
         code, _, err = run("audit", "local.csv", *AUDIT, *MODEL)
         assert code == 2
-        assert says(err, "--image-column", "scan, sick")
-        assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--image-column", "scn").err, "'scn'", "'scan'")
+        assert says(err, "--set", "images.column=scan, sick")
+        assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.column=scn").err, "'scn'", "'scan'")
 
 
 def _break(folder: Path) -> dict[str, str]:
@@ -86,12 +86,12 @@ def test_every_broken_image_of_a_folder_is_in_one_message(run, broken, tmp_path)
     assert says(err.splitlines()[0], "error", len(broken), ROWS)
     for place, reason in broken.items():
         assert f"- {place}: {reason}" in err
-    assert "--skip-broken" in err
+    assert "images.skip_broken" in err
     assert not (tmp_path / "result.json").exists()
 
 
 def test_skipped_images_are_counted_and_listed(run, broken):
-    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json", "--out", "result.json")
+    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.skip_broken=true", "--json", "--out", "result.json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["rows"], found["left_out_count"]) == (ROWS - 5, 5)
@@ -100,7 +100,7 @@ def test_skipped_images_are_counted_and_listed(run, broken):
     assert ".png" not in out  # names of images are in the table of the user
     shared = json.loads(Path("result.json").read_text())  # may be shared, and has only the counts
     assert shared | {"checksum": ""} == found | {"checksum": ""}
-    out = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
+    out = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.skip_broken=true").out
     assert says(out, "local.csv", 5, "row 13", "xrays/12.png")
 
 
@@ -108,12 +108,17 @@ def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_pa
     (tmp_path / "xrays" / "00.png").rename(tmp_path / "00.png")
     frame = rows_frame().assign(image=lambda d: ["../00.png", *d["image"][1:]])
     frame.to_csv("local.csv", index=False)
-    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken")
+    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.skip_broken=true")
     assert (code, out) == (2, "")
-    for part in ("row 1 below the header", "'../00.png'", "--allow-outside"):
+    for part in ("row 1 below the header", "'../00.png'", "--set", "images.allow_outside=true"):
         assert part in err
-    assert run("audit", "local.csv", *AUDIT, *MODEL, "--allow-outside").code == 0
-    assert says(run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err, "--allow-outside", "--images")
+    assert run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.allow_outside=true").code == 0
+    assert says(
+        run("audit", "local.csv", *AUDIT[2:], *MODEL, "--set", "images.allow_outside=true").err,
+        "--set",
+        "images.allow_outside=true",
+        "--images",
+    )
 
 
 def test_at_most_a_hundred_reasons_are_listed(run, xrays):
@@ -126,9 +131,9 @@ def test_at_most_a_hundred_reasons_are_listed(run, xrays):
     )
     more = pd.concat([more, rows_frame().head(8).assign(image=[f"z{k}" for k in range(8)])])
     more.to_csv("local.csv", index=False)
-    found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json").out)
+    found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.skip_broken=true", "--json").out)
     assert (len(found["left_out"]), found["left_out_count"], found["rows"]) == (100, 104, ROWS)
-    assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out, 99)
+    assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.skip_broken=true").out, 99)
 
 
 def test_images_of_every_kind_and_size_are_read(run, xrays, tmp_path):
@@ -142,7 +147,7 @@ def test_images_of_every_kind_and_size_are_read(run, xrays, tmp_path):
 
 def test_a_threshold_is_chosen_on_other_images(run, xrays):
     rows_frame().head(16).assign(image=lambda d: ["lost", *d["image"][1:]]).to_csv("valid.csv", index=False)
-    code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--valid", "valid.csv", "--skip-broken", "--json")
+    code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--valid", "valid.csv", "--set", "images.skip_broken=true", "--json")
     assert code == 0
     found = json.loads(out)
     assert says(found["decision"], 15, "valid.csv")
@@ -150,7 +155,7 @@ def test_a_threshold_is_chosen_on_other_images(run, xrays):
 
 
 def test_a_named_cache_is_used(run, xrays, tmp_path):
-    assert run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept").code == 0
+    assert run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept").code == 0
     [pixels] = (tmp_path / "kept").glob("*.npy")
     assert np.load(pixels).shape == (ROWS, 8, 8)
 
@@ -162,7 +167,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
     torch.manual_seed(0)
     network = backbone("resnet-18").eval()
     save_file(network.state_dict(), "resnet.safetensors")
-    arguments = ["audit", "local.csv", *instead(AUDIT, "--size", 32), "--measure", "auroc", "--model", "resnet-18"]
+    arguments = ["audit", "local.csv", *instead(AUDIT, "--set", "images.size=32"), "--measure", "auroc", "--model", "resnet-18"]
     code, out, err = run(*arguments, "--weights", "resnet.safetensors", "--json")
     assert (code, err) == (0, "")
     images = Images.open([next(Path("xrays").rglob(name)) for name in xrays["image"]], size=32)
@@ -175,7 +180,10 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
         (["--model", "resnet18"], "densenet-121, squeezenet); got 'resnet18'"),
         ([], "untrained backbone for images; add --weights"),
         (["--weights", "w.safetensors"], "weights of the network are not in the file"),
-        (["--weights", "resnet.safetensors", "--channels", 3], "It takes images of shape (1, 32, 32): read them with channels=1"),
+        (
+            ["--weights", "resnet.safetensors", "--set", "images.channels=3"],
+            "It takes images of shape (1, 32, 32): read them with channels=1",
+        ),
     ):
         ran = run(*instead(arguments, *more))
         assert ran.code == 2
@@ -185,12 +193,12 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
 def test_one_of_many_outputs_by_name_or_number(run, xrays):
     found = {}
     for which in ("Edema", "Effusion", 0, 1):
-        ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--output-name", which, "--json")
+        ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--set", f"model.outputs={which}", "--json")
         assert ran.code == 0
         found[which] = json.loads(ran.out)["auroc"]["value"]
     assert found["Edema"] == found[0] == pytest.approx(1 - found["Effusion"])
     assert found["Effusion"] == found[1]
-    ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--output-name", "Efusion")
+    ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--set", "model.outputs=Efusion")
     assert ran.code == 2
     assert says(ran.err, "'Efusion'", "'Effusion'")
     assert "returned (48, 2)" in run("audit", "local.csv", *AUDIT, "--model", "net.py:Many").err
@@ -198,7 +206,7 @@ def test_one_of_many_outputs_by_name_or_number(run, xrays):
 
 @pytest.mark.parametrize(("norm", "least"), [("xray", 0.5), ("unit", 0.0), ("0.4/0.5", 0.4)])
 def test_a_norm_reaches_the_network(run, xrays, norm, least):
-    found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--normalise", norm, "--json").out)
+    found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--set", f"images.normalise={norm}", "--json").out)
     decided = xrays["brightness"] / 255 >= least  # where the logit changes its sign
     assert found["accuracy"]["value"] == pytest.approx((decided == xrays["sick"]).mean())
 
@@ -206,14 +214,14 @@ def test_a_norm_reaches_the_network(run, xrays, norm, least):
 def test_a_network_of_torchxrayvision_needs_its_pixel_range(run, xrays):
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:foreign")
     assert ran.code == 2
-    assert says(ran.err, -1024, 1024, "--normalise xray")
+    assert says(ran.err, -1024, 1024, "images.normalise=xray")
 
 
 @pytest.mark.parametrize(
     ("factory", "parts"),
     [
-        ("fixed", ["shape (1, 8, 8)", "shape (1, 96, 96)", "--size 96"]),
-        ("colour", ["shape (1, 8, 8)", "--channels 3"]),
+        ("fixed", ["shape (1, 8, 8)", "shape (1, 96, 96)", "images.size=96"]),
+        ("colour", ["shape (1, 8, 8)", "images.channels=3"]),
     ],
 )
 def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, factory, parts):
@@ -226,21 +234,21 @@ def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, facto
 
 BAD = {
     "options without images": (
-        ["--model", "net.py:build", "--size", 8, "--skip-broken", "--normalise", "xray"],
-        ["--size requires --images", "--skip-broken requires --images", "--normalise requires --images"],
+        ["--model", "net.py:build", "--set", "images.size=8", "--set", "images.skip_broken=true", "--set", "images.normalise=xray"],
+        ["images.size requires --images", "images.skip_broken requires --images", "images.normalise requires --images"],
     ),
     "scores and images": (["--images", "xrays", "--score", "sick"], ["--images requires --model"]),
-    "features and images": (["--images", "xrays", *MODEL, "--feature", "sick"], ["--feature", "--images"]),
-    "an id and images": (["--images", "xrays", *MODEL, "--id", "image"], ["with --images the image name is the id"]),
+    "features and images": (["--images", "xrays", *MODEL, "--set", "data.features=sick"], ["--set", "data.features=--images"]),
+    "an id and images": (["--images", "xrays", *MODEL, "--set", "data.id=image"], ["with --images the image name is the id"]),
     "an unknown norm": (
-        ["--images", "xrays", *MODEL, "--normalise", "xrays"],
-        ["--normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
+        ["--images", "xrays", *MODEL, "--set", "images.normalise=xrays"],
+        ["images.normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
     ),
-    "a std of nought": (["--images", "xrays", *MODEL, "--normalise", "0.5/0"], ["std must be positive"]),
-    "two channels": (["--images", "xrays", *MODEL, "--channels", 2], ["channels must be one of 1, 3; got 2"]),
-    "no size": (["--images", "xrays", *MODEL, "--size", 0], ["size must be at least 1 pixel; got 0"]),
+    "a std of nought": (["--images", "xrays", *MODEL, "--set", "images.normalise=0.5/0"], ["std must be positive"]),
+    "two channels": (["--images", "xrays", *MODEL, "--set", "images.channels=2"], ["channels must be one of 1, 3; got 2"]),
+    "no size": (["--images", "xrays", *MODEL, "--set", "images.size=0"], ["size must be at least 1 pixel; got 0"]),
     "no folder": (["--images", "absent", *MODEL], ["no such folder: absent"]),
-    "no such view column": (["--images", "xrays", *MODEL, "--view-column", "vew"], ["no column 'vew'. Did you mean 'view'?"]),
+    "no such view column": (["--images", "xrays", *MODEL, "--set", "data.view=vew"], ["no column 'vew'. Did you mean 'view'?"]),
     "a backbone for a table": (["--model", "resnet-18", "--weights", "w.safetensors"], ["for images; add --images"]),
 }
 
@@ -266,7 +274,7 @@ def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch)
     assert run("data", "cache").out == f"0 caches, 0.0 MiB, in {tmp_path / 'cache' / 'images'}\n"
     monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
     for size in (8, 16):
-        assert run("audit", "local.csv", *instead(AUDIT, "--size", size), *MODEL).code == 0
+        assert run("audit", "local.csv", *instead(AUDIT, "--set", f"images.size={size}"), *MODEL).code == 0
     listed = json.loads(run("data", "cache", "--json").out)
     assert sorted((c["images"], c["size"], c["removed"]) for c in listed["caches"]) == [(ROWS, 8, False), (ROWS, 16, False)]
     assert listed["bytes"] == sum(p.stat().st_size for p in (tmp_path / "cache" / "images").iterdir())
@@ -285,7 +293,7 @@ def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch)
 
 
 def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
-    run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept")
+    run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept")
     assert len(json.loads(run("data", "cache", "--folder", "kept", "--json").out)["caches"]) == 1
     assert says(run("data", "cache", "--folder", "absent").err, "absent")
     ran = run("data", "cache", "--older-than", "-1")
@@ -294,14 +302,14 @@ def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
 
 def test_a_large_cache_is_reported_on_stderr_and_stdout_stays_json(run, xrays, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_rows.LARGE_CACHE", 10)
-    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
+    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept", "--json")
     assert code == 0
     assert json.loads(out)["rows"] == ROWS
     assert says(err, "kept", "GiB", "equipoise data cache --folder kept")
 
 
 def test_altered_pixels_in_a_cache_are_decoded_again_with_a_warning(run, xrays):
-    first = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
+    first = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept", "--json")
     (pixels,) = Path("kept").glob("*.npy")
     beside = pixels.with_suffix(".json")
     good, notes = pixels.read_bytes(), beside.read_text()
@@ -316,8 +324,8 @@ def test_altered_pixels_in_a_cache_are_decoded_again_with_a_warning(run, xrays):
     ):
         pixels.write_bytes(content)
         beside.write_text(note)
-        again = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
+        again = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept", "--json")
         assert (again.code, again.out) == (0, first.out)
         assert says(again.err, pixels.name, "decoded again")
         assert (pixels.read_bytes(), beside.read_text()) == (good, notes)
-    assert run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json").err == ""
+    assert run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept", "--json").err == ""

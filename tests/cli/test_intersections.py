@@ -15,7 +15,7 @@ Run = Callable[..., Ran]
 LABELS = ("Effusion", "Mass")
 THREE = ("sex", "age", "race")
 NAMED = ("a & b", "sex")  # as would be an intersection of a and b
-SETTINGS = ["--threshold", "0.35", "--measure", "eod", "--thresholds", "0.2:0.3"]
+SETTINGS = ["--threshold", "0.35", "--measure", "eod", "--set", "audit.thresholds=0.2:0.3"]
 
 
 def _frame(seed: int = 0, n: int = 1_200) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def test_the_table_of_several_labels_leads_with_single_attributes(run: Run, tabl
 @pytest.mark.parametrize("columns", [THREE, NAMED], ids=["three", "named like an intersection"])
 def test_the_page_folds_the_intersection_and_names_its_groups_in_words(run: Run, table, tmp_path, columns):
     page, saved = tmp_path / "audit.html", tmp_path / "audit.json"
-    words = ["--group-name", "F=women", "--group-name", "B=group B"]
+    words = ["--set", "report.words.F=women", "--set", "report.words.B=group B"]
     audit = run("audit", table, *_roles(columns, "Mass"), *SETTINGS, *words, "--report", page, "--out", saved)
     html = page.read_text()
     assert audit.code == 0

@@ -127,7 +127,7 @@ def test_scores_of_several_labels_from_columns(place, tmp_path, capsys):
 
 def test_one_repair_for_all_labels_equals_that_of_python_and_serves_new_patients(place, tmp_path, capsys):
     out = tmp_path / "out"
-    as_published = ["--method", "constrained", "--set", "constrained.schedule=paper", "--selection", "paper"]
+    as_published = ["--method", "constrained", "--set", "constrained.schedule=paper", "--set", "goal.selection=paper"]
     assert run(["debias", *_options(place), *as_published, "--measure", "spd", "--out", str(out)]) == 0
     assert says(capsys.readouterr().out, *LABELS)
     from equipoise.data import hold_out
@@ -156,7 +156,7 @@ def test_one_repair_for_all_labels_equals_that_of_python_and_serves_new_patients
 
 def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     out = tmp_path / "out"
-    which = ["--output-name", "Effusion=3", "--output-name", "Pleural thickening=1"]
+    which = ["--set", "model.outputs=Effusion=3", "--set", "model.outputs=Pleural thickening=1"]
     asked = [
         "debias",
         *_options(place, "wide", "wide"),
@@ -166,9 +166,10 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
         "group-thresholds",
         "--measure",
         "spd",
-        "--draws",
-        "50",
-        "--no-onnx",
+        "--set",
+        "repair.draws=50",
+        "--set",
+        "report.onnx=false",
     ]
     assert run([*asked, *which, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -197,9 +198,10 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
         "bias-score",
         "--measure",
         "spd",
-        "--draws",
-        "50",
-        "--no-onnx",
+        "--set",
+        "repair.draws=50",
+        "--set",
+        "report.onnx=false",
         "--out",
         str(out),
         "--json",
@@ -221,11 +223,11 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
     [
         (["--method", "adversarial-finetune"], ["adversarial-finetune", "labels"]),
         (["--label", "Effusion"], ["--label", "Effusion"]),
-        (["--goal", "Efusion.max_gap=0.1"], ["'Effusion'"]),
-        (["--goal", "Effusion.max_gab=0.1"], ["'max_gab'", "'max_gap'"]),
-        (["--goal", "Effusion.max_gap=small"], ["'small'"]),
-        (["--output-name", "Effusion"], ["LABEL=OUTPUT", "'Effusion'"]),
-        (["--output-name", "Efusion=0"], ["--output-name", "'Efusion'", "'Effusion'"]),
+        (["--set", "goals.Efusion.max_gap=0.1"], ["'Effusion'"]),
+        (["--set", "goals.Effusion.max_gab=0.1"], ["'max_gab'", "'max_gap'"]),
+        (["--set", "goals.Effusion.max_gap=small"], ["'small'"]),
+        (["--set", "model.outputs=Effusion"], ["LABEL=OUTPUT", "'Effusion'"]),
+        (["--set", "model.outputs=Efusion=0"], ["--set", "model.outputs='Efusion'", "'Effusion'"]),
     ],
 )
 def test_options_that_exclude_several_labels_are_reported_before_anything_runs(place, tmp_path, capsys, more, expected):
@@ -240,8 +242,11 @@ def test_the_outcome_of_each_label_is_on_the_page_and_no_name_is_markup(place, t
     asked = [str(tmp_path / "local.csv"), *_options(place)[1:]]
     asked = ["<b>Effusion</b>" if word == "Effusion" else word for word in asked]
     out = tmp_path / "out"
-    limits = ["--min-performance", "0.99", "--max-gap", "0.05"]
-    assert run(["debias", *asked, "--method", "pruning", *limits, "--draws", "50", "--no-onnx", "--out", str(out)]) == 0
+    limits = ["--set", "goal.min_performance=0.99", "--max-gap", "0.05"]
+    assert (
+        run(["debias", *asked, "--method", "pruning", *limits, "--set", "repair.draws=50", "--set", "report.onnx=false", "--out", str(out)])
+        == 0
+    )
     page = (out / "report.html").read_text()
     found = json.loads((out / "audit.json").read_text())
     assert f'data-outcome="{found["outcome"]}"' in page
@@ -256,7 +261,18 @@ def test_the_outcome_of_each_label_is_on_the_page_and_no_name_is_markup(place, t
 
 def test_a_network_whose_decisions_stay_is_not_said_to_have_changed_them(place, tmp_path, capsys):
     out = tmp_path / "out"
-    nothing_to_do = ["--method", "constrained", "--max-gap", "1", "--selection", "honest", "--draws", "50", "--no-onnx"]
+    nothing_to_do = [
+        "--method",
+        "constrained",
+        "--max-gap",
+        "1",
+        "--set",
+        "goal.selection=honest",
+        "--set",
+        "repair.draws=50",
+        "--set",
+        "report.onnx=false",
+    ]
     assert run(["debias", *_options(place), *nothing_to_do, "--out", str(out)]) == 0
     assert json.loads((out / "audit.json").read_text())["outcome"] == "unchanged"
     [about] = html.parse(str(out / "report.html")).getroot().xpath("//p[@class='aside']")
@@ -279,7 +295,7 @@ def test_an_error_for_classes_says_how_to_repair_them(tmp_path, capsys):
 
 def test_a_network_without_a_settable_output_type_is_an_error_without_a_traceback(place, tmp_path, capsys):
     (tmp_path / "taken.py").write_text(TAKEN)
-    asked = [*_options(place)[:-4], "--model", f"{tmp_path / 'taken.py'}:Net", "--output-type", "logit"]
+    asked = [*_options(place)[:-4], "--model", f"{tmp_path / 'taken.py'}:Net", "--set", "model.output=logit"]
     for command in (["audit", *asked], ["debias", *asked, "--out", str(tmp_path / "out")]):
         assert run(command) == 2
         assert "`output`" in capsys.readouterr().err
@@ -287,8 +303,17 @@ def test_a_network_without_a_settable_output_type_is_an_error_without_a_tracebac
 
 def test_auto_a_goal_per_label_and_cross_fitted_selection(place, tmp_path, capsys):
     out = tmp_path / "out"
-    quick = ["--set", "auto.methods=pruning", "--draws", "50", "--no-onnx", "--selection", "honest"]
-    goals = ["--measure", "eod", "--min-performance", "0.5", "--goal", "Effusion.measure=spd", "--goal", "Effusion.min_performance=0.6"]
+    quick = ["--set", "auto.methods=pruning", "--set", "audit.draws=50", "--set", "report.onnx=false", "--set", "goal.selection=honest"]
+    goals = [
+        "--measure",
+        "eod",
+        "--set",
+        "goal.min_performance=0.5",
+        "--set",
+        "goals.Effusion.measure=spd",
+        "--set",
+        "goals.Effusion.min_performance=0.6",
+    ]
     assert run(["debias", *_options(place), "--method", "auto", *quick, *goals, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     goal = {label: told["labels"][label]["goal"] for label in LABELS}

@@ -1,4 +1,4 @@
-"""`equipoise audit --probe`: the table, its explanation, and the JSON."""
+"""`equipoise audit --set audit.probe=true`: the table, its explanation, and the JSON."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def _words(text: str) -> str:
 
 
 def test_the_table_names_every_layer_and_explains_probes(run):
-    code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--draws", 20)
+    code, out, err = run("audit", "data.csv", *AUDIT, "--set", "audit.probe=true", "--set", "audit.draws=20")
     assert (code, err) == (0, "")
     words = _words(out)
     assert says(words, "sex", "0 inputs 2 all patients 1.000 [1.000, 1.000]")
@@ -56,7 +56,9 @@ def test_the_table_names_every_layer_and_explains_probes(run):
 
 def test_json_holds_one_record_per_layer_and_nothing_else_changes(run):
     plain = json.loads(run("audit", "data.csv", *AUDIT, "--json").out)
-    code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--draws", 20, "--json", "--out", "result.json")
+    code, out, err = run(
+        "audit", "data.csv", *AUDIT, "--set", "audit.probe=true", "--set", "audit.draws=20", "--json", "--out", "result.json"
+    )
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found == json.loads(Path("result.json").read_text())
@@ -70,14 +72,16 @@ def test_json_holds_one_record_per_layer_and_nothing_else_changes(run):
 
 
 def test_few_patients_are_reported(run):
-    ran = run("audit", "few.csv", *AUDIT, "--probe", "--draws", 20)
+    ran = run("audit", "few.csv", *AUDIT, "--set", "audit.probe=true", "--set", "audit.draws=20")
     assert ran.code == 0
     assert says(_words(ran.out), "sex", 5, "positives", "'F'")
-    layers = json.loads(run("audit", "few.csv", *AUDIT, "--probe", "--draws", 20, "--json").out)["encoding"]
+    layers = json.loads(run("audit", "few.csv", *AUDIT, "--set", "audit.probe=true", "--set", "audit.draws=20", "--json").out)["encoding"]
     assert [row["auroc_positives"] for row in layers] == [None] * 3
 
 
 def test_scores_have_no_layers(run):
-    code, _, err = run("audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--probe", "--draws", 20)
+    code, _, err = run(
+        "audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--set", "audit.probe=true", "--set", "audit.draws=20"
+    )
     assert code == 2
-    assert says(_words(err.replace("│", " ")), "--probe", "--model")
+    assert says(_words(err.replace("│", " ")), "--set", "audit.probe=true", "--model")

@@ -85,9 +85,18 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def debias(out: str, model: str = "net.py:build") -> list[str]:
-    options = {"--images": "xrays", "--size": "8", "--label": "sick", "--group": "sex", "--reference": "M", "--model": model}
-    options |= {"--weights": "net.safetensors", "--output-type": "logit", "--measure": "spd", "--method": "bias-gda", "--out": out}
-    return ["debias", "local.csv", "--force", "--no-onnx", *(word for option in options.items() for word in option)]
+    options = {"--images": "xrays", "--label": "sick", "--group": "sex", "--reference": "M", "--model": model}
+    options |= {"--weights": "net.safetensors", "--measure": "spd", "--method": "bias-gda", "--out": out}
+    return [
+        "debias",
+        "local.csv",
+        "--set",
+        "repair.force=true",
+        "--set",
+        "report.onnx=false",
+        *(word for option in options.items() for word in option),
+        *("--set", "images.size=8", "--set", "model.output=logit"),
+    ]
 
 
 def test_two_processes_repair_as_one_and_the_first_one_prints_and_writes(ward: Path, forks: ForkServerContext):

@@ -30,7 +30,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("randomised")
     _frame().to_csv(place / "scores.csv", index=False)
     folders = {}
-    for name, ids in {"rows": ("--id", "image", "--patient", "patient"), "patients": ("--patient", "patient"), "none": ()}.items():
+    for name, ids in {"rows": ("--set", "data.id=image", "--patient", "patient"), "patients": ("--patient", "patient"), "none": ()}.items():
         folders[name] = place / name
         done = ran("debias", place / "scores.csv", *ROLES, *METHOD, *ids, "--out", folders[name])
         assert done.code == 0, done.err
@@ -67,7 +67,7 @@ def test_a_decision_does_not_depend_on_the_rows_around_it(rules: dict[str, Path]
 
 def test_decisions_are_as_frequent_as_their_probabilities(rules: dict[str, Path], new: pd.DataFrame, tmp_path: Path) -> None:
     for seed in (0, 1, 2):
-        found = _applied(rules["rows"], new, tmp_path, "--seed", seed)
+        found = _applied(rules["rows"], new, tmp_path, "--set", f"audit.seed={seed}")
         sums = found.groupby(found["probability"].round(6))["decision"].agg(["sum", "count"])
         p, count = sums.index.to_numpy(), sums["count"].to_numpy()
         assert (sums["sum"].to_numpy()[(p == 0) | (p == 1)] == (p * count)[(p == 0) | (p == 1)]).all()
@@ -79,7 +79,7 @@ def test_decisions_are_as_frequent_as_their_probabilities(rules: dict[str, Path]
 
 def test_the_documented_definition_gives_the_decisions(rules: dict[str, Path], new: pd.DataFrame, tmp_path: Path) -> None:
     for folder, column in ((rules["rows"], "image"), (rules["patients"], "patient")):
-        found = _applied(folder, new, tmp_path, "--seed", 5)
+        found = _applied(folder, new, tmp_path, "--set", "audit.seed=5")
         hashes = [hashlib.sha256(f"5/{key}".encode()).hexdigest() for key in new[column]]
         u = np.array([(int(each[:16], 16) >> 11) / 2**53 for each in hashes])
         assert found["decision"].tolist() == (u < found["probability"]).astype(int).tolist()
@@ -95,7 +95,7 @@ def test_rows_without_ids_are_refused(rules: dict[str, Path], new: pd.DataFrame,
     for folder, file, count in (("none", "new.csv", "3,000"), ("rows", "without.csv", "3,000"), ("rows", "one_empty.csv", "1")):
         done = ran("apply", rules[folder], tmp_path / file)
         assert (done.code, done.out) == (2, "")
-        assert says(done.err, "randomised", "--id", "--patient", f"{count} of 3,000 rows", file)
+        assert says(done.err, "randomised", "--set", "data.id=--patient", f"{count} of 3,000 rows", file)
     scores = _frame().rename(columns={"p": "score"})
     roles = {"label": "y", "score": "score", "group": "sex", "reference": "M"}
     goal = {"threshold": 0.5, "selection": "paper", "max_loss": 0.5}  # so that the rule is taken

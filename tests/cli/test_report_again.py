@@ -16,9 +16,9 @@ from support.facts import says
 from support.printer import FAILS, browser_at
 
 AUDIT = ["audit", "s.csv", "--label", "y", "--score", "p", "--group", "sex", "--reference", "M"]
-RULE = ["--threshold", "0.5", "--method", "group-thresholds", "--test-fraction", "0.5"]
+RULE = ["--threshold", "0.5", "--method", "group-thresholds", "--set", "repair.test_fraction=0.5"]
 REPAIR = ["debias", *AUDIT[1:], *RULE]
-NAMES = ["--group-name", "F=women", "--group-name", "M=men"]
+NAMES = ["--set", "report.words.F=women", "--set", "report.words.M=men"]
 
 
 @pytest.fixture
@@ -54,14 +54,14 @@ def test_the_page_and_the_pdf_are_made_again_from_the_json_of_an_audit(audited):
     assert Path("again.html").read_bytes() == Path("first.html").read_bytes()
     assert Path("again.pdf").read_bytes() == Path("first.pdf").read_bytes()
     assert ">women</bdi>" in Path("again.html").read_text()
-    assert audited("report", "a.json", "--group-name", "F=females").code == 0
+    assert audited("report", "a.json", "--set", "report.words.F=females").code == 0
     assert ">females</bdi>" in Path("a.html").read_text()  # next to the JSON
 
 
 def test_the_overview_of_several_labels_is_made_again_with_its_pages(audited):
     both = [*AUDIT, "--label", "y2", "--score", "p"]
     frame_of(["F", "M"]).assign(y2=lambda f: 1 - f["y"]).to_csv("s.csv", index=False)
-    assert audited(*both, "--out", "all.json", "--no-finding", "derived").code == 0
+    assert audited(*both, "--out", "all.json", "--set", "audit.no_finding=derived").code == 0
     assert audited("report", "all.json", "--report", "all.html").code == 0
     assert {path.name for path in Path().glob("all*.html")} == {"all.html", "all-y.html", "all-y2.html"}
     assert "Underdiagnosis" in Path("all.html").read_text()
@@ -74,7 +74,7 @@ def test_the_report_of_a_repair_is_printed_from_its_folder(repaired):
     assert "data-paper" in short
     assert "Who is better and who is worse" in short
     assert "<script" not in short
-    for more, facts in (([], ("repaired/report.html", "--pdf")), (["--pdf", "b.pdf", *NAMES], ("--group-name",))):
+    for more, facts in (([], ("repaired/report.html", "--pdf")), (["--pdf", "b.pdf", *NAMES], ("report.words",))):
         ran = repaired("report", "repaired", *more)
         assert ran.code == 2
         assert says(" ".join(ran.err.split()), *facts)

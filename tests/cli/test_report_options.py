@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 from support import hospital
 from support.facts import says
 
-ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--id", "id", "--model", "net.py:build"]
+ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--set", "data.id=id", "--model", "net.py:build"]
 NETWORK = [*ROLES, "--weights", "net.safetensors"]
-DEBIAS = ["debias", "local.csv", *NETWORK, "--method", "group-thresholds", "--no-onnx", "--out", "repaired"]
-NAMES = ["--group-name", "F=women", "--group-name", "M=men"]
+DEBIAS = ["debias", "local.csv", *NETWORK, "--method", "group-thresholds", "--set", "report.onnx=false", "--out", "repaired"]
+NAMES = ["--set", "report.words.F=women", "--set", "report.words.M=men"]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_words_for_groups_are_in_the_report_of_a_repair_and_of_an_audit(table, t
 @pytest.mark.parametrize(("given", "facts"), [("W=women", ("W", "F", "M")), ("women", ("women", "F=women"))])
 def test_an_unknown_group_is_reported_before_any_work(table, tmp_path, given: str, facts: tuple[str, ...]):
     for command in (DEBIAS, ["audit", "local.csv", *NETWORK]):
-        code, _, err = table(*command, "--group-name", given)
+        code, _, err = table(*command, "--set", f"report.words.{given}")
         assert code == 2
         assert says(err, *facts)
     assert not (tmp_path / "repaired").exists()
@@ -47,16 +47,16 @@ def test_an_unknown_group_is_reported_before_any_work(table, tmp_path, given: st
 def test_an_audit_with_a_training_set_reports_a_better_simple_model(table, tmp_path):
     save_file(hospital.network("build").state_dict(), tmp_path / "untrained.safetensors")
     pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
-    untrained = ["audit", "local.csv", *ROLES, "--weights", "untrained.safetensors", "--train", "train.csv"]
+    untrained = ["audit", "local.csv", *ROLES, "--weights", "untrained.safetensors", "--set", "audit.train=train.csv"]
     code, out, _ = table(*untrained, "--json")
     found = json.loads(out)["baseline"]
     assert (code, found["beats_original"], found["fitted_on"], found["fitted_rows"]) == (0, True, "training set", hospital.ROWS)
     assert "logistic regression" in table(*untrained).out
     assert table(*untrained, "--report", "audit.html").code == 0
     assert 'id="baseline"' in (tmp_path / "audit.html").read_text()
-    quiet = table("audit", "local.csv", *NETWORK, "--train", "train.csv")
+    quiet = table("audit", "local.csv", *NETWORK, "--set", "audit.train=train.csv")
     assert quiet.code == 0
     assert "logistic regression" not in quiet.out
-    code, _, err = table("audit", "local.csv", "--label", "sick", "--score", "a", "--group", "sex", "--train", "train.csv")
+    code, _, err = table("audit", "local.csv", "--label", "sick", "--score", "a", "--group", "sex", "--set", "audit.train=train.csv")
     assert code == 2
-    assert says(err, "--train", "--model")
+    assert says(err, "--set", "audit.train=--model")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data import ReadOptions, hold_out_scores, read_scores
+from equipoise.data import Columns, hold_out_scores, read_scores
 from support.command import ran
 from support.facts import says
 
@@ -90,14 +90,14 @@ def test_python_makes_the_same_rule(files):
 @pytest.mark.parametrize("how", [{"sep": ";", "decimal": ","}, {"sep": "\t", "decimal": ","}, {"sep": "|"}], ids=str)
 def test_a_file_with_other_separators_holds_the_same_scores(files, tmp_path, how):
     _table().to_csv(tmp_path / "scores.csv", index=False, **how)
-    reading = ReadOptions(["y"], ["sex"], patient="id", features=["weight"])
-    plain, other = (read_scores(place / "scores.csv", reading, ["p"])["y"] for place in (files, tmp_path))
+    reading = Columns(label="y", group="sex", score="p", patient="id", features="weight")
+    plain, other = (read_scores(place / "scores.csv", reading)["y"] for place in (files, tmp_path))
     np.testing.assert_array_equal(plain.score, other.score)
     pd.testing.assert_frame_equal(plain.features.frame, other.features.frame)
 
 
 def test_bias_score_on_named_columns_needs_no_group_for_new_rows(files, tmp_path):
-    arguments = ("--score", "p", *ROLES, "--feature", "weight", "--method", "bias-score", "--max-loss", 0.1, "--threshold", 0.5)
+    arguments = ("--score", "p", *ROLES, "--set", "data.features=weight", "--method", "bias-score", "--max-loss", 0.1, "--threshold", 0.5)
     done = ran("debias", files / "scores.csv", *arguments, "--out", tmp_path / "rule")
     assert done.code == 0, done.err
     new = pd.read_csv(files / "new.csv").drop(columns="sex")
@@ -140,8 +140,8 @@ def test_logits_give_the_rule_of_their_scores(files, tmp_path):
     arguments = ("--score", "p", *ROLES, "--threshold", 0.5, "--method", "group-thresholds", "--out", tmp_path / "rule")
     refused = ran("debias", tmp_path / "scores.csv", *arguments)
     assert refused.code == 2
-    assert says(refused.err, "p", "--logits")
-    assert ran("debias", tmp_path / "scores.csv", *arguments, "--logits").code == 0
+    assert says(refused.err, "p", "--set", "data.logits=true")
+    assert ran("debias", tmp_path / "scores.csv", *arguments, "--set", "data.logits=true").code == 0
     bundle, plain = eq.Bundle.load(tmp_path / "rule"), eq.Bundle.load(files / "rule")
     assert bundle.rule.thresholds == pytest.approx(plain.rule.thresholds)
     new = pd.read_csv(tmp_path / "scores.csv", dtype={"id": str})
@@ -166,10 +166,10 @@ def test_the_dry_run_writes_nothing(files, tmp_path):
         (("--score", "p", "--label", "mass", "--score", "p", *ROLES), ["p", "twice"]),
         (("--score", "q", *ROLES), ["q"]),
         (("--score", "p", "--label", "y", "--group", "p"), ["p", "more than one"]),
-        (("--score", "p", *ROLES, "--feature", "sex"), ["sex", "group-thresholds"]),
-        (("--score", "p", *ROLES, "--method", "bias-score"), ["bias-score", "--feature"]),
+        (("--score", "p", *ROLES, "--set", "data.features=sex"), ["sex", "group-thresholds"]),
+        (("--score", "p", *ROLES, "--method", "bias-score"), ["bias-score", "data.features"]),
         (("--score", "p", *ROLES, "--method", "pruning"), ["pruning", "group-thresholds"]),
-        (("--score", "p", *ROLES, "--probe"), ["--probe"]),
+        (("--score", "p", *ROLES, "--set", "repair.probe=true"), ["--set", "repair.probe=true"]),
         (("--score", "p", "--score-prefix", "score_", *ROLES), ["--score-prefix"]),
         (("--score-prefix", "risk_", *ROLES), ["risk_"]),
         (("--score-prefix", "score_", *ROLES, "--label", "sex"), ["sex", "score_sex"]),
@@ -214,7 +214,10 @@ def test_audit_takes_logits_and_a_prefix_as_well(tmp_path):
     table.assign(**logit).to_csv(tmp_path / "logits.csv", index=False)
     table.to_csv(tmp_path / "scores.csv", index=False)
     roles = ("--score-prefix", "score_", "--group", "sex", "--patient", "id", "--json")
-    plain, mapped = ran("audit", tmp_path / "scores.csv", *roles), ran("audit", tmp_path / "logits.csv", *roles, "--logits")
+    plain, mapped = (
+        ran("audit", tmp_path / "scores.csv", *roles),
+        ran("audit", tmp_path / "logits.csv", *roles, "--set", "data.logits=true"),
+    )
     assert (plain.code, mapped.code) == (0, 0), mapped.err
     first, second = json.loads(plain.out), json.loads(mapped.out)
     assert [row["value"] for row in first["labels"]["y"]["gaps"]] == pytest.approx(

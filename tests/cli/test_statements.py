@@ -103,7 +103,19 @@ def test_terminal_page_and_notebook_lead_with_the_same_sentence():
     names = {"F": "women", "M": "men"}
     for frame in (_scores(900, 5), _scores(200, 6, less=0.0)):  # with and without a clear difference
         table = _written("s.csv", frame)
-        shown = _done("audit", table, *SCORED, "--threshold", 0.5, "--report", "a.html", "--group-name", "F=women", "--group-name", "M=men")
+        shown = _done(
+            "audit",
+            table,
+            *SCORED,
+            "--threshold",
+            0.5,
+            "--report",
+            "a.html",
+            "--set",
+            "report.words.F=women",
+            "--set",
+            "report.words.M=men",
+        )
         assert _lead("a.html") in shown.out
         audit = eq.audit(eq.Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
         audit.report("b.html", group_names=names)
@@ -253,13 +265,25 @@ def test_a_budget_that_ran_out_is_in_the_first_sentence():
         {"weight": torch.tensor([[1.0, 0.0]]), "bias": torch.tensor([-1.5])}, "net.safetensors"
     )  # a large gap, which takes many steps
     table = _written("t.csv", frame[["sex", "y", "height", "noise"]])
-    network = ("--feature", "height", "--feature", "noise", "--model", "net.py:build", "--weights", "net.safetensors")
+    network = ("--set", "data.features=height", "--set", "data.features=noise", "--model", "net.py:build", "--weights", "net.safetensors")
     shown = _done(
-        "debias", table, *ROLES, *network, "--method", "bias-gda", "--threshold", 0.62, "--budget", 1e-6, "--out", "rule", "--verbose"
+        "debias",
+        table,
+        *ROLES,
+        *network,
+        "--method",
+        "bias-gda",
+        "--threshold",
+        0.62,
+        "--set",
+        "repair.budget=1e-6",
+        "--out",
+        "rule",
+        "--verbose",
     )
     first, *rest = shown.out.strip().splitlines()
     cut = any("budget was used up" in line for line in rest)  # it is not on every machine
-    assert ("--budget" in first) == cut
-    assert budget_words([Note("cut_short", "bias-gda", {"steps": 3})]).startswith("the budget (--budget) ran out: bias-gda")
+    assert ("repair.budget" in first) == cut
+    assert budget_words([Note("cut_short", "bias-gda", {"steps": 3})]).startswith("the budget (repair.budget) ran out: bias-gda")
     assert _lead("rule/report.html") == first
     assert first in Path("rule/README.txt").read_text()

@@ -14,7 +14,6 @@ from support.xray_trees import network, write_nih
 
 STUDY = """
 splits = 2
-stack = 2
 training = { epochs = 2 }
 methods = ["standard", { method = "pruning", settings = { steps = 4 }, min_performance = 0.5 }]
 [[data]]
@@ -95,7 +94,6 @@ def xrays(tmp_path: Path) -> Path:
         measures = ["eod"]
         methods = ["standard"]
         protocol = "balanced"
-        stack = 1
         keep_networks = false
         model = "{network(tmp_path)}"
         training = {{ epochs = 1 }}
@@ -166,10 +164,7 @@ def test_help_has_an_example(run: Callable[..., Ran], command: str) -> None:
     assert says(run(command, "--help").out, f"equipoise study {command}")
 
 
-def test_the_help_states_that_rows_depend_on_the_number_of_splits(run: Callable[..., Ran]) -> None:
-    """Small networks of several splits are trained as one stack; a folder with another number of splits is refused, not extended."""
-    about = " ".join(run("run", "--help").out.replace("│", " ").split())
-    assert "rows of each split depend on it" in about
+def test_a_folder_with_another_number_of_splits_is_refused(run: Callable[..., Ran]) -> None:
     assert run("run", "mine.toml", "--out", "done", "--splits", 1, "--method", "standard").code == 0
     more = run("run", "mine.toml", "--out", "done", "--splits", 2, "--method", "standard")
     assert more.code == 2

@@ -21,7 +21,7 @@ from support.facts import says
 ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
 ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]
 DATA = os.environ.get("EQUIPOISE_DATA")  # before `run` unsets it
-NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
+NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--set", "report.onnx=false", "--set", "audit.draws=10"]
 
 
 def _write(path: str, frame: pd.DataFrame) -> str:
@@ -62,12 +62,12 @@ def test_a_folder_has_the_figures_that_need_no_row_and_refuses_ids_and_unknown_c
     frame = _scores(40)
     _write("visits/a.parquet", frame)
     rest = [*AUDIT, "--group", "sex"]
-    ran = run("audit", "visits", *rest, "--figures", "figures")
+    ran = run("audit", "visits", *rest, "--set", "report.figures=figures")
     assert (ran.code, ran.err) == (0, "")
-    assert run("audit", _write("s.csv", frame), *rest, "--figures", "whole").code == 0
+    assert run("audit", _write("s.csv", frame), *rest, "--set", "report.figures=whole").code == 0
     drawn, whole = ({path.name for path in Path(name).iterdir()} for name in ("figures", "whole"))
     assert {"rates.png", "gaps.png"} <= drawn == whole - {"thresholds.png", "thresholds.svg"} < whole
-    for more, named in ((["--id", "pid"], "--id"), (["--group", "ward"], "'ward'")):
+    for more, named in ((["--set", "data.id=pid"], "data.id"), (["--group", "ward"], "'ward'")):
         ran = run("audit", "visits", *rest, *more)
         assert ran.code == 2
         assert says(ran.err, named)
@@ -103,7 +103,19 @@ def test_conflicts_are_resolved_by_a_rule(run, rule):
     frame = _scores(480).assign(band=lambda f: np.select([f["age"] < 60, f["age"] < 80], ["young", "old"], "oldest"))
     by_patient = frame.groupby("pid")["band"]
     settled = by_patient.transform("first") if rule != "blank" else frame["band"].where(by_patient.transform("nunique") == 1)
-    arguments = ["audit", _write("s.csv", frame), *AUDIT, "--group", "band", "--reference", "old", "--patient", "pid", "--conflicts", rule]
+    arguments = [
+        "audit",
+        _write("s.csv", frame),
+        *AUDIT,
+        "--group",
+        "band",
+        "--reference",
+        "old",
+        "--patient",
+        "pid",
+        "--set",
+        f"data.conflicts={rule}",
+    ]
     told = json.loads(run(*arguments, "--json").out)
     assert {row["group"]: row["n"] for row in told["groups"]} == settled.value_counts().to_dict()  # two rows each: a majority is the first
     assert (told["patients_in_several_groups"], told["conflicts"]) == ({"band": 24}, rule)
@@ -119,10 +131,10 @@ def test_conflicts_are_resolved_by_a_rule(run, rule):
         (["--group", "age", "--bins", "age=40", "--bins", "age=50"], ["--bins", "age"]),
         (["--group", "sex", "--bins", "sex=40"], ["240 of 240", "row 1", "'M'"]),
         (["--group", "age"], ["--bins age="]),
-        (["--group", "sex", "--conflicts", "last", "--patient", "pid"], ["--conflicts", "'last'"]),
-        (["--group", "sex", "--conflicts", "first"], ["--patient"]),
-        (["--group", "age", "--bins", "age=60", "--patient", "pid", "--conflicts", "error"], ["12 of 120", "'age'"]),
-        (["--group", "sex", "--max-table-bytes", "100"], ["s.csv", 100]),
+        (["--group", "sex", "--set", "data.conflicts=last", "--patient", "pid"], ["data.conflicts", "'last'"]),
+        (["--group", "sex", "--set", "data.conflicts=first"], ["--patient"]),
+        (["--group", "age", "--bins", "age=60", "--patient", "pid", "--set", "data.conflicts=error"], ["12 of 120", "'age'"]),
+        (["--group", "sex", "--set", "data.max_table_bytes=100"], ["s.csv", 100]),
         (["--group", "sex", "--out", "audit.pdf"], ["--out audit.json", "--pdf audit.pdf"]),
         (["--group", "sex", "--out", "audit.csv"], ["--out audit.json"]),
     ],
@@ -154,13 +166,13 @@ def test_an_audit_is_written_as_a_page_and_as_json(run):
 def test_labels_are_compared_with_the_positive_value_as_text(run):
     frame = _scores().assign(y=lambda f: np.where(f["y"] == 1, "1.0", "0"))
     _write("s.csv", frame)
-    found = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1.0", "--json")
+    found = run("audit", "s.csv", *AUDIT, "--group", "sex", "--set", "data.positive=1.0", "--json")
     assert json.loads(found.out)["groups"][0]["positives"] == int(((frame["y"] == "1.0") & (frame["sex"] == "F")).sum())
-    code, _, err = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1")
+    code, _, err = run("audit", "s.csv", *AUDIT, "--group", "sex", "--set", "data.positive=1")
     assert code == 2
     assert says(err, "'y'", "'1'")
     _write("s.csv", frame.assign(y=lambda f: np.where(f.index == 3, "NA", f["y"])))
-    code, _, err = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1.0")
+    code, _, err = run("audit", "s.csv", *AUDIT, "--group", "sex", "--set", "data.positive=1.0")
     assert code == 2
     assert says(err, "1 of 240", "label")
 
@@ -170,7 +182,7 @@ def test_several_labels_with_a_positive_value_leave_out_unknown_labels(run):
         z=lambda f: np.where(f.index % 5 == 0, "-1", np.where(f["y"] == 1, "yes", "no")), y=lambda f: f["y"].map({1: "yes", 0: "no"})
     )
     frame.loc[7, "z"] = ""
-    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--group", "sex", "--positive", "yes", "--json"]
+    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--group", "sex", "--set", "data.positive=yes", "--json"]
     told = json.loads(run("audit", _write("s.csv", frame), *two).out)["labels"]
     assert (told["y"]["rows"], told["z"]["rows"]) == (240, 240 - 48 - 1)
 
@@ -184,7 +196,7 @@ def test_the_group_of_a_patient_does_not_depend_on_which_labels_are_known(run, r
     frame = frame.assign(race=np.where(frame["pid"] % 2 ^ (third & changed), "b", "w"), p=0.5, age=50.0)
     frame.loc[changed & ~third, ["z", "age"]] = [np.nan, 50.5]  # a whole number wherever z is known
     two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--patient", "pid", "--json"]
-    told = json.loads(run("audit", _write("s.csv", frame), *two, "--group", "race", "--conflicts", rule).out)["labels"]
+    told = json.loads(run("audit", _write("s.csv", frame), *two, "--group", "race", "--set", f"data.conflicts={rule}").out)["labels"]
     settled = frame["race"].where(~changed, "w" if rule != "blank" else None)
     for name in ("y", "z"):
         counts = settled[frame[name].notna()].value_counts()
@@ -200,7 +212,7 @@ def test_a_table_beyond_the_limit_is_refused_and_the_option_raises_it(run, monke
     arguments = ["audit", "s.csv.gz", *AUDIT, "--group", "sex"]
     monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000")
     assert run(*arguments).code == 2
-    assert run(*arguments, "--max-table-bytes", 10**6).code == 0
+    assert run(*arguments, "--set", f"data.max_table_bytes={10**6}").code == 0
 
 
 @pytest.mark.parametrize("score", [0.9127555772777217, 0.016527635528529094])
@@ -217,7 +229,7 @@ def test_scores_of_17_digits_are_decided_the_same_in_csv_and_parquet(run, score)
         assert {row["group"]: row["selection_rate"] for row in json.loads(out)["groups"]} == flagged
 
 
-@pytest.mark.parametrize("role", ["--patient", "--group", "--id", "--label", "--score"])
+@pytest.mark.parametrize("role", ["--patient", "--group", "--set", "data.id=--label", "--score"])
 def test_a_list_in_parquet_has_no_role(run, role):
     table = pa.Table.from_pandas(_scores().assign(id=np.arange(240)), preserve_index=False).append_column("l", pa.array([[1], [2]] * 120))
     pq.write_table(table, "s.parquet")
@@ -270,9 +282,9 @@ def repaired(tmp_path_factory) -> Path:
     frame.to_csv(folder / "local.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        roles = ["--label", "sick", "--group", "age", "--bins", "age=60", "--reference", "<60", "--patient", "pid", "--id", "id"]
-        inputs = ["--feature", "a", "--feature", "b", "--feature", "c"]
-        by_group = ["--method", "group-thresholds", "--selection", "paper"]  # honest selection keeps the original for so few rows
+        roles = ["--label", "sick", "--group", "age", "--bins", "age=60", "--reference", "<60", "--patient", "pid", "--set", "data.id=id"]
+        inputs = ["--set", "data.features=a", "--set", "data.features=b", "--set", "data.features=c"]
+        by_group = ["--method", "group-thresholds", "--set", "goal.selection=paper"]  # honest selection keeps the original for so few rows
         assert cli.run(["debias", "local.csv", *roles, *inputs, *NETWORK, *by_group, "--out", "repaired"]) == 0
     return folder
 
@@ -329,18 +341,37 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped_on_request(repaired, run
     new = pd.DataFrame({"id": ODD, "age": 50, "a": -0.3, "b": 0.1, "c": 0.0})
     out = tmp_path / "decisions.csv"
     _write(str(tmp_path / "new.csv"), new)
-    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--out", out, "--spreadsheet-safe").code == 0
+    assert (
+        run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--out", out, "--set", "apply.spreadsheet_safe=true").code
+        == 0
+    )
     written = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
     assert [row["id"] for row in written] == [f"'{text}" if text[0] in "=+-@\t\r\n" else text for text in ODD]
     assert all(0 <= float(row["score"]) <= 1 for row in written)
-    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--json", "--spreadsheet-safe").code == 2
+    assert (
+        run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--json", "--set", "apply.spreadsheet_safe=true").code
+        == 2
+    )
 
 
 def test_an_id_column_with_a_name_of_the_output_is_refused(run, tmp_path):
     hospital.table(tmp_path)
     for name in ("local.csv", "new.csv"):
         pd.read_csv(name).rename(columns={"id": "score"}).to_csv(name, index=False)
-    roles = ["--label", "sick", "--group", "sex", "--id", "score", "--feature", "a", "--feature", "b", "--feature", "c"]
+    roles = [
+        "--label",
+        "sick",
+        "--group",
+        "sex",
+        "--set",
+        "data.id=score",
+        "--set",
+        "data.features=a",
+        "--set",
+        "data.features=b",
+        "--set",
+        "data.features=c",
+    ]
     assert run("debias", "local.csv", *roles, *NETWORK, "--method", "standard", "--out", "repaired").code == 0
     code, out, err = run("apply", "repaired", "new.csv", "--model", "net.py:build")
     assert (code, out) == (2, "")
@@ -356,12 +387,12 @@ def test_a_group_that_is_also_an_input_is_read_both_ways(run, tmp_path):
         "sick",
         "--group",
         "sex",
-        "--feature",
-        "a",
-        "--feature",
-        "sex",
-        "--feature",
-        "c",
+        "--set",
+        "data.features=a",
+        "--set",
+        "data.features=sex",
+        "--set",
+        "data.features=c",
         *NETWORK[:4],
         "--json",
     ]

@@ -27,7 +27,20 @@ def makes():
 """
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--images", "xrays"]
 NETWORK = ["--model", "net.py:cnn", "--weights", "cnn.safetensors"]
-REPAIR = ["--method", "group-thresholds", "--measure", "spd", "--min-performance", 0.5, "--no-onnx", "--force", "--out", "repaired"]
+REPAIR = [
+    "--method",
+    "group-thresholds",
+    "--measure",
+    "spd",
+    "--set",
+    "goal.min_performance=0.5",
+    "--set",
+    "report.onnx=false",
+    "--set",
+    "repair.force=true",
+    "--out",
+    "repaired",
+]
 
 
 @pytest.fixture
@@ -52,11 +65,11 @@ def _plain(folder: Path) -> np.ndarray:
 def test_new_patients_get_the_transform_of_the_repair(run, folder):
     frame = pd.read_csv(folder / "images.csv")
     frame[["image"]].assign(p=_plain(folder)).to_csv("known.csv", index=False)
-    check = ["--check-scores", "known.csv", "--score", "p"]
-    ran = run("debias", "images.csv", *ROLES, *NETWORK, "--size", hospital.SIDE, *check, *REPAIR)
+    check = ["--set", "model.check_scores=known.csv", "--score", "p"]
+    ran = run("debias", "images.csv", *ROLES, *NETWORK, "--set", f"images.size={hospital.SIDE}", *check, *REPAIR)
     assert (ran.code, (folder / "repaired").exists()) == (2, False)
     assert says(ran.err, "known.csv", "differ", "AUROC")
-    code, out, _ = run("debias", "images.csv", *ROLES, *NETWORK, "--transform", "prepare.py:transform", *check, *REPAIR)
+    code, out, _ = run("debias", "images.csv", *ROLES, *NETWORK, "--set", "images.transform=prepare.py:transform", *check, *REPAIR)
     assert code == 0
     assert says(out, "prepare.py:transform", "agree", f"{len(frame)} rows")
     document = json.loads((folder / "repaired" / "run.json").read_text())
@@ -70,8 +83,8 @@ def test_new_patients_get_the_transform_of_the_repair(run, folder):
     given = ["apply", "repaired", "new.csv", "--images", "xrays", "--model", "net.py:cnn"]
     ran = run(*given)
     assert ran.code == 2
-    assert says(ran.err, "prepare.py", recorded["sha256"], "--trust", "--transform")
-    for allowed in (["--trust"], ["--transform", "prepare.py:transform"]):
+    assert says(ran.err, "prepare.py", recorded["sha256"], "--trust", "images.transform")
+    for allowed in (["--trust"], ["--set", "images.transform=prepare.py:transform"]):
         assert run(*given, *allowed, "--out", "decisions.csv").code == 0
         assert abs(pd.read_csv("decisions.csv")["score"] - _plain(folder)).max() < 1e-6
     place: dict = {}
@@ -79,25 +92,38 @@ def test_new_patients_get_the_transform_of_the_repair(run, folder):
     bundle = Bundle.load("repaired", model="net.py:cnn", transform=place["transform"])
     assert abs(bundle.decide(frame, images="xrays")["score"] - _plain(folder)).max() < 1e-6
     (folder / "prepare.py").write_text(TRANSFORM + "\n# changed\n")
-    for allowed in (["--trust"], ["--transform", "prepare.py:transform"]):
+    for allowed in (["--trust"], ["--set", "images.transform=prepare.py:transform"]):
         ran = run(*given, *allowed)
         assert ran.code == 2
         assert says(ran.err, "changed", recorded["sha256"])
 
 
 def test_a_function_that_returns_a_transform_is_called(run, folder):
-    ran = run("audit", "images.csv", *ROLES, *NETWORK, "--transform", "prepare.py:makes", "--json")
+    ran = run("audit", "images.csv", *ROLES, *NETWORK, "--set", "images.transform=prepare.py:makes", "--json")
     assert ran.code == 0
     y, score = pd.read_csv("images.csv")["sick"], _plain(folder)
     assert json.loads(ran.out)["accuracy"]["value"] == pytest.approx(((score >= 0.5) == y).mean())
 
 
 def test_a_bundle_without_a_transform_takes_none(run, folder):
-    assert run("debias", "images.csv", *ROLES, *NETWORK, "--resize", hospital.SIDE + 2, "--crop", hospital.SIDE, *REPAIR).code == 0
+    assert (
+        run(
+            "debias",
+            "images.csv",
+            *ROLES,
+            *NETWORK,
+            "--set",
+            f"images.resize={hospital.SIDE + 2}",
+            "--set",
+            f"images.crop={hospital.SIDE}",
+            *REPAIR,
+        ).code
+        == 0
+    )
     how = json.loads((folder / "repaired" / "run.json").read_text())["inputs"]["images"]
     assert (how["resize"], how["crop"]) == (hospital.SIDE + 2, hospital.SIDE)
     given = ["apply", "repaired", "images.csv", "--images", "xrays", "--trust"]
     assert run(*given, "--out", "decisions.csv").code == 0
-    ran = run(*given, "--transform", "prepare.py:transform")
+    ran = run(*given, "--set", "images.transform=prepare.py:transform")
     assert ran.code == 2
-    assert says(ran.err, "--transform")
+    assert says(ran.err, "images.transform")

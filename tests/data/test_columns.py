@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Roles, Scores, read_columns
+from equipoise.data import Cohort, Columns, Scores, read_columns
 from equipoise.errors import BadInput
 from support.facts import facts, says
 
@@ -15,7 +15,7 @@ def _frame(**replaced) -> pd.DataFrame:
 
 
 def _read(frame: pd.DataFrame, **names):
-    return read_columns(frame, Roles(**({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names)))
+    return read_columns(frame, Columns(**({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names)))
 
 
 def _problems(frame: pd.DataFrame, **names) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def test_many_columns_are_not_all_listed():
 def test_all_problems_are_in_one_error():
     frame = _frame(y=[0, 1, 2, np.nan], p=[0.5, 1.5, None, 0.2], sex="F", pid=[1, 2, 3, None], id=["a", "a", "b", "c"])
     with pytest.raises(BadInput) as caught:
-        read_columns(frame, Roles("y", "sex", score="p", patient="pid", id="id"), "scores.csv")
+        read_columns(frame, Columns(label="y", group="sex", score="p", patient="pid", id="id"), "scores.csv")
     assert len(caught.value.problems) == 7
     assert says(caught.value, 7, "scores.csv")
     assert says(caught.value.problems[0], "'y'", 1, 4)
@@ -82,7 +82,7 @@ def test_zeros_and_ones_of_any_type_are_labels(values):
 def test_other_labels_need_their_positive_value():
     words = _frame(y=["no", "yes", "yes", "no"])
     [problem] = _problems(words)
-    assert says(problem, "'y'", "4 of 4", 2, "no, yes", "--positive yes", "positive='yes'")
+    assert says(problem, "'y'", "4 of 4", 2, "no, yes", "data.positive=yes", "positive='yes'")
     assert _read(words, positive="yes").y.tolist() == [0, 1, 1, 0]
     assert _read(_frame(y=[1.0, 2.0, 3.0, 1.0]), positive="2").y.tolist() == [0, 1, 0, 0]
 
@@ -112,7 +112,7 @@ def test_a_constant_label_is_an_error(labels, positive, found):
             [12.0, 90.0, 0.5, 100.0],
             facts("p", 3, 4, "0.5", 100, "percentages"),
         ),
-        ([-3.0, 2.5, 0.0, 1.0], facts("p", "--logits", "logistic")),
+        ([-3.0, 2.5, 0.0, 1.0], facts("p", "data.logits=true", "exp")),
         ([0.1, 1.2, 0.3, 0.4], facts("p", "probability")),
         ([0.1, 2.0, 0.3, 0.4], facts("p", 2, "probability")),  # a percentage would be larger
         ([0.1, np.inf, 0.3, 0.4], facts("p", "0.1", "inf", "probability")),

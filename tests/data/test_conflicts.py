@@ -38,7 +38,7 @@ def test_each_rule(rule, expected):
 
 
 def test_an_error_names_the_patients_and_the_rules():
-    with pytest.raises(BadInput, match=facts("pid", 2, 4, "sex", 1, 3, "--conflicts")):
+    with pytest.raises(BadInput, match=facts("pid", 2, 4, "sex", 1, 3, "data.conflicts")):
         _resolved("error")
 
 

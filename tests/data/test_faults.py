@@ -49,7 +49,7 @@ def test_the_pixels_that_a_header_names_are_checked_first(kind, recwarn):
     _, wrong = attempt(file_of(content), partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
     assert wrong.kind == "too large"
     assert f"{MAX_PIXELS:,}" in wrong.reason or "decompression bomb" in wrong.reason
-    with pytest.raises(BadInput, match=facts(1, "--max-pixels")):
+    with pytest.raises(BadInput, match=facts(1, "images.max_pixels")):
         Images.open(files_of([content]), size=8)
     assert not recwarn.list
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
-from equipoise.data import as_parsed, cohort_from_table, read_table
+from equipoise.data import Columns, as_parsed, cohort_from_table, read_table
 from equipoise.data.table_files import MISSING_WORDS
 from equipoise.errors import BadInput
 from support.facts import facts
@@ -209,7 +209,7 @@ def test_007_and_7_are_two_patients_and_01_and_1_two_groups(tmp_path: Path, name
 def test_a_group_that_is_also_an_input_is_parsed_as_a_number(tmp_path: Path):
     (tmp_path / "t.csv").write_text("y,sex,age\n0,0,41\n1,1,\n0,01,50\n1,0,60\n")
     frame = read_table(tmp_path / "t.csv", text=["sex"])
-    cohort = cohort_from_table(frame, ["sex"], label="y", group="sex", features=["sex", "age"], scale=False)
+    cohort = cohort_from_table(frame, Columns(label="y", group="sex", features=["sex", "age"]), "t.csv", text=["sex"], scale=False)
     assert cohort.attributes[0].levels == ("0", "01", "1")
     assert cohort.inputs[:, 0].tolist() == [0, 1, 1, 0]
 
@@ -253,7 +253,7 @@ def test_a_table_that_unzips_to_more_than_the_limit_is_refused(tmp_path: Path, m
     # Two members: the length at the end of the file is that of the last one only.
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(content) + gzip.compress(b"1,0.5\n"))
     for name in ("a.csv", "b.csv.gz", "c.csv.gz"):
-        with pytest.raises(BadInput, match=facts(name, "100,000", "--max-table-bytes", "EQUIPOISE_MAX_TABLE_BYTES")):
+        with pytest.raises(BadInput, match=facts(name, "100,000", "data.max_table_bytes", "EQUIPOISE_MAX_TABLE_BYTES")):
             read_table(tmp_path / name, limit=100_000)
         monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "100000")
         with pytest.raises(BadInput, match=facts("100,000")):

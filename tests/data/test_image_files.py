@@ -145,7 +145,7 @@ def test_a_path_outside_the_folder_is_refused_with_its_row(tmp_path, name):
     with pytest.raises(BadInput) as caught:
         find_files(pd.Series(["good.png", name]), folder, "image", rows=[5, 9])
     [problem] = caught.value.problems
-    for part in ("row 9 ", repr(name), "--allow-outside"):
+    for part in ("row 9 ", repr(name), "--set", "images.allow_outside=true"):
         assert part in problem
 
 

@@ -182,7 +182,7 @@ def test_gray_images_of_a_colour_network_are_kept_as_one_channel_and_coloured_on
     ("options", "parts"),
     [
         ({"size": 64, "resize": 80}, ["size", 64, "resize", 80]),
-        ({"size": 64, "crop": 32}, ["size", "crop", "--resize 64"]),
+        ({"size": 64, "crop": 32}, ["size", "crop", "resize=64"]),
         ({"preset": "tim"}, ["tim", "timm"]),
         ({"preset": "timm", "size": 64}, ["timm", "size=64"]),
         ({"preset": "torchxrayvision", "channels": 3}, ["torchxrayvision", "channels"]),
@@ -197,7 +197,7 @@ def test_conflicting_options_are_refused(options, parts):
 
 
 def test_a_resize_without_a_crop_refuses_images_that_are_not_square(folder):
-    with pytest.raises(BadInput, match=facts("80 x 116", "--crop 80", "--size 80")):
+    with pytest.raises(BadInput, match=facts("80 x 116", "images.crop=80", "images.size=80")):
         Images.open([folder / "gray01.png"], resize=80)
     assert Images.open([folder / "gray02.png"], resize=80).shape == (1, 1, 80, 80)
 

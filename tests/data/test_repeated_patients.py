@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data.reading import ReadOptions, read_scores
+from equipoise.data import Columns, read_scores
 from support.facts import says
 
 ROLES = {"label": "y", "group": "sex"}
@@ -65,5 +65,5 @@ def test_duplicates_are_counted_if_a_column_tells_patients_apart(caplog):
 
 def test_one_warning_for_several_labels_of_a_file(caplog, tmp_path):
     _frame(z=[0, 1] * 30, q=np.linspace(0, 1, 60), patient=np.arange(60) // 2).to_csv(tmp_path / "scores.csv", index=False)
-    read_scores(tmp_path / "scores.csv", ReadOptions(labels=["y", "z"], group=["sex"]), ["p", "q"])
+    read_scores(tmp_path / "scores.csv", Columns(label=["y", "z"], group="sex", score=["p", "q"]))
     assert len(_warnings(caplog)) == 1

@@ -99,7 +99,7 @@ def test_all_problems_of_labels_are_in_one_error():
 
 
 def test_the_error_for_a_column_of_classes_advises_to_name_them():
-    with pytest.raises(BadInput, match=facts("argmax", "--class effusion", "classes=['effusion', 'mass', 'none']")):
+    with pytest.raises(BadInput, match=facts("argmax", "data.classes=effusion", "classes=['effusion', 'mass', 'none']")):
         Cohort.from_frame(FRAME.dropna(), label="diagnosis", group="sex")
 
 
@@ -112,7 +112,7 @@ def test_both_of_two_values_are_suggested_as_the_positive_one():
     frame = pd.DataFrame({"Erguss": ["ja", "nein"] * 4, "Geschlecht": ["F", "F", "M", "M"] * 2, "Score": 0.5})
     with pytest.raises(BadInput) as error:
         Scores.from_frame(frame, label="Erguss", score="Score", group="Geschlecht")
-    assert "--positive ja or --positive nein" in str(error.value)
+    assert "data.positive=ja or --set data.positive=nein" in str(error.value)
 
 
 def test_images_may_have_several_labels(tmp_path):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data import ReadOptions, read_cohort, read_scores
+from equipoise.data import Columns, read_cohort, read_scores
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -71,8 +71,8 @@ def test_a_weight_column_with_another_role_is_refused() -> None:
 def test_files_are_read_with_weights(tmp_path: Path) -> None:
     rows = frame()
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    reading = ReadOptions(labels=["y"], group=["sex"], reference=["M"], weight="w", features=None)
-    scores = read_scores(tmp_path / "rows.csv", reading, ["p"])["y"]
+    reading = Columns(label="y", group="sex", reference="M", weight="w")
+    scores = read_scores(tmp_path / "rows.csv", reading.changed(score="p"))["y"]
     assert scores.weight is not None
     assert scores.weight.tolist() == rows["w"].tolist()
     cohort = read_cohort(tmp_path / "rows.csv", reading).cohort

@@ -54,7 +54,12 @@ def test_the_file_holds_no_ids(months, tmp_path):
 
 @pytest.mark.parametrize(
     ("period", "expected"),
-    [("2026-02", ("2026-02", "--replace")), ("2026-01", ("2026-01", "2026-03")), ("2026", ("2026", "2026-03")), ("2026-13", ("2026-13",))],
+    [
+        ("2026-02", ("2026-02", "--set", "history.replace=true")),
+        ("2026-01", ("2026-01", "2026-03")),
+        ("2026", ("2026", "2026-03")),
+        ("2026-13", ("2026-13",)),
+    ],
 )
 def test_a_period_is_there_once_and_in_order(months, period, expected):
     known = eq.history({name: audit(table) for name, table in list(months.items())[1:]})
@@ -75,7 +80,7 @@ def test_what_does_not_continue_the_history_is_refused(months):
     by_f = eq.Scores.from_frame(other, label="y", score="p", group="sex", reference="F", patient="pid")
     for found, expected in [
         (audit(other, threshold=0.4), (0.4,)),
-        (audit(renamed), ("female", "--new-group")),
+        (audit(renamed), ("female", "history.new_groups")),
         (eq.audit(by_f, measures=MEASURES, thresholds="0.2:0.3"), ("references", "F", "M")),
         (audit(other, level=0.9), (0.9, 0.95)),
         (audit(months["2026-01"]), ("same", 120, "2026-01")),
@@ -105,7 +110,7 @@ def test_periods_that_others_added_meanwhile_are_kept(months, tmp_path):
     mine, other = eq.history(path), eq.history(path)
     other.append(audit(months["2026-01"]), "2026-01")
     assert list(mine.append(audit(months["2026-02"]), "2026-02").periods) == ["2026-01", "2026-02"]
-    with pytest.raises(eq.BadInput, match=facts("2026-02", "--replace")):
+    with pytest.raises(eq.BadInput, match=facts("2026-02", "--set", "history.replace=true")):
         other.append(audit(months["2026-03"]), "2026-02")
     assert list(eq.history(path).periods) == ["2026-01", "2026-02"]
 

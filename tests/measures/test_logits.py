@@ -71,7 +71,7 @@ def test_commands_in_memory_and_in_parts_agree(sampled: int, tmp_path: Path, mon
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
     whole = _audit(frame)
     for file in (tmp_path / "scores.csv", folder):
-        done = ran("audit", file, *roles, "--logits", "--threshold", 0.5, "--json")
+        done = ran("audit", file, *roles, "--set", "data.logits=true", "--threshold", 0.5, "--json")
         assert done.code == 0, done.err
         document = json.loads(done.out)
         groups = {row["group"]: row["auroc"] for row in document["groups"]}

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data import ReadOptions, Scores, batches, read_scores, scan, scan_scores
+from equipoise.data import Columns, Scores, batches, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, large_samples, streamed
@@ -146,13 +146,13 @@ def labels(table, tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFram
     return frame, path
 
 
-READING = ReadOptions(labels=list(LABELS), group=["sex", "race"], patient="patient")
+READING = Columns(label=list(LABELS), score=list(LABELS.values()), group=["sex", "race"], patient="patient")
 
 
 @pytest.fixture(scope="module")
 def all_labels(labels):
     """The audit of all labels in memory."""
-    return audit(read_scores(labels[1], READING, list(LABELS.values())), threshold=0.5, no_finding="derived")
+    return audit(read_scores(labels[1], READING), threshold=0.5, no_finding="derived")
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "in parts"])
@@ -163,7 +163,7 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     read = []
     real = batches.read_batches
     monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
-    found = audit(scan_scores(path, READING, list(LABELS.values())), threshold=0.5, no_finding="derived")
+    found = audit(scan_scores(path, READING), threshold=0.5, no_finding="derived")
     assert len(read) == 1
     assert list(found.labels) == list(LABELS)
     assert found.comparisons == whole.comparisons

@@ -242,9 +242,34 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
     def call(*arguments: object, group: str = "sex", **columns: object) -> tuple[int, str, str]:
         frame.assign(**columns).to_csv("local.csv", index=False)
-        given = ["debias", "local.csv", "--label", "sick", "--group", group, "--patient", "pid", "--id", "id", "--model", "net.py:build"]
-        given += ["--weights", "net.safetensors", "--out", "repaired", "--no-onnx", "--draws", 20, "--selection", "paper", "--json"]
-        given += [text for name in "abc" for text in ("--feature", name)]
+        given = [
+            "debias",
+            "local.csv",
+            "--label",
+            "sick",
+            "--group",
+            group,
+            "--patient",
+            "pid",
+            "--set",
+            "data.id=id",
+            "--model",
+            "net.py:build",
+        ]
+        given += [
+            "--weights",
+            "net.safetensors",
+            "--out",
+            "repaired",
+            "--set",
+            "report.onnx=false",
+            "--set",
+            "repair.draws=20",
+            "--set",
+            "goal.selection=paper",
+            "--json",
+        ]
+        given += [text for name in "abc" for text in ("--set", f"data.features={name}")]
         capsys.readouterr()
         code = cli.run([str(a) for a in [*given, *arguments]])
         return code, *capsys.readouterr()
@@ -258,7 +283,7 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
     methods = [name for name in METHODS if not METHODS[name].needs_train]
     quick = ["bias-gda.epochs=2", "constrained.epochs=2", "pruning.steps=2", "random.trials=3", "adversarial-finetune.epochs=1"]
     given = [text for name in methods for text in ("--method", name)] + [text for setting in quick for text in ("--set", setting)]
-    code, out, _ = call("--min-performance", 0.5, *given, sex=sex)
+    code, out, _ = call("--set", "goal.min_performance=0.5", *given, sex=sex)
     found = json.loads(out)
     assert code == 0
     for name in methods:
@@ -267,7 +292,7 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
 
 def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
     _, call = typed
-    code, out, _ = call("--method", "auto", "--min-performance", 0.99, "--max-gap", 0)
+    code, out, _ = call("--method", "auto", "--set", "goal.min_performance=0.99", "--max-gap", 0)
     found = json.loads(out)["methods"]["auto"]
     assert code == 0
     assert found["met"] is False

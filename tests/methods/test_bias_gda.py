@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, tabulate
-from equipoise.methods import METHODS, Candidate, run_many
+from equipoise.methods import METHODS, Candidate, run_method
 from equipoise.methods.bias_gda import Settings
 from equipoise.models import predict
 from support.goals import paper_goal
@@ -89,20 +89,7 @@ def test_by_default_tables_are_fine_tuned_in_train_mode_and_images_in_eval_mode(
     assert not usual.trace.equals(tuned(model, parts.valid, "eval" if mode == "train" else "train").trace)
 
 
-def test_a_stack_in_train_mode_gives_what_each_network_gives_for_itself():
-    replicates = [trained("mlp", seed) for seed in range(3)]
-    models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
-    settings = {**QUICK, "mode": "train"}
-    together = run_many("bias-gda", models, cohorts, paper_goal("eod", min_performance=0.55), seeds=[5, 6, 7], settings=settings)
-    for k in range(3):
-        [alone] = run_many("bias-gda", [models[k]], [cohorts[k]], paper_goal("eod", min_performance=0.55), seeds=[5 + k], settings=settings)
-        assert together[k].chosen == alone.chosen
-        np.testing.assert_allclose(together[k].trace["gap"], alone.trace["gap"], atol=0.02)
-        with torch.no_grad():
-            torch.testing.assert_close(together[k].model(cohorts[k].inputs), alone.model(cohorts[k].inputs), rtol=1e-3, atol=1e-3)
-
-
-def test_without_dropout_a_user_module_gives_what_the_stack_gives():
+def test_without_dropout_a_user_module_gives_what_the_mlp_gives():
     """Rows without weight count in batch statistics: by EOD the negatives have none, and both ways must normalise with them."""
     model, parts = trained("mlp")
     model = copy.deepcopy(model)
@@ -119,12 +106,12 @@ def test_without_dropout_a_user_module_gives_what_the_stack_gives():
             return self.inner(x)
 
     settings = {"epochs": 2, "learning_rate": 1e-3, "batch": 64, "mode": "train"}
-    stack, single = (
-        run_many("bias-gda", [m], [parts.valid], paper_goal("eod", min_performance=0.5), seeds=[1], settings=settings)[0]
+    mlp, single = (
+        run_method("bias-gda", m, parts.valid, paper_goal("eod", min_performance=0.5), seed=1, settings=settings)
         for m in (model, Wrapped())
     )
-    np.testing.assert_allclose(stack.trace["gap"], single.trace["gap"], atol=0.02)
-    for name, value in statistics(stack.model).items():
+    np.testing.assert_allclose(mlp.trace["gap"], single.trace["gap"], atol=0.02)
+    for name, value in statistics(mlp.model).items():
         torch.testing.assert_close(value, single.model.state_dict()[f"inner.{name}"], rtol=1e-3, atol=1e-3)
 
 

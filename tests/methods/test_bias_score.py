@@ -337,9 +337,7 @@ def test_pixels_that_differ_by_rounding_have_the_same_logit_and_onnx_agrees(tmp_
 def test_the_trace_has_the_values_of_the_networks_that_would_be_delivered():
     cohort = _cohort(900, seed=4)
     model = Plain(3)
-    fit = METHODS["bias-score"].run(
-        model, cohort, paper_goal("spd", max_loss=0.1), make_settings("bias-score", {"steps": 6}), Rng((0,)), None
-    )
+    fit = METHODS["bias-score"].run(model, cohort, paper_goal("spd", max_loss=0.1), make_settings("bias-score", {"steps": 6}), Rng(0), None)
     assert len(fit.steps) == len(fit.trace)
     for step, row in zip(fit.steps, fit.trace.itertuples(), strict=True):
         scores = predict(model if step.model is None else step.model, cohort)

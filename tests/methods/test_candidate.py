@@ -8,7 +8,7 @@ from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE, highest_thresholds
+from equipoise.methods.kept_rates import NOISE, highest_threshold
 from equipoise.methods.selection import lacking, merit
 from equipoise.models import predict
 from support.facts import facts, says, suggests
@@ -86,7 +86,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
         gaps, performances = rng.normal(0, 0.2, 20), rng.uniform(0.5, 0.9, 20)
         best, kept = None, -1
         for k in range(20):
-            now = merit([LabelResult(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]))], [goal])
+            now = merit([LabelResult(gaps[k], performances[k], 0.5)], [goal])
             if best is None or now > best:
                 best, kept = now, k
         assert kept == select(_trace(list(gaps), list(performances)), goal).row
@@ -102,7 +102,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
         spare = rng.normal(-0.1, 0.1, 20)
         best, kept = None, -1
         for k in range(20):
-            now = merit([LabelResult(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]), spare[k : k + 1])], [goal])
+            now = merit([LabelResult(gaps[k], performances[k], 0.5, spare[k])], [goal])
             if best is None or now > best:
                 best, kept = now, k
         trace = _trace(list(gaps), list(performances)).assign(spare=spare)
@@ -118,15 +118,15 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
 def test_a_rate_is_kept_up_to_the_tolerance(short: float, kept: bool):
     goal = paper_goal("eod", min_performance=0.6, keep={"tpr": "before"})
     assert select(_trace([0.1], [0.8]).assign(spare=[-short]), goal).met is kept
-    result = LabelResult(np.array([0.1]), np.array([0.8]), np.array([0.5]), np.array([-short]))
+    result = LabelResult(0.1, 0.8, 0.5, -short)
     assert merit([result], [goal]).tier == 2 * kept
     assert (lacking(result, goal, goal) == ()) is kept
 
 
 def test_a_performance_at_its_minimum_and_a_gap_at_its_maximum_lack_nothing():
     goal = paper_goal("eod", min_performance=0.75, max_gap=0.125)
-    assert lacking(LabelResult(np.array([-0.125]), np.array([0.75]), np.array([0.5])), goal, goal) == ()
-    kinds = [note.kind for note in lacking(LabelResult(np.array([-0.126]), np.array([0.74]), np.array([0.5])), goal, goal)]
+    assert lacking(LabelResult(-0.125, 0.75, 0.5), goal, goal) == ()
+    kinds = [note.kind for note in lacking(LabelResult(-0.126, 0.74, 0.5), goal, goal)]
     assert kinds == ["too_low", "too_large"]
 
 
@@ -154,7 +154,7 @@ def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
     ):
         chosen = select(trace, goal)
         assert chosen.met
-        first, second = (LabelResult(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1))
+        first, second = (LabelResult(trace["gap"].iloc[k], trace["performance"].iloc[k], 0.5) for k in (0, 1))
         assert (merit([second], [goal]) > merit([first], [goal])) == (chosen.row == 1)
     (why,) = select(trace, paper_goal("spd", max_gap=0.3)).why
     assert (why.numbers["by"], why.numbers["qualified"], why.numbers["max_gap"]) == ("performance", 1, 0.3)
@@ -178,16 +178,14 @@ def test_goals_that_make_no_sense_are_refused_all_at_once():
 def test_the_highest_threshold_that_keeps_rates_is_exact():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        scores, y, codes = np.round(rng.random((2, 60)), 1), rng.integers(0, 2, (2, 60)), rng.integers(0, 2, (2, 60))
-        least = rng.random((2, 4))
-        found = highest_thresholds({"tpr": 0.0, "selection": 0.0}, scores, y, codes, 2, least)
-        for r in range(2):
-            fine = []
-            for cut in np.unique(scores[r]):
-                decided = scores[r] >= cut
-                rates = [decided[(codes[r] == g) & (y[r] == 1)].mean() for g in (0, 1)] + [decided[codes[r] == g].mean() for g in (0, 1)]
-                fine += [cut] if (np.array(rates) >= least[r] - 1e-9).all() else []
-            assert found[r] == max(fine)
+        scores, y, codes = np.round(rng.random(60), 1), rng.integers(0, 2, 60), rng.integers(0, 2, 60)
+        least, fine = rng.random(4), []
+        found = highest_threshold({"tpr": 0.0, "selection": 0.0}, scores, y, codes, 2, least)
+        for cut in np.unique(scores):
+            decided = scores >= cut
+            rates = [decided[(codes == g) & (y == 1)].mean() for g in (0, 1)] + [decided[codes == g].mean() for g in (0, 1)]
+            fine += [cut] if (np.array(rates) >= least - 1e-9).all() else []
+        assert found == max(fine)
 
 
 LEVEL_UP = {

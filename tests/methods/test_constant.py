@@ -20,7 +20,7 @@ from equipoise.methods import (
     Step,
     debias,
     make_settings,
-    run_many,
+    run_method,
     step_decisions,
 )
 from equipoise.methods.constant import constant, refused
@@ -83,7 +83,7 @@ def test_bias_score_never_chooses_a_step_that_is_constant(rows: int):
     """Few rows, hardly anything to tell, and a minimum performance that any decision has: step 1, or 6, would decide the same for all."""
     cohort, model = biased_cohort(rows, 0), trained("mlp")[0]
     settings = make_settings("bias-score", {"folds": 2, "steps": 6})
-    found = METHODS["bias-score"].run(model, cohort, paper_goal("spd", min_performance=0.0), settings, Rng((0,)), None)
+    found = METHODS["bias-score"].run(model, cohort, paper_goal("spd", min_performance=0.0), settings, Rng(0), None)
     made = found.rule.decide(predict(model if found.model is None else found.model, cohort))
     assert not constant(made, cohort.attribute.codes)
     assert constant(step_decisions(found.steps, model, cohort), cohort.attribute.codes).any()
@@ -115,5 +115,5 @@ def test_a_study_repeats_the_published_choice(monkeypatch):
     monkeypatch.setitem(METHODS, "three", Method("three", _steps, NoSettings, "three steps"))
     model, parts = trained("mlp")
     goal = paper_goal("spd", min_performance=0.1)
-    assert run_many("three", [model], [parts.valid], goal, seeds=[0])[0].chosen == 2
-    assert run_many("three", [model], [parts.valid], goal, seeds=[0], refuse_constant=True)[0].chosen != 2
+    assert run_method("three", model, parts.valid, goal, seed=0).chosen == 2
+    assert run_method("three", model, parts.valid, goal, seed=0, refuse_constant=True).chosen != 2

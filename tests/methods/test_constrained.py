@@ -13,11 +13,10 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import gap_values, tabulate, tabulate_codes
 from equipoise.measures.functional import gap_functional
-from equipoise.methods import Data, Evaluation, Goal, Label, run_many
+from equipoise.methods import Data, Evaluation, Goal, Label, run_method
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
-from equipoise.models import predict, ranks
-from equipoise.models.replicated import StackedReplicas
-from equipoise.models.single import SingleReplica
+from equipoise.models import Repairable, predict, ranks
+from equipoise.models.repairable_kinds import RepairableMLP
 from support.goals import paper_goal
 from support.networks import biased_cohort, trained
 from support.published import debias
@@ -46,14 +45,14 @@ def three_groups(parts) -> Cohort:
     return Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M", name="three")
 
 
-def decided(scores: np.ndarray, threshold: np.ndarray) -> Evaluation:
+def decided(scores: np.ndarray, threshold: float) -> Evaluation:
     """An evaluation of which only the scores and the threshold count."""
-    return Evaluation(scores, np.zeros(1), np.zeros(1), threshold, ())
+    return Evaluation(scores, 0.0, 0.0, threshold, ())
 
 
-def begun(cohort: Cohort, goal: Goal, scores: np.ndarray, threshold: np.ndarray) -> Data:
+def begun(cohort: Cohort, goal: Goal, scores: np.ndarray, threshold: float) -> Data:
     """The rows of a cohort whose original network has these scores and this threshold."""
-    return replace(Data.of([cohort], [goal]), begun=decided(scores, threshold))
+    return replace(Data.of(cohort, [goal]), begun=decided(scores, threshold))
 
 
 def flat(gradients) -> torch.Tensor:
@@ -64,25 +63,25 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     model, parts = problem
     cohort = three_groups(parts)
     n = len(cohort)
-    networks = SingleReplica(Wrapped(model), cohort.inputs)
-    labels = Label.of([cohort], paper_goal("eod"))
+    networks = Repairable(Wrapped(model), cohort.inputs)
+    labels = Label.of(cohort, paper_goal("eod"))
     scores = networks.evaluate()
-    threshold = np.array([0.4])
+    threshold = 0.4
     balance = _Balance(begun(cohort, paper_goal("eod"), scores, threshold), Settings(teacher=0.3, penalty=2.0))
-    balance.update(decided(scores, np.array([0.55])), steps=10)
-    networks.logit_gradient(torch.arange(n)[None], slope, *balance.of(torch.arange(n)[None]))
+    balance.update(decided(scores, 0.55), steps=10)
+    networks.logit_gradient(torch.arange(n), slope, *balance.of(torch.arange(n)))
     ours = flat(p.grad for p in networks.model.parameters())
 
     # The same from the definition: a weighted cross-entropy with mixed labels, and lambda G + rho / 2 G^2 with the hard gap's value.
     own = copy.deepcopy(Wrapped(model)).eval()
     z = own(cohort.inputs).double()
-    p = torch.from_numpy(posterior(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.codes, 3))[0]
+    p = torch.from_numpy(posterior(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.codes, 3))
     mixed = 0.7 * torch.from_numpy(cohort.y) + 0.3 * p
     share = cohort.y.mean()
     weights = mixed * 0.5 / share + (1 - mixed) * 0.5 / (1 - share)
     task = F.binary_cross_entropy_with_logits(z - np.log(0.4 / 0.6), mixed * 0.5 / share / weights, weight=weights)
     f = torch.sigmoid(z - np.log(0.55 / 0.45))
-    hard = scores[0] >= 0.55
+    hard = scores >= 0.55
     pressure = torch.zeros(())
     for group in ("F1", "F2"):
         rates = [(f * p)[cohort.groups == g].sum() / cohort.y[cohort.groups == g].sum() for g in (group, "M")]
@@ -99,27 +98,27 @@ def given_for(index: torch.Tensor) -> list[torch.Tensor]:
     return [torch.rand(index.shape, generator=rng) for _ in range(5)]
 
 
-def test_stacked_single_and_probability_networks_are_pushed_alike(problem):
+def test_flat_single_and_probability_networks_are_pushed_alike(problem):
     model, parts = problem
     x = parts.valid.inputs
-    index = torch.arange(30)[None]
-    stack = StackedReplicas([model], x[None])
-    stack.logit_gradient(index, slope, *given_for(index))
-    single, probability = SingleReplica(Wrapped(model), x), SingleReplica(Wrapped(model, probability=True), x)
+    index = torch.arange(30)
+    mlp = RepairableMLP(model, x)
+    mlp.logit_gradient(index, slope, *given_for(index))
+    single, probability = Repairable(Wrapped(model), x), Repairable(Wrapped(model, probability=True), x)
     for networks in (single, probability):
         networks.logit_gradient(index, slope, *given_for(index))
-        torch.testing.assert_close(flat(p.grad for p in networks.model.parameters()), stack.stack.gradient, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(flat(p.grad for p in networks.model.parameters()), mlp.flat.gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_shares_of_two_processes_add_up_to_the_whole(problem, monkeypatch):
     model, parts = problem
-    index = torch.arange(31)[None]
-    whole = SingleReplica(Wrapped(model), parts.valid.inputs)
+    index = torch.arange(31)
+    whole = Repairable(Wrapped(model), parts.valid.inputs)
     whole.logit_gradient(index, slope, *given_for(index))
     total = torch.zeros(())
     for k in (0, 1):
         monkeypatch.setattr(ranks, "share", lambda rows, k=k: rows[k::2])
-        part = SingleReplica(Wrapped(model), parts.valid.inputs)
+        part = Repairable(Wrapped(model), parts.valid.inputs)
         part.logit_gradient(index, slope, *given_for(index))
         total = total + flat(p.grad for p in part.model.parameters())
     torch.testing.assert_close(total, flat(p.grad for p in whole.model.parameters()), rtol=1e-4, atol=1e-5)
@@ -130,24 +129,23 @@ def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     cohort = three_groups(parts)
     scores = predict(model, cohort)
     gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
-    at_half = (scores.score[None], np.array([0.5]))
+    at_half = (scores.score, 0.5)
     balance = _Balance(begun(cohort, paper_goal("spd"), *at_half), Settings(penalty=3.0))
     for _ in range(2):
         balance.update(decided(*at_half), steps=5)
-    np.testing.assert_allclose(balance.multipliers[0], 2 * 5 / PACE * 3.0 * gaps)
+    np.testing.assert_allclose(balance.multipliers, 2 * 5 / PACE * 3.0 * gaps)
     assert abs(gaps[0] - gaps[1]) > 0.01
 
 
 def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
     rng = np.random.default_rng(0)
-    codes, z = rng.integers(-1, 3, (2, 400)), rng.normal(size=(2, 400))
-    y = (rng.random((2, 400)) < 0.3).astype(int)
+    codes, z = rng.integers(-1, 3, 400), rng.normal(size=400)
+    y = (rng.random(400) < 0.3).astype(int)
     p = posterior(z, y, codes, 3)
-    for r in (0, 1):
-        for code in (-1, 0, 1, 2):
-            mine = codes[r] == code
-            assert p[r, mine].sum() == pytest.approx(y[r, mine].sum())
-            assert (np.argsort(p[r, mine]) == np.argsort(z[r, mine])).all()
+    for code in (-1, 0, 1, 2):
+        mine = codes == code
+        assert p[mine].sum() == pytest.approx(y[mine].sum())
+        assert (np.argsort(p[mine]) == np.argsort(z[mine])).all()
     none = np.where(codes == 1, 0, y)
     assert posterior(z, none, codes, 3)[codes == 1].max() < 1e-9
 
@@ -155,7 +153,7 @@ def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
 @pytest.mark.parametrize("measure", ["spd", "eod", "aod"])
 def test_certain_labels_give_the_weights_of_the_gap(measure: str):
     rng = np.random.default_rng(1)
-    codes, y = rng.integers(0, 3, (1, 200)), rng.integers(0, 2, (1, 200))
+    codes, y = rng.integers(0, 3, 200), rng.integers(0, 2, 200)
     cells = tabulate_codes(np.zeros(y.shape), y, codes, ("M", "F1", "F2"))
     for group in (1, 2):
         w = gap_functional(measure, cells.n, group).weights(y, codes)
@@ -182,9 +180,7 @@ def test_more_performance_is_left_than_by_bias_gda_at_the_same_gap(problem):
     goal = paper_goal("spd", max_gap=0.03)
     kept = {}
     for method, settings in (("bias-gda", {"learning_rate": 1e-3}), ("constrained", {})):
-        result = run_many(
-            method, [model], [parts.valid], goal, seeds=[0], settings={"schedule": "paper", "batch": 64, "epochs": 40, **settings}
-        )[0]
+        result = run_method(method, model, parts.valid, goal, seed=0, settings={"schedule": "paper", "batch": 64, "epochs": 40, **settings})
         assert result.met_in_sample
         kept[method] = result.trace["performance"].iloc[result.chosen]
     assert kept["constrained"] > kept["bias-gda"] + 0.01

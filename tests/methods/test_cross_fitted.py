@@ -9,7 +9,7 @@ from scipy.stats import norm
 from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest_gap, performance_values
-from equipoise.methods import METHODS, Goal, Outcome, run_many
+from equipoise.methods import METHODS, Goal, Outcome
 from equipoise.methods.cross_fitted import _halves, aligned, rungs
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import frontier
@@ -85,7 +85,7 @@ def test_folds_hold_every_row_once_and_no_patient_twice():
     cohort = Cohort.from_arrays(
         torch.randn(201, 3), rng.integers(0, 2, 201), np.where(patients % 2, "F", "M"), reference="M", patients=patients.astype(str)
     )
-    first, second = _halves([cohort], [0])[0]
+    first, second = _halves(cohort, 0)
     assert sorted([*first.held, *second.held]) == list(range(201))
     for fold, other in ((first, second), (second, first)):
         assert (np.sort(fold.own) == np.sort(other.held)).all()
@@ -141,25 +141,12 @@ def test_the_correction_is_half_of_what_steps_lose_on_rows_held_out(problem):
     def gap(decisions: np.ndarray) -> float:
         return decisions[codes == 1].mean() - decisions[codes == 0].mean()
 
-    halves = [(half, first_step(half.cohort)) for half in _halves([parts.valid], [3])[0]]
+    halves = [(half, first_step(half.cohort)) for half in _halves(parts.valid, 3)]
     unknown, known = np.empty(len(codes)), np.empty(len(codes))
     for fold, decisions in halves:
         unknown[fold.held], known[fold.own] = decisions[fold.held], decisions[fold.own]
     expected = gap(first_step(parts.valid)) + (gap(unknown) - gap(known)) / 2
     assert result.trace["gap_honest"].iloc[1] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("method", ["bias-gda", "pruning", "reject-option"])
-def test_a_stack_gives_what_each_gives_alone(method: str):
-    replicates = [trained("mlp", seed) for seed in range(2)]
-    models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
-    goal = Goal("spd", min_performance=0.52, selection="honest")
-    together = run_many(method, models, cohorts, goal, seeds=[5, 6], settings=QUICK.get(method, {}))
-    for k in range(2):
-        alone = run_many(method, [models[k]], [cohorts[k]], goal, seeds=[5 + k], settings=QUICK.get(method, {}))[0]
-        assert together[k].chosen == alone.chosen
-        assert together[k].met_in_sample == alone.met_in_sample
-        np.testing.assert_allclose(together[k].trace["gap_honest"], alone.trace["gap_honest"], atol=0.03)
 
 
 def test_a_part_that_is_too_small_for_two_folds_says_so(problem):

@@ -123,7 +123,7 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
         steps = _frontier(name, scores, goal).steps
         made = step_decisions(steps, model, cohort)
         assert np.array_equal(made, np.stack([step.rule.decide(scores) for step in steps]))
-    probes = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 5}), Rng((0,)), None)
+    probes = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 5}), Rng(0), None)
     assert len(probes.steps) == len(probes.trace)
     made = step_decisions(probes.steps, model, cohort)
     for step, decisions in zip(probes.steps, made, strict=True):
@@ -140,7 +140,7 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
 def test_what_was_read_of_another_network_is_not_used():
     cohort, goal = biased_cohort(200), paper_goal("eod")
     model = nn.Linear(6, 1)
-    steps = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 3}), Rng((0,)), None).steps[1:]
+    steps = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 3}), Rng(0), None).steps[1:]
     expected = step_decisions(steps, model, cohort)
     other = nn.Linear(6, 1)  # and decides otherwise
     assert np.array_equal(step_decisions(steps, model, cohort, ReadOnce(other, cohort.inputs)), expected)

@@ -20,7 +20,7 @@ from equipoise.methods.contract import takes
 from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
-from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train
+from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train
 from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.goals import paper_goal
@@ -262,25 +262,25 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
     nothing = Probe(np.zeros((2, 1)), np.zeros(2), np.empty((0, 0)), 0.0, 0.0)
     goal = paper_goal(measure, max_gap=0.1)
     known = Problem(cohort, goal, Heads(nothing, (nothing, nothing), (1, 0), 0.5), sure, sure, 2.0)
-    labels = Label.of([cohort], goal)
+    labels = Label.of(cohort, goal)
 
     def look(scores: np.ndarray, max_gap: float):
-        return labels.evaluate(scores[None], max(max_gap, 0.004))
+        return labels.evaluate(scores, max(max_gap, 0.004))
 
     priced = parity_path(known, 8, look)
     assert len(priced) == 8
     for step in priced[2::3]:
         found = look(known.priced(sure, step.cost), step.max_gap)
-        assert abs(found.gap[0]) <= max(step.max_gap, 0.004)
+        assert abs(found.gap) <= max(step.max_gap, 0.004)
         best = 0.0
         for with_label, without in product(np.linspace(-1, 1, 13), repeat=2):
             for side in (0, 1):
                 cost = np.zeros((2, 2))
                 cost[:, side] = with_label, without
                 at = look(known.priced(sure, cost), step.max_gap)
-                if abs(at.gap[0]) <= max(step.max_gap, 0.004):
-                    best = max(best, float(at.performance[0]))
-        assert found.performance[0] >= best - 0.015  # the grid chooses 882 prices by these very rows
+                if abs(at.gap) <= max(step.max_gap, 0.004):
+                    best = max(best, at.performance)
+        assert found.performance >= best - 0.015  # the grid chooses 882 prices by these very rows
 
 
 @pytest.mark.parametrize("measure", ["ppv_gap", "npv_gap"])
@@ -329,11 +329,11 @@ def test_an_adversary_of_both_rates_sees_the_label(measure: str, reads: int, mon
     model, parts = problem()
     widths = []
 
-    def critics(sizes: list[int], *others: object) -> Critics:
+    def critics(sizes: list[int], *others: object) -> Critic:
         widths.append(sizes[0])
-        return Critics(sizes, *others)
+        return Critic(sizes, *others)
 
-    monkeypatch.setattr("equipoise.methods.adversarial_training.Critics", critics)
+    monkeypatch.setattr("equipoise.methods.adversarial_training.Critic", critics)
     debias(model, parts.valid, method="adversarial-training", measure=measure, train=parts.train, epochs=1)
     assert widths == [reads]
 

@@ -11,8 +11,7 @@ from equipoise.data import Parts
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS, Label, Note
 from equipoise.methods.pruning import Settings, most_influential
-from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
-from equipoise.models.single import SingleReplica
+from equipoise.models import CRITERIA, Repairable, proxy, repairable, under_repair
 from support.facts import facts
 from support.finite_differences import SMALLEST_GAP, gap_weights, shrunk
 from support.goals import paper_goal
@@ -24,12 +23,12 @@ from support.published import as_chosen, debias
 def test_influence_equals_finite_differences_of_the_proxy(measure: str):
     """Adding a small number to a unit's pre-activation at every input moves the proxy by N times its influence."""
     model, parts = trained("mlp")
-    labels = Label.of([parts.valid], paper_goal(measure))
-    for networks in (replicas([model], [parts.valid]), SingleReplica(model, parts.valid.inputs)):
+    labels = Label.of(parts.valid, paper_goal(measure))
+    for networks in (under_repair(model, parts.valid), Repairable(model, parts.valid.inputs)):
         assert networks.units("linears.*") == 24
         scores = networks.evaluate()
         look = labels.evaluate(scores)
-        w = labels.functional(scores, look.threshold)[1]
+        w = labels.functional(scores >= look.threshold)[1]
         seen, influence = networks.influence(w)
         np.testing.assert_allclose(seen, scores, atol=1e-6)
         for unit in (0, 9, 17, 23):
@@ -40,9 +39,9 @@ def test_influence_equals_finite_differences_of_the_proxy(measure: str):
                 with torch.no_grad():
                     changed.linears[layer].bias[column] += step
                     f = torch.sigmoid(changed(parts.valid.inputs.double()))
-                moved.append(float(proxy(f, torch.from_numpy(w[0]))))
+                moved.append(float(proxy(f, torch.from_numpy(w))))
             slope = (moved[0] - moved[1]) / 2e-6
-            assert influence[0, unit] * len(parts.valid) == pytest.approx(slope, abs=2e-4)
+            assert influence[unit] * len(parts.valid) == pytest.approx(slope, abs=2e-4)
 
 
 def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
@@ -58,12 +57,9 @@ def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
 
 
 def test_a_pruned_unit_is_never_chosen_again():
-    pruned = torch.tensor([[True, False, False, False], [False, False, False, True]])
-    influence = torch.tensor([[9.0, 1.0, 3.0, 2.0], [1.0, 4.0, 2.0, 8.0]])
-    marked = most_influential(influence, pruned, 2)
-    assert marked.tolist() == [[False, False, True, True], [False, True, True, False]]
-    everything = most_influential(influence, torch.ones(2, 4, dtype=torch.bool), 2)
-    assert not everything.any()
+    influence = torch.tensor([9.0, 1.0, 3.0, 2.0])
+    assert most_influential(influence, torch.tensor([True, False, False, False]), 2).tolist() == [False, False, True, True]
+    assert not most_influential(influence, torch.ones(4, dtype=torch.bool), 2).any()
 
 
 def test_a_pruned_unit_may_be_chosen_again_as_published():
@@ -139,13 +135,13 @@ def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
 
 def test_the_influence_of_a_channel_is_the_sum_over_its_units():
     model, parts = trained("cnn")
-    labels = Label.of([parts.valid], paper_goal("spd"))
+    labels = Label.of(parts.valid, paper_goal("spd"))
     influences = []
     for granularity in ("unit", "channel"):
-        network = SingleReplica(model, parts.valid.inputs)
+        network = Repairable(model, parts.valid.inputs)
         count = network.units("0", granularity)
         scores = network.evaluate()
-        influences.append(network.influence(labels.functional(scores, labels.evaluate(scores).threshold)[1])[1][0])
+        influences.append(network.influence(labels.functional(scores >= labels.evaluate(scores).threshold)[1])[1])
         assert len(influences[-1]) == count
     assert len(influences[0]) == 4 * 8 * 8
     np.testing.assert_allclose(influences[0].reshape(4, -1).sum(1), influences[1], rtol=1e-4, atol=1e-9)
@@ -160,11 +156,11 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
         last = [m for m in told.modules() if isinstance(m, torch.nn.Linear)][-1]
         last.weight.zero_()
         last.bias.fill_(0.1234567)
-    labels = Label.of([parts.valid], paper_goal("eod"))
-    networks = SingleReplica(told, parts.valid.inputs) if kind == "cnn" else replicas([told], [parts.valid])
+    labels = Label.of(parts.valid, paper_goal("eod"))
+    networks = Repairable(told, parts.valid.inputs) if kind == "cnn" else under_repair(told, parts.valid)
     networks.units("*")
-    model_scores = SingleReplica(model, parts.valid.inputs).evaluate()
-    w = labels.functional(model_scores, labels.evaluate(model_scores).threshold)[1]
+    model_scores = Repairable(model, parts.valid.inputs).evaluate()
+    w = labels.functional(model_scores >= labels.evaluate(model_scores).threshold)[1]
     assert len(np.unique(w == 0)) == 2
     scores, _ = networks.influence(w)
     assert len(np.unique(scores)) == 1
@@ -172,10 +168,10 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
     assert labels.evaluate(scores).performance == pytest.approx(0.5)
 
 
-def paths(kind: str, parts: Parts, model: nn.Module) -> list[Replicas]:
+def paths(kind: str, parts: Parts, model: nn.Module) -> list[Repairable]:
     """Every way in which a network of this kind may be under repair."""
-    alone = SingleReplica(model, parts.valid.inputs)
-    return [alone, replicas([model], [parts.valid])] if kind == "mlp" else [alone]
+    alone = Repairable(model, parts.valid.inputs)
+    return [alone, under_repair(model, parts.valid)] if kind == "mlp" else [alone]
 
 
 UNITS = {"mlp": [("linears.0", 3), ("linears.1", 1), ("linears.2", 7)], "cnn": [("0", 2), ("3", 1), ("6", 5)]}
@@ -191,7 +187,7 @@ def test_taylor_and_second_order_equal_finite_differences_of_the_proxy(kind: str
     for network in paths(kind, parts, model):
         network.units("*", "channel")
         w = gap_weights(network, parts, measure)
-        first, second = (network.influence(w, criterion)[1][0] * n for criterion in ("taylor", "second-order"))
+        first, second = (network.influence(w, criterion)[1] * n for criterion in ("taylor", "second-order"))
         assert float((first - second).abs().max()) > 1e-3
         for layer, unit in UNITS[kind]:
             below, here, above = (shrunk(model, layer, unit, x, w, share) for share in (-step, 0.0, step))
@@ -208,7 +204,7 @@ def test_the_second_order_says_better_than_the_first_what_pruning_does():
     network.units("linears.2")
     w, n, x = gap_weights(network, parts, "spd"), len(parts.valid), parts.valid.inputs
     true = [shrunk(model, "linears.2", unit, x, w, 0.0) - shrunk(model, "linears.2", unit, x, w, 1.0) for unit in range(8)]
-    errors = [np.abs(network.influence(w, c)[1][0].numpy() * n - true).max() for c in ("gradient", "taylor", "second-order")]
+    errors = [np.abs(network.influence(w, c)[1].numpy() * n - true).max() for c in ("gradient", "taylor", "second-order")]
     assert errors[2] < errors[1] < errors[0]
 
 
@@ -233,19 +229,19 @@ def test_difference_equals_a_direct_computation(kind: str):
     for network in paths(kind, parts, model):
         network.units(layer, "channel")
         w = gap_weights(network, parts, "eod")
-        found = network.influence(w, "difference")[1][0] * len(cohort)
-        sign = np.sign(w[0][(positive & second).argmax()])  # which of the two is taken from the other
+        found = network.influence(w, "difference")[1] * len(cohort)
+        sign = np.sign(w[(positive & second).argmax()])  # which of the two is taken from the other
         np.testing.assert_allclose(found, expected * sign, atol=2e-5)
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("granularity", ["unit", "input"])
-def test_in_pieces_and_in_a_stack_every_criterion_is_the_same(criterion: str, granularity: str, monkeypatch: pytest.MonkeyPatch):
+def test_in_pieces_and_flat_every_criterion_is_the_same(criterion: str, granularity: str, monkeypatch: pytest.MonkeyPatch):
     model, parts = trained("mlp")
-    alone, stack = paths("mlp", parts, model)
+    alone, flat = paths("mlp", parts, model)
     found = []
-    for network, at_once in ((alone, 2**21), (alone, 1), (stack, 1)):
-        monkeypatch.setattr(single, "AT_ONCE", {"cpu": at_once})
+    for network, at_once in ((alone, 2**21), (alone, 1), (flat, 1)):
+        monkeypatch.setattr(repairable, "AT_ONCE", {"cpu": at_once})
         assert network.units("*", granularity) == (6 if granularity == "input" else 24)
         found.append(network.influence(gap_weights(network, parts, "eod"), criterion)[1])
     for other in found[1:]:
@@ -275,9 +271,9 @@ def test_dropped_columns_of_the_input_have_no_say(kind: str, criterion: str):
 def test_the_column_that_holds_the_group_goes_first():
     """Column 1 of the cohort is the group and noise, and nothing else depends on the group but by way of the label."""
     model, parts = trained("perceptron")
-    network = SingleReplica(model, parts.valid.inputs)
+    network = Repairable(model, parts.valid.inputs)
     network.units("*", "input")
     w = gap_weights(network, parts, "eod")
-    gap = Label.of([parts.valid], paper_goal("eod")).evaluate(network.evaluate()).gap
+    gap = Label.of(parts.valid, paper_goal("eod")).evaluate(network.evaluate()).gap
     for criterion in ("taylor", "second-order", "difference"):
-        assert int((network.influence(w, criterion)[1][0] * np.sign(gap[0])).argmax()) == 1
+        assert int((network.influence(w, criterion)[1] * np.sign(gap)).argmax()) == 1

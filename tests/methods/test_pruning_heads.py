@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput
 from equipoise.methods import Note
-from equipoise.models import proxy
-from equipoise.models.single import SingleReplica
+from equipoise.models import Repairable, proxy
 from support.facts import facts
 from support.finite_differences import SMALLEST_GAP, gap_weights, shrunk
 from support.networks import trained
@@ -75,15 +74,15 @@ def attentive(bias: bool = True) -> Attentive:
 def test_the_influence_of_heads_equals_finite_differences_of_an_attention_by_hand():
     _, parts = trained("perceptron")
     model, step = attentive(), 1e-5
-    network = SingleReplica(model, parts.valid.inputs)
+    network = Repairable(model, parts.valid.inputs)
     assert network.units("*", "head") == 4
     w, exact, x = gap_weights(network, parts, "eod"), copy.deepcopy(model).double(), parts.valid.inputs.double()
     np.testing.assert_allclose(network.influence(w)[0], network.evaluate(), atol=1e-6)
     for criterion, moved in (("taylor", lambda t: (1 + t, 0.0)), ("gradient", lambda t: (1.0, t))):
-        influence = network.influence(w, criterion)[1][0] * len(parts.valid)
+        influence = network.influence(w, criterion)[1] * len(parts.valid)
         for head in range(4):
             with torch.no_grad():
-                up, down = (proxy(torch.sigmoid(exact.by_hand(x, head, *moved(t))), torch.from_numpy(w[0])) for t in (step, -step))
+                up, down = (proxy(torch.sigmoid(exact.by_hand(x, head, *moved(t))), torch.from_numpy(w)) for t in (step, -step))
             assert float(influence[head]) == pytest.approx(float(up - down) / (2 * step), abs=1e-5)
 
 
@@ -96,9 +95,9 @@ def test_pruned_heads_have_no_say_and_the_state_dict_keeps_its_shape():
     step = int(result.trace["step"].iloc[result.chosen])
     assert int(off.all(1).sum()) == int(off.any(1).sum()) == step > 0
     assert result.notes[-1] == Note("pruned", "heads of attention", {"switched_off": step, "of": 4, "reselected": False})
-    network = SingleReplica(model, parts.valid.inputs)
+    network = Repairable(model, parts.valid.inputs)
     network.units("attention", "head")
-    network.prune(torch.tensor([[False, True, False, False]]))
+    network.prune(torch.tensor([False, True, False, False]))
     with torch.no_grad():
         torch.testing.assert_close(network.model(parts.valid.inputs)[:, 0], model.by_hand(parts.valid.inputs, 1, 0.0, 0.0))
 
@@ -131,10 +130,10 @@ def test_a_layer_in_which_rows_cannot_be_told_apart_is_named_where_that_matters(
         model = TokensFirst()
     with pytest.raises(BadInput, match=facts("inner")):
         debias(model, parts.valid, method="pruning", measure="spd", criterion="second-order")
-    network, x = SingleReplica(model, parts.valid.inputs), parts.valid.inputs
+    network, x = Repairable(model, parts.valid.inputs), parts.valid.inputs
     network.units("inner")
     w = gap_weights(network, parts, "spd")
-    influence = network.influence(w, "taylor")[1][0] * len(x)
+    influence = network.influence(w, "taylor")[1] * len(x)
     for unit in range(4):
         slope = (shrunk(model, "inner", unit, x, w, 1e-5) - shrunk(model, "inner", unit, x, w, -1e-5)) / 2e-5
         assert float(influence[unit]) == pytest.approx(-slope, abs=1e-5)

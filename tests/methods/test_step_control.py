@@ -9,10 +9,10 @@ import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, sweep
-from equipoise.methods import METHODS, run_many
+from equipoise.methods import METHODS, run_method
 from equipoise.methods.evaluation import Data, decided_at
-from equipoise.methods.step_control import AFTER, FEW, MOST, SHARE, UNIT, Control, Trials, smooth_gaps
-from equipoise.models.replicated import replicas
+from equipoise.methods.step_control import AFTER, FEW, MOST, SHARE, UNIT, Control, Trials, smooth_gap
+from equipoise.models import under_repair
 from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
 from support.networks import trained
@@ -97,20 +97,20 @@ def test_a_gap_without_a_value_is_restored():
 
 def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(problems):
     model, cohort = problems["perceptron"]
-    data = Data.of([cohort], [paper_goal("eod")])
-    now = data.evaluate(replicas([model], [cohort]).evaluate())
+    data = Data.of(cohort, [paper_goal("eod")])
+    now = data.evaluate(under_repair(model, cohort).evaluate())
     label = data.labels[0]
     swept = sweep(now.scores, label.y, label.codes, label.levels, ("eod", "balanced_accuracy"))
     best = np.nanmax(swept.values["balanced_accuracy"])
     positives = label.y.sum()
     error = 0.5 * np.sqrt(best * (1 - best) * (1 / positives + 1 / (label.y.size - positives)))
     chances, gaps = [], []
-    for threshold, performance in zip(swept.thresholds[0], swept.values["balanced_accuracy"][0], strict=True):
+    for threshold, performance in zip(swept.thresholds, swept.values["balanced_accuracy"], strict=True):
         if performance > best - error:  # NaN inside a run of equal scores is not
             chances.append(1 - (best - performance) / error)
-            gaps.append(gap_values("eod", label.cells(decided_at(now.scores, np.array([threshold]))))[0, 0])
+            gaps.append(gap_values("eod", label.cells(decided_at(now.scores, threshold)))[0])
     assert len(gaps) > 3
-    assert smooth_gaps(data, now)[0] == pytest.approx(np.average(gaps, weights=chances))
+    assert smooth_gap(data, now) == pytest.approx(np.average(gaps, weights=chances))
 
 
 @pytest.mark.parametrize("method", METHODS_HERE)
@@ -119,7 +119,7 @@ def test_the_gap_closes_from_any_learning_rate_and_performance_holds(method: str
     model, cohort = problems[kind]
     goal = paper_goal("eod", max_loss=0.08)
     for rate in rates:
-        (found,) = run_many(method, [model], [cohort], goal, seeds=[0], settings={"learning_rate": rate})
+        found = run_method(method, model, cohort, goal, seed=0, settings={"learning_rate": rate})
         trace = found.trace
         start = abs(trace["gap"].iloc[0])
         assert start > 0.1
@@ -145,78 +145,45 @@ def test_evaluations_are_limited(problems):
 
 def test_steps_remove_about_as_much_as_their_number_says(problems):
     model, cohort = problems["mlp"]
-    found = run_many("bias-gda", [model], [cohort], paper_goal("spd", max_loss=0.05), seeds=[0])[0]
+    found = run_method("bias-gda", model, cohort, paper_goal("spd", max_loss=0.05), seed=0)
     removed = 1 - found.trace["gap"] / found.trace["gap"].iloc[0]
     assert len(found.trace) > 8
     assert np.corrcoef(found.trace["step"] * SHARE, removed)[0, 1] > 0.9
     assert np.diff(found.trace["step"]).max() * SHARE <= MOST + SHARE
 
 
-def test_a_stack_gives_each_network_what_it_gets_alone():
-    cases = [trained("mlp", seed) for seed in (0, 1)]
-    models, cohorts = [model for model, _ in cases], [parts.valid for _, parts in cases]
-    for method in (*METHODS_HERE, "adversarial-finetune"):
-        settings = {"max_steps": 7}
-        together = run_many(method, models, cohorts, paper_goal("spd"), seeds=[3, 4], settings=settings)
-        alone = [
-            run_many(method, [m], [c], paper_goal("spd"), seeds=[s], settings=settings)[0]
-            for m, c, s in zip(models, cohorts, (3, 4), strict=True)
-        ]
-        for one, own in zip(together, alone, strict=True):
-            assert one.trace["step"].tolist() == own.trace["step"].tolist()
-            np.testing.assert_allclose(one.trace["gap"], own.trace["gap"], atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize("optimiser", ["adam", "blockwise", "sgd"])
 def test_a_restored_network_goes_on_as_if_nothing_had_happened(kind: str, optimiser: str, problems):
     model, cohort = problems[kind]
-    data = Data.of([cohort], [paper_goal("spd")])
-    everyone = np.ones(1, bool)
+    data = Data.of(cohort, [paper_goal("spd")])
 
     def after(detour: bool, marked: int) -> list[torch.Tensor]:
-        network = replicas([model], [cohort])
+        network = under_repair(model, cohort)
         started = data.evaluate(network.evaluate())
         weights = torch.from_numpy(data.pull(started)).float()
         steps = network.optimiser(optimiser, 1e-2)
-        rows = list(network.batches([np.random.default_rng(0)], 32))[:3]
+        rows = list(network.batches(np.random.default_rng(0), 32))[:3]
 
         def descend(some: list[torch.Tensor]) -> None:
             for index in some:
-                network.proxy_gradient(index, weights.gather(-1, index), generators=[np.random.default_rng(1)])
+                network.proxy_gradient(index, weights[index], generator=np.random.default_rng(1))
                 steps.step()
 
         descend(rows[:marked])
-        network.mark(everyone)
+        network.mark()
         if detour:
-            steps.set_rates(np.array([0.5]))
+            steps.set_rate(0.5)
             descend(rows)
-            network.restore(everyone)
-            steps.set_rates(np.array([1e-2]))
+            network.restore()
+            steps.set_rate(1e-2)
         descend(rows)
-        network.keep(everyone)
-        return list(network.kept()[0].state_dict().values())
+        network.keep()
+        return list(network.kept().state_dict().values())
 
     for marked in (0, 2):  # before the first step there are no moments
         for mine, theirs in zip(after(True, marked), after(False, marked), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
-
-
-def test_one_network_of_a_stack_is_restored_and_the_other_goes_on():
-    cases = [trained("mlp", seed) for seed in (0, 1)]
-    network = replicas([model for model, _ in cases], [parts.valid for _, parts in cases])
-    before = network.evaluate()
-    for name in ("adam", "blockwise"):
-        steps = network.optimiser(name, 1e-2)
-        network.mark(np.ones(2, bool))
-        index = next(iter(network.batches([np.random.default_rng(k) for k in (0, 1)], 32)))
-        network.proxy_gradient(index, torch.ones(index.shape))
-        steps.step()
-        network.restore(np.array([True, False]))
-        after = network.evaluate()
-        assert np.array_equal(after[0], before[0])
-        assert not np.array_equal(after[1], before[1])
-        before = after
 
 
 def test_several_labels_and_performance_holds_for_each():
@@ -232,11 +199,11 @@ def test_several_labels_and_performance_holds_for_each():
 
 def test_epochs_limit_the_mini_batches(problems):
     model, cohort = problems["mlp"]
-    network = replicas([model], [cohort])
-    each = len(list(network.batches([np.random.default_rng(0)], 32)))
-    trials = Trials(network, [np.random.default_rng(0)], 32, epochs=2)
+    network = under_repair(model, cohort)
+    each = len(list(network.batches(np.random.default_rng(0), 32)))
+    trials = Trials(network, np.random.default_rng(0), 32, epochs=2)
     seen: list[int] = []
-    advance = trials.each(lambda rows: seen.append(rows.shape[-1]))
+    advance = trials.each(lambda rows: seen.append(len(rows)))
     while advance():
         assert len(seen) % FEW == 0
     assert len(seen) == 2 * each

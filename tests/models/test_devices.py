@@ -12,9 +12,8 @@ from torch import nn
 
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.models import Training, compute_device, devices, outputs, score, single, train
+from equipoise.models import Repairable, Training, compute_device, devices, outputs, repairable, score, train
 from equipoise.models.devices import Feed
-from equipoise.models.single import SingleReplica
 from support.facts import facts, says
 from support.published import debias
 
@@ -132,7 +131,7 @@ def test_scores_use_smaller_batches_if_memory_is_too_small(caplog: pytest.LogCap
 
 def test_a_batch_that_was_too_large_is_not_tried_again(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, "equipoise.models.score")
-    replica = SingleReplica(Greedy(8), pictures())
+    replica = Repairable(Greedy(8), pictures())
     first, second = replica.evaluate(), replica.evaluate()
     assert (first == second).all()
     assert len(caplog.records) == 3  # 60 to 30, 15 and 7 rows
@@ -141,17 +140,17 @@ def test_a_batch_that_was_too_large_is_not_tried_again(caplog: pytest.LogCapture
 def test_scores_that_rounding_makes_equal_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     images, model = pictures(), nn.Sequential(nn.Flatten(), nn.Linear(144, 1)).eval()
-    exact = single.feed_outputs
+    exact = repairable.feed_outputs
 
     def rounded(*given: Any, fast: bool, **more: Any) -> torch.Tensor:
         found = exact(*given, fast=fast, **more)
         return found.round() if fast else found
 
-    monkeypatch.setattr(single, "feed_outputs", rounded)
-    replica = SingleReplica(model, images)
+    monkeypatch.setattr(repairable, "feed_outputs", rounded)
+    replica = Repairable(model, images)
     replica.reduced = True  # as on a GPU
-    assert np.allclose(replica.evaluate()[0], torch.sigmoid(exact(model, replica.feed, torch.arange(len(images)))), atol=1e-6)
-    few = SingleReplica(model, images)  # on a CPU nothing is rounded, and few scores are few
+    assert np.allclose(replica.evaluate(), torch.sigmoid(exact(model, replica.feed, torch.arange(len(images)))), atol=1e-6)
+    few = Repairable(model, images)  # on a CPU nothing is rounded, and few scores are few
     assert len(np.unique(few.evaluate())) < 10
 
 

@@ -26,9 +26,9 @@ def test_a_class_is_decided_where_it_is_the_argmax(output):
 
 def test_batches_contain_every_image_once_with_all_its_labels():
     networks = ManyOutputs(ChosenOutputs(nn.Linear(2, 3), [0, 1, 2], "labels", "logit"), torch.randn(11, 2))
-    parts = list(networks.batches([np.random.default_rng(0)], 8))
-    assert [part.shape[1] for part in parts] == [6, 6, 6, 6, 6, 3]
-    every = torch.cat(parts, dim=1)[0]
+    parts = list(networks.batches(np.random.default_rng(0), 8))
+    assert [len(part) for part in parts] == [6, 6, 6, 6, 6, 3]
+    every = torch.cat(parts)
     assert sorted(every.tolist()) == list(range(33))
     assert torch.equal(every.view(-1, 3) % 3, torch.arange(3).expand(11, 3))
     assert torch.equal((every.view(-1, 3) // 3)[:, 0], (every.view(-1, 3) // 3)[:, 2])
@@ -39,14 +39,14 @@ def test_gradients_are_those_of_the_weighted_scores(kind):
     x = torch.randn(9, 2)
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3))
     networks = ManyOutputs(ChosenOutputs(net, [2, 0, 1], kind, "logit"), x)
-    index, w = torch.arange(27)[None], torch.randn(1, 27)
+    index, w = torch.arange(27), torch.randn(27)
     networks.proxy_gradient(index, w)
     raw = net(x)[:, [2, 0, 1]]
     scores = raw.softmax(1) if kind == "classes" else raw.sigmoid()
     expected = torch.autograd.grad((scores * w.view(9, 3)).sum(), list(net.parameters()))
     for parameter, gradient in zip(networks.model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
-    np.testing.assert_allclose(networks.evaluate()[0], scores.detach().double().numpy().reshape(-1), atol=1e-6)
+    np.testing.assert_allclose(networks.evaluate(), scores.detach().double().numpy().reshape(-1), atol=1e-6)
 
 
 def test_influence_is_that_of_the_only_output_with_weights():
@@ -54,21 +54,21 @@ def test_influence_is_that_of_the_only_output_with_weights():
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     many = ManyOutputs(ChosenOutputs(net, [0, 1], "labels", "logit"), x)
     assert many.units("*") == 6  # without the output layer
-    w = np.zeros((1, 20, 2))
-    w[0, :, 1] = np.random.default_rng(0).normal(size=20)
+    w = np.zeros((20, 2))
+    w[:, 1] = np.random.default_rng(0).normal(size=20)
     for criterion in ("gradient", "taylor", "second-order", "difference"):
-        scores, found = many.influence(w.reshape(1, -1), criterion)
+        scores, found = many.influence(w.reshape(-1), criterion)
         alone = ManyOutputs(ChosenOutputs(net, [1], "labels", "logit"), x)
         alone.units("*")
-        np.testing.assert_allclose(found, alone.influence(w[:, :, 1], criterion)[1], rtol=1e-5)
-        np.testing.assert_allclose(scores[0].reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(found, alone.influence(w[:, 1].copy(), criterion)[1], rtol=1e-5)
+        np.testing.assert_allclose(scores.reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
 
 
 def test_batches_are_padded_with_rows_of_weight_zero():
     """As on a GPU, where few shapes are recorded: the gradient is the same."""
-    net, x, w = nn.Linear(2, 3), torch.randn(5, 2), torch.randn(1, 15)
+    net, x, w = nn.Linear(2, 3), torch.randn(5, 2), torch.randn(15)
     plain, padded = (ManyOutputs(ChosenOutputs(net, [0, 1, 2], "labels", "logit"), x) for _ in range(2))
-    plain.proxy_gradient(torch.arange(15)[None], w)
+    plain.proxy_gradient(torch.arange(15), w)
     rows, (weights,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
     assert (len(rows), weights.shape) == (8, (8, 3))
     padded._set_gradient(padded._proxy_backward, rows, [weights], 8)

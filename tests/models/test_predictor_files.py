@@ -57,7 +57,7 @@ def test_types_that_skops_does_not_know_are_listed_and_nothing_is_read(tmp_path)
         load_predictor(tmp_path / "model.skops")
     named = skops.get_untrusted_types(file=tmp_path / "model.skops")
     assert named
-    assert all(f"--trust-type {name}" in str(error.value) for name in named)
+    assert all(f"model.trust_types={name}" in str(error.value) for name in named)
     assert load_predictor(tmp_path / "model.skops", trusted=named).width == 2
 
 
@@ -65,7 +65,7 @@ def test_types_that_skops_does_not_know_are_listed_and_nothing_is_read(tmp_path)
 def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path, suffix):
     path, mark = tmp_path / f"model{suffix}", tmp_path / "ran"
     path.write_bytes(pickle.dumps(Bomb(str(mark))))
-    with pytest.raises(Untrusted, match="--trust-pickle"):
+    with pytest.raises(Untrusted, match=r"model\.trust_pickle=true"):
         load_predictor(path)
     assert not mark.exists()
     model = fitted()

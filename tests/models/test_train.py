@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
-from equipoise.models import IMAGES, MLP, Training, predict, train, train_stack
+from equipoise.models import IMAGES, MLP, Training, predict, train
 from equipoise.models.training import ModuleRun, best_cut
 from support.facts import facts
 
@@ -101,16 +101,6 @@ def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
     for name, value in last.state_dict().items():  # batch norm's statistics among them
         assert torch.equal(value, again.state_dict()[name]), name
     assert last.threshold == again.threshold
-
-
-def test_the_last_weights_do_not_depend_on_other_replicates(parts: Parts):
-    three = [(parts.train, parts.valid, seed) for seed in (1, 2, 3)]
-    settings = Training(epochs=30, patience=2, learning_rate=0.03, restore="last")
-    together = train_stack(three, settings=settings)
-    for model, one in zip(together, three, strict=True):
-        [alone] = train_stack([one], settings=settings)
-        with torch.no_grad():
-            torch.testing.assert_close(model(parts.test.inputs), alone(parts.test.inputs), rtol=1e-3, atol=1e-3)
 
 
 def test_weights_to_restore_have_a_name():

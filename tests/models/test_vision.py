@@ -205,11 +205,11 @@ def _vit(size: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("network", "parts"),
     [
-        (_square(96), ["shape (1, 32, 32)", "mat1 and mat2", "shape (1, 96, 96)", "size=96 (--size 96)."]),
-        (_vit(224), ["shape (3, 224, 224)", "--size 224", "--channels 3", "models.Repeated"]),
-        (Repeated(_vit(128)), ["Wrong image height! Expected 128 but got 32", "--size 128"]),
-        (_square(32, 3), ["shape (3, 32, 32)", "--channels 3", "models.Repeated"]),
-        (_square(50), ["size= (--size)"]),
+        (_square(96), ["shape (1, 32, 32)", "mat1 and mat2", "shape (1, 96, 96)", "size=96 (--set images.size=96)."]),
+        (_vit(224), ["shape (3, 224, 224)", "images.size=224", "images.channels=3", "models.Repeated"]),
+        (Repeated(_vit(128)), ["Wrong image height! Expected 128 but got 32", "images.size=128"]),
+        (_square(32, 3), ["shape (3, 32, 32)", "images.channels=3", "models.Repeated"]),
+        (_square(50), ["images.size (size=)"]),
     ],
     ids=["flattened", "attention", "gray attention", "colour", "unusual"],
 )

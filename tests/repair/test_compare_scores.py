@@ -120,7 +120,7 @@ def test_groups_that_are_not_in_both_can_be_left_out():
     other = frame(1, tag="b")
     with_third = other.assign(sex=np.where(np.arange(len(other)) % 10 == 0, "X", other.sex))
     audits = {"a": eq.audit(scores(frame(0)), **NO_CURVES), "b": eq.audit(scores(with_third), **NO_CURVES)}
-    with pytest.raises(eq.BadInput, match=facts("X", "--common-groups")):
+    with pytest.raises(eq.BadInput, match=facts("X", "--set", "compare.common_groups=true")):
         eq.compare(audits)
     assert set(eq.compare(audits, common_groups=True).rates["group"]) == {"F", "M"}
 
@@ -133,7 +133,7 @@ def test_shared_patients_are_rejected_and_rows_without_ids_need_paired():
     with pytest.raises(eq.BadInput, match=facts(300)):
         eq.compare({"a": scores(table), "b": scores(table, "q")}, paired=False)
     numbered = [eq.Scores.from_frame(f, label="y", score="p", group="sex", reference="M") for f in (table, frame(1))]
-    with pytest.raises(eq.BadInput, match=facts("--paired", "--unpaired")):
+    with pytest.raises(eq.BadInput, match=facts("--set", "compare.paired=true", "--set", "compare.paired=false")):
         eq.compare({"a": numbered[0], "b": numbered[1]})
     assert not eq.compare({"a": numbered[0], "b": numbered[1]}, paired=False, measures=["eod"]).paired
     with pytest.raises(eq.BadInput, match="label"):

@@ -50,7 +50,7 @@ def test_options_or_a_transform_are_valid_and_nothing_else(how):
 def test_options_open_images_and_a_transform_replaces_them(how):
     assert _valid(OPTIONS).options() == {key: value for key, value in OPTIONS.items() if key != "preset"} | {"transform": None}
     assert transform_to_serve(OPTIONS, Path("repaired"), None, False, None) is None
-    with pytest.raises(BadInput, match=facts("repaired", "--transform")):
+    with pytest.raises(BadInput, match=facts("repaired", "images.transform")):
         transform_to_serve(OPTIONS, Path("repaired"), "prepare.py:transform", False, None)
 
 
@@ -69,7 +69,7 @@ def test_code_runs_if_it_is_named_or_trusted_and_unchanged(how, tmp_path):
         with pytest.raises(Untrusted, match=facts("changed", how["transform"]["sha256"])):
             transform_to_serve(how, folder, given, trust, None)
     (tmp_path / "prepare.py").unlink()
-    with pytest.raises(BadInput, match=facts("no longer exists", "--transform file.py:transform")):
+    with pytest.raises(BadInput, match=facts("no longer exists", "images.transform=file.py:transform")):
         transform_to_serve(how, folder, None, True, None)
 
 

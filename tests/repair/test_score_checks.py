@@ -82,7 +82,7 @@ def test_the_same_preprocessing_gives_the_known_scores(folder):
 
 def test_the_wrong_crop_raises_an_error_with_the_differences_and_the_right_options(folder):
     known = pd.read_csv(folder / "known.csv")
-    with pytest.raises(ScoresDiffer, match=facts("40", "AUROC", "00.png", "--resize 20 --crop 16")) as raised:
+    with pytest.raises(ScoresDiffer, match=facts("40", "AUROC", "00.png", "images.resize=20 --set images.crop=16")) as raised:
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known, score="p", id="image")
     check = raised.value.checks[0]
     wrong = abs(_known(folder, size=SIDE) - known["p"])
@@ -97,11 +97,11 @@ def test_the_wrong_crop_raises_an_error_with_the_differences_and_the_right_optio
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        ({**RIGHT, "mean": (0.0,), "std": (1.0,)}, "--resize 20 --crop 16 --normalise unit"),
-        ({"size": SIDE, "mean": (0.5,), "std": (0.5,)}, "--size 16 --normalise inception"),
-        ({"size": SIDE, "interpolation": "bicubic"}, "--size 16 --interpolation bicubic"),
-        ({"size": SIDE, "crop": "square"}, "--size 16 --crop square"),
-        ({"preset": "torchxrayvision", "size": SIDE}, "--preset torchxrayvision --size 16"),
+        ({**RIGHT, "mean": (0.0,), "std": (1.0,)}, "images.resize=20 --set images.crop=16 --set images.normalise=unit"),
+        ({"size": SIDE, "mean": (0.5,), "std": (0.5,)}, "images.size=16 --set images.normalise=inception"),
+        ({"size": SIDE, "interpolation": "bicubic"}, "images.size=16 --set images.interpolation=bicubic"),
+        ({"size": SIDE, "crop": "square"}, "images.size=16 --set images.crop=square"),
+        ({"preset": "torchxrayvision", "size": SIDE}, "images.preset=torchxrayvision --set images.size=16"),
     ],
 )
 def test_another_preprocessing_is_found(folder, options, hint):
@@ -113,14 +113,14 @@ def test_another_preprocessing_is_found(folder, options, hint):
 @pytest.mark.parametrize(
     ("in_use", "left_out"),
     [
-        ({"size": SIDE, "mean": (0.0,), "std": (1.0,)}, "--normalise unit"),
-        (RIGHT, "--resize 20 and --crop 16"),
-        ({"transform": lambda image: torch.full((1, SIDE, SIDE), image.getpixel((0, 0)) / 255)}, "--transform"),
+        ({"size": SIDE, "mean": (0.0,), "std": (1.0,)}, "images.normalise=unit"),
+        (RIGHT, "images.resize and images.crop"),
+        ({"transform": lambda image: torch.full((1, SIDE, SIDE), image.getpixel((0, 0)) / 255)}, "images.transform"),
     ],
 )
 def test_options_in_use_that_must_be_left_out_are_named(folder, in_use, left_out):
     known = dict(zip(pd.read_csv(folder / "local.csv")["image"], _known(folder, size=SIDE), strict=True))
-    with pytest.raises(ScoresDiffer, match=f"with --size 16 and without {left_out}\\."):
+    with pytest.raises(ScoresDiffer, match=f"with --set images.size=16 and without {left_out}\\."):
         eq.check_scores(place["build"](), _cohort(folder, **in_use), known)
 
 
@@ -134,8 +134,8 @@ def _scores(values) -> dict[str, float]:
         (logit, "logits"),
         (lambda p: 1 - p, "negative class"),
         (lambda p: 100 * p, "percentages"),
-        (expit, "--output-type logit"),
-        (lambda p: p.round(2), "--tolerance 0.0051"),
+        (expit, "model.output=logit"),
+        (lambda p: p.round(2), "model.tolerance=0.0051"),
         (np.roll, "other rows"),
         (lambda p: p**3, "rank the rows alike"),
         (lambda p: np.random.default_rng(1).random(len(p)), "None of the usual reasons"),
@@ -152,7 +152,7 @@ def test_another_output_of_the_network_is_named(folder):
     network = place["build"](outputs=3)
     network.pathologies = ["Edema", "Effusion", "Mass"]
     known = _scores(_known(folder, OneOutput(network, "Mass", output="logit"), size=SIDE))
-    with pytest.raises(ScoresDiffer, match=facts("--output-name Mass")):
+    with pytest.raises(ScoresDiffer, match=facts("model.outputs=Mass")):
         eq.check_scores(OneOutput(network, "Edema", output="logit"), _cohort(folder, size=SIDE), known)
 
 
@@ -181,39 +181,39 @@ def _run(folder, capsys, monkeypatch, *arguments: object) -> tuple[int, str, str
     return code, *capsys.readouterr()
 
 
-CHECK = ("--check-scores", "known.csv", "--score", "p")
+CHECK = ("--set", "model.check_scores=known.csv", "--score", "p")
 
 
 def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(folder, capsys, monkeypatch):
-    code, out, err = _run(folder, capsys, monkeypatch, "--size", SIDE, *CHECK)
+    code, out, err = _run(folder, capsys, monkeypatch, "--set", f"images.size={SIDE}", *CHECK)
     assert (code, out) == (2, "")
-    assert says(err, "known.csv", "--resize 20 --crop 16")
-    for options in (("--resize", 20, "--crop", SIDE), ("--transform", "net.py:transform")):
+    assert says(err, "known.csv", "images.resize=20 --set images.crop=16")
+    for options in (("--set", "images.resize=20", "--set", f"images.crop={SIDE}"), ("--set", "images.transform=net.py:transform")):
         code, out, _ = _run(folder, capsys, monkeypatch, *options, *CHECK, "--json")
         found = json.loads(out)
         assert code == 0
         assert found["checked_scores"][0]["rows"] == N
         assert found["preprocessing"]["transform" if "net.py:transform" in options else "crop"]
-    code, out, _ = _run(folder, capsys, monkeypatch, "--resize", 20, "--crop", SIDE)
+    code, out, _ = _run(folder, capsys, monkeypatch, "--set", "images.resize=20", "--set", f"images.crop={SIDE}")
     assert code == 0
-    assert says(out, "resized to 20 pixels", "central 16 x 16", "not compared", "--check-scores")
+    assert says(out, "resized to 20 pixels", "central 16 x 16", "not compared", "model.check_scores")
 
 
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (("--size", SIDE, "--check-scores", "known.csv"), ["--check-scores", "--score", "got 0"]),
-        (("--size", SIDE, "--tolerance", "0.1"), ["--tolerance", "--check-scores"]),
-        (("--size", SIDE, *CHECK, "--tolerance", "0"), ["--tolerance", "positive"]),
-        (("--size", SIDE, "--check-scores", "nown.csv", "--score", "p"), ["nown.csv", "known.csv"]),
-        (("--size", SIDE, "--check-scores", "known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
-        (("--transform", "net.py:transfrom"), ["transfrom", "transform"]),
-        (("--transform", "net.py:random"), ["random", "row 1"]),
-        (("--transform", "net.py:wide"), ["net.py:wide", "(1, 30, 30)", "--channels"]),
-        (("--transform", "net.py:transform", "--size", SIDE), ["--transform", "--size"]),
-        (("--transform", "transform"), ["file.py:transform"]),
-        (("--resize", "20y20"), ["--resize", "20y20"]),
-        (("--preset", "tim"), ["tim", "timm"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv"), ["--set", "model.check_scores=--score", "got 0"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.tolerance=0.1"), ["model.tolerance", "model.check_scores"]),
+        (("--set", f"images.size={SIDE}", *CHECK, "--set", "model.tolerance=0"), ["--set", "model.tolerance=positive"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=nown.csv", "--score", "p"), ["nown.csv", "known.csv"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
+        (("--set", "images.transform=net.py:transfrom"), ["transfrom", "transform"]),
+        (("--set", "images.transform=net.py:random"), ["random", "row 1"]),
+        (("--set", "images.transform=net.py:wide"), ["net.py:wide", "(1, 30, 30)", "images.channels"]),
+        (("--set", "images.transform=net.py:transform", "--set", f"images.size={SIDE}"), ["images.transform", "images.size"]),
+        (("--set", "images.transform=transform"), ["file.py:transform"]),
+        (("--set", "images.resize=20y20"), ["--set", "images.resize=20y20"]),
+        (("--set", "images.preset=tim"), ["tim", "timm"]),
     ],
 )
 def test_unusable_options_are_rejected_in_one_message(folder, capsys, monkeypatch, options, parts):

@@ -26,7 +26,6 @@ TINY: dict[str, Any] = {
     ],
     "measures": ["spd", "eod"],
     "splits": 3,
-    "stack": 2,
     "training": {"epochs": 2},
 }
 Made = Callable[..., Plan]
@@ -123,7 +122,6 @@ def tiny_xrays(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "methods": ["standard", {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 1, "batch": 16}}],
         "measures": ["eod"],
         "splits": 2,
-        "stack": 1,
         "protocol": "balanced",
         "model": f"{xrays / 'net.py'}:make",
         "training": {"epochs": 2, "batch": 16, "learning_rate": 0.01, "augment": False},

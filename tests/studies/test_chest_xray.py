@@ -38,7 +38,7 @@ from support.facts import facts
 def test_settings_of_the_paper() -> None:
     plan = read_plan("paper-mimic-cxr")
     assert (plan.splits, plan.measures, plan.fractions, plan.privileged) == (20, ("eod",), (0.5, 0.25, 0.25), (0.75, 0.5, 0.5))
-    assert (plan.protocol, plan.stack, plan.keep_networks) == ("balanced", 1, False)
+    assert (plan.protocol, plan.keep_networks) == ("balanced", False)
     assert plan.training == {
         **{"epochs": 20, "batch": 32, "learning_rate": 1e-4, "patience": 20},
         **{"optimiser": "adamw", "schedule": "step", "step": 5, "augment": True},
@@ -233,15 +233,15 @@ def test_deleting_networks_changes_no_row(tiny_xrays, nih: StudyFolder, everythi
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_splits_are_completed_in_order_if_networks_are_deleted(keep: bool, tmp_path: Path) -> None:
+def test_splits_are_completed_in_order_and_networks_that_are_kept_are_trained_first(keep: bool, tmp_path: Path) -> None:
     data = [{"source": "phantom", "name": name, "model": "squeezenet"} for name in ("one", "other")]
-    plan = make_plan({"name": "x", "data": data, "methods": ["standard", "random"], "splits": 3, "stack": 1, "keep_networks": keep})
+    plan = make_plan({"name": "x", "data": data, "methods": ["standard", "random"], "splits": 3, "keep_networks": keep})
     run = _Run(StudyFolder(tmp_path, plan, "", ""), tasks_of(plan), None, None)
-    done: list[tuple[str, int]] = []
+    done = []
     while task := run._next_task():  # as one worker takes them
-        done.append((task.data, task.seeds[0]))
-    seeds = [seed for _, seed in done]
-    assert (seeds == sorted(seeds)) is not keep
+        done.append(task)
+    places = [(keep and bool(task.method), task.seed) for task in done]
+    assert places == sorted(places)
     assert len(done) == len(tasks_of(plan))
 
 

@@ -283,7 +283,6 @@ def test_cosmetic_changes_keep_the_fingerprint(folder: Path) -> None:
     "change",
     [
         {"splits": 3},
-        {"stack": 5},
         {"first_seed": 1},
         {"methods": ["pruning"]},
         {"training": {"epochs": 1}},

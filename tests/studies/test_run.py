@@ -66,7 +66,7 @@ def test_a_run_killed_during_a_task_resumes_to_the_same_rows(tiny, everything, s
 
 def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
     endless = {"method": "bias-gda", "settings": {"epochs": 100_000, "stop_below": 0.0, "schedule": "paper"}}  # longer than the test
-    plan = tiny(methods=[endless], data=[{"source": "loh", "options": {"n": 400}}], splits=2, stack=1)
+    plan = tiny(methods=[endless], data=[{"source": "loh", "options": {"n": 400}}], splits=2)
     with start(plan, tmp_path / "out", "processes", tmp_path / "script.py") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -150,7 +150,7 @@ def test_progress_reports_the_share_of_work_done(tiny, calm) -> None:
     assert events[0].left is None
     assert events[-1].left == 0
     assert [e.done for e in events] == list(range(len(tasks_of(tiny())) + 1))
-    assert events[0].running == ("loh, splits 0-1: training",)
+    assert events[0].running == ("loh, split 0: training",)
     assert json.loads((folder.path / "study.json").read_text())["fingerprint"]
 
 

@@ -32,7 +32,7 @@ class Foreign(nn.Linear):
 def foreign():
     return Foreign(1, 1)
 """
-AUDIT = ["--images", "xrays", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--size", 8]
+AUDIT = ["--images", "xrays", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--set", "images.size=8"]
 MODEL = ["--model", "net.py:build", "--weights", "w.safetensors"]
 
 

@@ -96,7 +96,7 @@ def small_case(
         settings=AuditSpec(seed=seed),
         provenance=Provenance(
             command="equipoise debias local.csv --label pneumonia --group sex --reference M --method bias-gda --method pruning "
-            "--min-performance 0.74",
+            "goal.min_performance=0.74",
             model="my_model.py:build",
             seed=seed,
             when="2026-03-02T10:15:00+00:00",

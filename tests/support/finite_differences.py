@@ -5,19 +5,18 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import Parts
+from equipoise.data import FloatArray, Parts
 from equipoise.methods import Label
-from equipoise.models import Replicas, proxy
-from equipoise.models.protocol import FloatArray
+from equipoise.models import Repairable, proxy
 from support.goals import paper_goal
 
 SMALLEST_GAP = paper_goal("spd", min_performance=0.0)  # the smallest gap, be it of constant decisions
 
 
-def gap_weights(network: Replicas, parts: Parts, measure: str) -> FloatArray:
-    labels = Label.of([parts.valid], paper_goal(measure))
+def gap_weights(network: Repairable, parts: Parts, measure: str) -> FloatArray:
+    labels = Label.of(parts.valid, paper_goal(measure))
     scores = network.evaluate()
-    return labels.functional(scores, labels.evaluate(scores).threshold)[1]
+    return labels.functional(scores >= labels.evaluate(scores).threshold)[1]
 
 
 def shrunk(model: nn.Module, layer: str, unit: int, x: Tensor, w: FloatArray, share: float) -> float:
@@ -26,4 +25,4 @@ def shrunk(model: nn.Module, layer: str, unit: int, x: Tensor, w: FloatArray, sh
     with torch.no_grad():
         for parameter in changed.get_submodule(layer).parameters():
             parameter[unit] *= 1 - share
-        return float(proxy(torch.sigmoid(changed(x.double()).reshape(-1)), torch.from_numpy(w[0])))
+        return float(proxy(torch.sigmoid(changed(x.double()).reshape(-1)), torch.from_numpy(w)))

@@ -15,13 +15,25 @@ from torch import nn
 
 ROWS, SIDE = 240, 12
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
-TABLE = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.py:build", "--weights", "net.safetensors", "--out", "repaired"]
-IMAGES = ["debias", "images.csv", *ROLES, "--images", "xrays", "--size", SIDE, "--model", "net.py:cnn"]
+TABLE = [
+    "debias",
+    "local.csv",
+    *ROLES,
+    "--set",
+    "data.id=id",
+    "--model",
+    "net.py:build",
+    "--weights",
+    "net.safetensors",
+    "--out",
+    "repaired",
+]
+IMAGES = ["debias", "images.csv", *ROLES, "--images", "xrays", "--set", f"images.size={SIDE}", "--model", "net.py:cnn"]
 IMAGES += ["--weights", "cnn.safetensors", "--out", "repaired"]
 BIAS_GDA = {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}
-QUICK = ["--draws", 20, "--min-performance", 0.6]
+QUICK = ["--set", "repair.draws=20", "--set", "goal.min_performance=0.6"]
 QUICK += [word for name, value in BIAS_GDA.items() for word in ("--set", f"bias-gda.{name}={value}")]
-FAST = [*QUICK, "--no-onnx"]
+FAST = [*QUICK, "--set", "report.onnx=false"]
 CODE = """
 import torch
 from torch import nn

@@ -9,8 +9,7 @@ from torch import nn
 from equipoise.data import Cohort, split
 from equipoise.methods import Label
 from equipoise.methods.pruning import most_influential
-from equipoise.models import Training, ranks, train
-from equipoise.models.single import SingleReplica
+from equipoise.models import Repairable, Training, ranks, train
 from equipoise.studies import phantom
 from support.goals import paper_goal
 from support.published import debias
@@ -46,13 +45,13 @@ def main(path: str) -> None:
     settings = Training(epochs=3, batch=25, learning_rate=3e-3, patience=3, optimiser="adamw", schedule="step", augment=True)
     model = train(parts.train, parts.valid, seed=0, model=network(), settings=settings)
 
-    labels = Label.of([parts.valid], paper_goal("eod"))
-    replica = SingleReplica(model, parts.valid.inputs)
+    labels = Label.of(parts.valid, paper_goal("eod"))
+    replica = Repairable(model, parts.valid.inputs)
     replica.units("first")
     scores = replica.evaluate()
-    weights = labels.functional(scores, labels.evaluate(scores).threshold)[1]
+    weights = labels.functional(scores >= labels.evaluate(scores).threshold)[1]
     seen, influence = replica.influence(weights)
-    rows = torch.arange(len(parts.valid))[None]
+    rows = torch.arange(len(parts.valid))
     replica.optimiser("adam", 1e-4)
     replica.proxy_gradient(rows, torch.from_numpy(weights).float())
     gradient = torch.cat([p.grad.reshape(-1) for p in replica.model.parameters() if p.grad is not None])

@@ -1,19 +1,19 @@
 """`equipoise apply`: scores and decisions of a repaired network for new patients."""
 
-from __future__ import annotations
-
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
 from equipoise import data
 from equipoise.cli.console import JsonOption, bar, notes, say, say_code, to_json
-from equipoise.cli.inputs import Inputs, number_problems
-from equipoise.cli.options import takes_options
-from equipoise.errors import BadInput, raise_all
+from equipoise.cli.options import takes_case
+from equipoise.errors import BadInput
+from equipoise.specification import Specification, setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,25 +21,32 @@ if TYPE_CHECKING:
     from equipoise.repair import Bundle
 
 
-IMAGE_OPTIONS = ("images", "image_column", "skip_broken", "allow_outside", "max_pixels", "cache")
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # the first characters of cells that a spreadsheet runs as formulas
 
 
-@takes_options(*IMAGE_OPTIONS, "max_table_bytes")
+class ApplySpec(Specification):
+    """The section [apply]: how decisions are made and written."""
+
+    seed: int = setting("random seed of a randomised rule, which draws by the ids of the rows", 0, ge=0)
+    spreadsheet_safe: bool = setting("prefix ' to ids that a spreadsheet would run as a formula (starting with =, +, -, @, ...)", False)
+    max_table_bytes: int | None = setting("largest table to read, in bytes after decompression", None, ge=1)
+
+
+class ApplyCase(Specification):
+    """The images of new patients, and how they are decided."""
+
+    images: data.ImageFolder = Field(default_factory=data.ImageFolder)
+    apply: ApplySpec = Field(default_factory=ApplySpec)
+
+
+@takes_case(ApplyCase, "images")
 def apply(
     folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
     *,
-    inputs: Inputs,
+    case: Callable[[dict[str, Any]], ApplyCase],
     model: Annotated[
         str | None, typer.Option(help="Factory of the network, as file.py:factory; its code is executed.", show_default="none: see --trust")
-    ] = None,
-    transform: Annotated[
-        str | None,
-        typer.Option(
-            help="Transform of the images, as file.py:transform, which must be that of the repair; its code is executed.",
-            show_default="none: see --trust",
-        ),
     ] = None,
     trust: Annotated[
         bool,
@@ -47,15 +54,7 @@ def apply(
             "--trust", help="Run the code recorded in the folder, if it is unchanged; without this option the command only shows it."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Random seed, for a randomised rule, which draws by the ids of the rows.")] = 0,
     save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
-    spreadsheet_safe: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet-safe",
-            help="Prefix ' to ids that a spreadsheet would run as a formula (starting with =, +, -, @, a tab or a line break).",
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score and decide new patients. The protected attribute is needed only if the rule decides by group.
@@ -64,20 +63,22 @@ def apply(
     """
     from equipoise.repair import Bundle, counting
 
-    raise_all(number_problems(seed=seed))
-    options = inputs.options
-    images, image_column = options["images"], options["image_column"]
-    if spreadsheet_safe and as_json and save is None:
-        raise BadInput("--spreadsheet-safe applies to the CSV, and --json prints none. Add --out decisions.csv, or omit one of them.")
+    asked = case({})
+    images, how = asked.images, asked.apply
+    if how.spreadsheet_safe and as_json and save is None:
+        raise BadInput("apply.spreadsheet_safe applies to the CSV, and --json prints none. Add --out decisions.csv, or omit one of them.")
     if save:
         data.check_writable(save)
-    bundle = Bundle.load(folder, model=model, transform=transform, trust=trust, images=images is not None, running=say_code)
+    shown = images.folder is not None
+    bundle = Bundle.load(folder, model=model, transform=images.transform, trust=trust, images=shown, running=say_code)
     with notes():
-        text = bundle.text_columns | ({image_column} if images is not None and image_column is not None else set())
-        frame = data.read_table(file, text=text, limit=options["max_table_bytes"])
+        text = bundle.text_columns | ({images.column} if images.column is not None else set())
+        frame = data.read_table(file, text=text, limit=how.max_table_bytes)
         with counting(bar)("reading images", len(frame)) as advance:
-            table = bundle.decide(frame, **{name: options[name] for name in IMAGE_OPTIONS}, seed=seed, name=file.name, progress=advance)
-    content = _csv(table, spreadsheet_safe)
+            reading = {name: getattr(images, name) for name in ("skip_broken", "allow_outside", "max_pixels", "cache")}
+            files: dict[str, Any] = {"images": images.folder, "image_column": images.column, **reading}
+            table = bundle.decide(frame, **files, seed=how.seed, name=file.name, progress=advance)
+    content = _csv(table, how.spreadsheet_safe)
     if save:
         data.write_text(save, content)
     if as_json:
@@ -88,7 +89,7 @@ def apply(
         print(content, end="")
 
 
-def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
+def _csv(table: "pd.DataFrame", spreadsheet_safe: bool) -> str:
     texts = table.drop(columns=["score", "probability", "decision"], errors="ignore")
     # Without quotation marks, which Python omits for a carriage return, a reader would end the row there.
     broken = any("\r" in str(value) for name in texts for value in (name, *texts[name]))
@@ -96,7 +97,7 @@ def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
     return str(escaped.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))
 
 
-def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
+def _spreadsheet_safe(table: "pd.DataFrame") -> "pd.DataFrame":
     """The table with a ' before every text, in cells and column names, that a spreadsheet would run as a formula."""
     import pandas as pd
 
@@ -107,7 +108,7 @@ def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).rename(columns=safe)
 
 
-def _document(bundle: Bundle, table: pd.DataFrame, save: Path | None, left_out: int) -> dict[str, object]:
+def _document(bundle: "Bundle", table: "pd.DataFrame", save: Path | None, left_out: int) -> dict[str, object]:
     return {
         "schema": "equipoise.decisions",
         "schema_version": 1,

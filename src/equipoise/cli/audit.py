@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise import data, measures, repair, report
-from equipoise.cli.audit_options import AnalysisOptions, FileOptions, HistoryOptions, check_files, option_problems
+from equipoise.cli.case_file import read_case
 from equipoise.cli.console import JsonOption, bar, notes, out, say, say_code, say_places, to_json, typed
 from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
-from equipoise.cli.inputs import Inputs, group_names_of, parse_thresholds
-from equipoise.cli.options import FileArgument, NetworkOptions, ScoreOptions, takes_options
-from equipoise.cli.source_options import SourceOptions, source_of
-from equipoise.errors import raise_all
+from equipoise.cli.options import CaseArgument, PdfOption, takes_case
+from equipoise.cli.places import check_exist, check_places, json_problems, page_problems
+from equipoise.errors import collecting, raise_all
 
 if TYPE_CHECKING:
     from equipoise.repair import FileAudit
 
 
-@takes_options()
+@dataclass(frozen=True)
+class _Files:
+    """The files to write."""
+
+    out: Path | None
+    page: Path | None
+    pdf: Path | None
+
+
+@takes_case(repair.Case, "data", "images", "model", "audit", "history")
 def audit(
     ctx: typer.Context,
-    file: FileArgument,
+    file: CaseArgument,
     *,
-    network: NetworkOptions,
-    inputs: Inputs,
-    scores: ScoreOptions,
-    analysis: AnalysisOptions,
-    files: FileOptions,
-    history: HistoryOptions,
+    case: Callable[[dict[str, Any]], repair.Case],
+    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--report", help="Also write an HTML report to this file; with several labels, an overview and one page per label."),
+    ] = None,
+    pdf: PdfOption = None,
     fail_if: FailIfOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
@@ -39,99 +50,103 @@ def audit(
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex --reference M --patient patient_id
 
-    [bold]Age bands:[/bold] equipoise audit scores.csv --label y --score p --group sex --group age --bins age=40,60,80
+    [bold]A case file:[/bold] equipoise audit case.toml --report audit.html
 
     [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
-    --patient patient_id --model my_model.py:build --weights net.safetensors
+    --patient patient_id --model my_model.py:build --weights net.safetensors --set images.size=224
 
-    [bold]A scikit-learn pipeline:[/bold] equipoise audit local.csv --label sick --group sex --reference M --model pipeline.skops
+    [bold]Several labels:[/bold] equipoise audit scores.csv --score-prefix score_ --group sex --threshold Effusion=0.2 --threshold Mass=0.08
 
-    [bold]Classes of a network that decides by argmax:[/bold] --label finding --class none --class pneumonia --class effusion --model ...
-
-    [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --threshold Effusion=0.2
-    --threshold Mass=0.08 --group sex ...
-
-    [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex --patient patient_id, with a folder of CSV or Parquet
-    files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
+    [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex, with a folder of CSV or Parquet files.
     """
-    source = source_of(file, network, inputs, scores)
-    problems = option_problems(source, analysis, files, history)
+    files, problems = _Files(save, page, pdf), page_problems({"--report": page, "--pdf": pdf}) + json_problems(save)
     conditions = parse_conditions(fail_if, problems)
+    asked = None
+    with collecting(problems):
+        asked = read_case(file, case)
     raise_all(problems)
-    check_files(source, analysis, files, history)
+    assert asked is not None
+    _check_files(asked, files)
     with notes("equipoise.data.images"):
-        result = _run_audit(source, analysis, files, history)
-    facts = measures.audit_facts(result.audit) if conditions else []
-    failures = failures_of(conditions, facts)
-    lines = _input_notes(result, history)
-    document = result.to_dict() if as_json or files.save else {}
-    if files.save or files.page or files.pdf:
-        paths = [path for path in (file, analysis.valid, analysis.train, network.weights, scores.check_scores) if path is not None]
-        origin = report.Origin.now(arguments=typed(ctx), files=paths, inputs=lines, group_names=result.group_names)
+        result = repair.audit_file(asked, bars=bar, running=say_code)
+    failures = failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
+    lines = _input_notes(result)
+    document = result.to_dict() if as_json or save else {}
+    if save or page or pdf:
+        spec, model = asked.audit_spec, asked.model
+        paths = [path for path in (asked.table, spec.valid, spec.train, model.weights, model.check_scores) if path is not None]
+        origin = report.Origin.now(arguments=typed(ctx), files=paths, inputs=lines, group_names=asked.report.words)
         document["provenance"] = origin.to_dict()
         _write(result, files, document, origin)
-    if files.figures:
-        _write_figures(result, files.figures)
+    if asked.report.figures:
+        _write_figures(result, asked.report.figures)
+    history = asked.history
     if history.append:
-        new_groups = history.new_group or ()
-        measures.history(history.append).append(result.audit, history.date or "", replace=history.replace_period, new_groups=new_groups)
+        past = measures.history(history.append)
+        past.append(result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups)
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
         print(to_json(measures.with_checksum(document)))
     else:
-        _print(result, analysis, lines, verbose)
-        places = {"result": files.save, "report": files.page, "PDF": files.pdf, "figures": files.figures}
+        _print(result, lines, verbose)
+        places = {"result": save, "report": page, "PDF": pdf, "figures": asked.report.figures}
         say_places(places | {f"history with {history.date}": history.append})
     exit_if(failures)
 
 
-def _run_audit(source: SourceOptions, analysis: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> FileAudit:
-    return repair.audit_file(
-        source.source(),
-        analysis.spec(),
-        threshold=parse_thresholds(analysis.threshold, source.inputs.labels),
-        earlier=history.earlier or (),
-        keep_returning=history.returning == "all",
-        group_names=group_names_of(files.group_name),
-        bars=bar,
-        running=say_code,
-    )
+def _check_files(case: repair.Case, files: _Files) -> None:
+    """Raises an error before any work if a file does not exist or cannot be written."""
+    figures, history = case.report.figures, case.history
+    check_exist(case.table, case.audit_spec.valid, case.model.check_scores, *history.earlier)
+    check_places(files.out, files.page, history.append, figures and figures / "rates.png", pdf=files.pdf)
+    if history.append:
+        measures.history(history.append).check_period(history.date or "", replace=history.replace)
+    folders = [] if figures is None or len(case.labels) == 1 else repair.folders(figures, case.labels).values()
+    problems = [  # figures written through a link could replace any file
+        f"{folder} is a link, and figures are not written through links. Remove it, or name another folder in report.figures."
+        for folder in folders
+        if folder.is_symlink()
+    ]
+    raise_all(problems)
 
 
-def _input_notes(result: FileAudit, history: HistoryOptions) -> list[str]:
+def _input_notes(result: FileAudit) -> list[str]:
     """Notes about preprocessing, the comparison with known scores, and patients of earlier periods."""
+    history = result.case.history
     lines = report.input_words(result.checks, result.preprocessing, result.preprocessing_origin)
     if result.returning is not None:
         return [*lines, report.returning_words(result.returning)]
-    if history.append and result.source.reading.patient and measures.history(history.append).periods:
-        lines.append("patients of earlier periods, who would count again, were not identified (--earlier FILE)")
+    if history.append and result.case.data.patient and measures.history(history.append).periods:
+        lines.append("patients of earlier periods, who would count again, were not identified (--set history.earlier=FILE)")
     return lines
 
 
-def _write(result: FileAudit, files: FileOptions, document: dict[str, Any], origin: report.Origin) -> None:
+def _write(result: FileAudit, files: _Files, document: dict[str, Any], origin: report.Origin) -> None:
+    names = result.case.report.words
     for place in (files.page, files.pdf):
         if place:
-            report.write_audit_page(result.audit, place, group_names=result.group_names, origin=origin)
-    if files.save:
-        data.write_text(files.save, to_json(measures.with_checksum(document)) + "\n")
+            report.write_audit_page(result.audit, place, group_names=names, origin=origin)
+    if files.out:
+        data.write_text(files.out, to_json(measures.with_checksum(document)) + "\n")
 
 
 def _write_figures(result: FileAudit, folder: Path) -> None:
-    for name, place in repair.folders(folder, result.source.labels).items():
+    for name, place in repair.folders(folder, result.case.labels).items():
         report.save_audit_figures(result.scores.get(name), result.audit.labels[name], place)
     if result.audit.no_finding is not None:
         report.save_underdiagnosis_figure(result.audit.no_finding, folder)
 
 
-def _print(result: FileAudit, analysis: AnalysisOptions, lines: list[str], verbose: bool) -> None:
+def _print(result: FileAudit, lines: list[str], verbose: bool) -> None:
     """Prints one screen, or every group, rate and gap."""
-    out.print(report.audit_view(result.audit, result.group_names) if verbose else report.audit_summary(result.audit, result.group_names))
-    if analysis.shrink:
+    names = result.case.report.words
+    out.print(report.audit_view(result.audit, names) if verbose else report.audit_summary(result.audit, names))
+    if result.case.audit_spec.shrink:
         out.print(report.shrunken_view(result.audit))
     if result.audit.no_finding is not None:
         out.print("", report.underdiagnosis_view(result.audit.no_finding))
     if result.layers is not None:
-        out.print(report.encoding_view(result.layers, analysis.level))
+        out.print(report.encoding_view(result.layers, result.case.audit_spec.level))
     rows = [f"{path.name}: {line}" for path, read in result.files.items() for line in report.reading_words(read, names=True, varying=False)]
     for line in [*rows, *lines]:
         say(line)

@@ -1,4 +1,7 @@
-"""Commands that refuse an option that takes one value and was given several, of which the parser would silently use the last."""
+"""Commands that refuse an option that takes one value and was given several, of which the parser would silently use the last.
+
+An option that is a setting of a case is refused with the `--set` that reaches it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from equipoise.cli.options import unknown_option
 from equipoise.errors import raise_all
 
 
@@ -17,7 +21,15 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:  # completion in a shell parses unfinished commands
-            _, _, parsed = self.make_parser(ctx).parse_args(args=list(args))  # the option of each occurrence, in order
+            try:
+                _, _, parsed = self.make_parser(ctx).parse_args(args=list(args))  # the option of each occurrence, in order
+            except Exception as error:
+                specification = getattr(self.callback, "specification", None)
+                if type(error).__name__ == "NoSuchOption" and specification:  # of click, or of the copy of click in typer
+                    instead = unknown_option(str(getattr(error, "option_name", "")), *specification)
+                    if instead is not None:
+                        raise instead from None
+                raise
             counts = Counter(option for option in parsed if option.param_type_name == "option" and not (option.multiple or option.is_eager))
             repeated = {"/".join([*option.opts, *option.secondary_opts]): count for option, count in counts.items() if count > 1}
             raise_all([f"{flags} was given {count} times. Give it once." for flags, count in repeated.items()])

@@ -58,10 +58,12 @@ def demo(
     threshold, local = f"{network.threshold:.3f}", [str(hospital.local), *_images(hospital), *_roles(hospital), *_model(hospital)]
     _run(ctx, ["audit", *local, "--threshold", threshold])
     say("\n3. Centre 2 repairs it on three fifths of its patients and verifies it on the others", "bold")
-    say("No method is named: the default tries several within --budget minutes, and chooses by patients that no fit has seen.")
+    say("No method is named: the default tries several within a budget of minutes, and chooses by patients that no fit has seen.")
     say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.")
-    common = ["--budget", BUDGET, "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
-    options = [*([] if onnx else ["--no-onnx"]), "--thumbnails", "--title", "Widened mediastinum (simulated)"]
+    common = ["--set", f"repair.budget={BUDGET}", "--set", "repair.test_fraction=0.4", "--set", f"repair.seed={seed}"]
+    common += ["--set", f"repair.draws={draws}"]
+    options = [*([] if onnx else ["--set", "report.onnx=false"]), "--set", "report.thumbnails=true"]
+    options += ["--set", "report.title=Widened mediastinum (simulated)"]
     again = ["--overwrite"] if overwrite else []
     _run(ctx, ["debias", *local, "--measure", "eod", *common, *options, "--out", str(folder / "repaired"), *again])
     say("\n4. New patients without a known diagnosis are decided; their sex is used only if the chosen method needs it", "bold")
@@ -79,7 +81,7 @@ def _roles(hospital: Hospital) -> list[str]:
 
 
 def _images(hospital: Hospital) -> list[str]:
-    return ["--images", str(hospital.xrays), "--size", str(hospital.size)]
+    return ["--images", str(hospital.xrays), "--set", f"images.size={hospital.size}"]
 
 
 def _model(hospital: Hospital) -> list[str]:

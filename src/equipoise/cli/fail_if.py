@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from equipoise import measures, report
 from equipoise.cli.console import err
-from equipoise.cli.inputs import collected
 from equipoise.cli.options import pipeline_option
+from equipoise.errors import collecting
 
 if TYPE_CHECKING:
     from equipoise.measures import Condition, Fact
@@ -30,8 +29,11 @@ FailIfOption = Annotated[
 
 def parse_conditions(texts: list[str] | None, problems: list[str]) -> list[Condition]:
     """The conditions of --fail-if. Those that cannot be parsed are added to `problems`."""
-    conditions: list[Any] = [collected(problems, partial(measures.read_condition, text)) for text in texts or []]
-    return [condition for condition in conditions if condition is not None]
+    conditions: list[Condition] = []
+    for text in texts or []:
+        with collecting(problems):
+            conditions.append(measures.read_condition(text))
+    return conditions
 
 
 def failures_of(conditions: Sequence[Condition], facts: Sequence[Fact]) -> list[str]:

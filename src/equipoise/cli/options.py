@@ -1,272 +1,177 @@
-"""Options shared by commands that take a data file: how to read it, and the network or the columns that make its scores.
+"""Options made from the fields of a specification: the daily flags, `--set section.key=value`, and the case file under both.
 
-Options that belong together are the fields of a dataclass. `takes_options` replaces each parameter of a command that is such a dataclass
-by its fields.
+`takes_case` replaces the parameter `case` of a command by the flags of some sections and `--set`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 
-from equipoise import data
+from equipoise.errors import BadInput, raise_all
+from equipoise.specification import Specification, extra_of, fields_of
 
-network_option = partial(typer.Option, rich_help_panel="Network")
 pipeline_option = partial(typer.Option, rich_help_panel="Pipelines")
-INPUTS = "inputs"  # the parameter of a command that stands for options of OPTIONS
-FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample; audit also takes a folder of them.")]
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """The network or estimator that makes the scores."""
-
-    model: Annotated[
-        str | None,
-        network_option(
-            help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; an ONNX file, a "
-            "local folder of Hugging Face's transformers, or an estimator (.skops; .pkl and .joblib with --trust-pickle); or a backbone: "
-            "resnet-18, vgg-16, densenet-121, squeezenet."
-        ),
-    ] = None
-    weights: Annotated[Path | None, network_option(help="Weights of the network (.safetensors, or a torch file with a state dict).")] = None
-    output_type: Annotated[
-        str | None, network_option(help="What the network returns: logit or probability.", show_default="auto-detected")
-    ] = None
-    output_name: Annotated[
-        list[str] | None,
-        network_option(
-            help="Name or number of the output to use in a network with many, as in Effusion; with several labels, LABEL=OUTPUT, "
-            "as in Effusion=3, repeated for each."
-        ),
-    ] = None
-    trust_pickle: Annotated[
-        bool,
-        network_option(
-            "--trust-pickle",
-            help="Read the --model from a pickle (.pkl, .pickle, .joblib), which runs any code that its author put into it.",
-        ),
-    ] = False
-    trust_type: Annotated[
-        list[str] | None, network_option(help="Type to trust in a .skops file, as listed in the error message; repeat it for more.")
-    ] = None
-
-
-@dataclass(frozen=True)
-class ScoreOptions:
-    """The columns of scores instead of a network or, with `check_scores`, of known scores of the network."""
-
-    score: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column with the classifier's score in [0, 1], in place of a --model; one per --label, in the same order. With "
-            "--check-scores, a column of that file."
-        ),
-    ] = None
-    score_prefix: Annotated[
-        str | None,
-        typer.Option(
-            help="Prefix of score columns: score_ pairs score_Effusion with the label Effusion. Without --label, all such pairs are used."
-        ),
-    ] = None
-    logits: Annotated[bool, typer.Option("--logits", help="The scores are logits; the logistic function is applied first.")] = False
-    check_scores: Annotated[
-        Path | None,
-        network_option(
-            "--check-scores",
-            help="File with known scores of this network in the columns --score, joined by image names or --id. "
-            "The command stops if they differ.",
-            show_default="none: the scores are not checked",
-        ),
-    ] = None
-    tolerance: Annotated[
-        float | None, network_option(help="Largest difference between a score and the known one.", show_default="0.0001")
-    ] = None
-
-
+CommandFunction = Callable[..., None]
+PANELS = {"images": "Model", "model": "Model", "goal": "Goal", "repair": "Goal", "history": "Pipelines"}  # by section
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Any other setting of a case, as in audit.level=0.9 or pruning.units=1500; repeat it for more. All of them: see the page "
+        "'The case file' of the documentation.",
+    ),
+]
 PdfOption = Annotated[
     Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
 ]
-GroupNameOption = Annotated[
-    list[str] | None, typer.Option(help="Words for a group in the report, VALUE=WORDS, as in F=women; repeat it for each group.")
+CaseArgument = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file with one row per sample (audit: or a folder of them), or a case file (.toml).")
 ]
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option that sets a field of `data.ReadOptions`."""
-
-    kind: Any
-    default: Any
-    help: str
-    flag: str = ""  # if it differs from the name of the field
-    shown: str | bool = True  # the default, in words
-    panel: str | None = None
-    least: int | None = None
-
-    @property
-    def parameter(self) -> Any:
-        """The annotation for typer."""
-        flags = [self.flag] if self.flag else []
-        shown: Any = self.shown
-        return Annotated[self.kind, typer.Option(*flags, help=self.help, show_default=shown, rich_help_panel=self.panel, min=self.least)]
+def settings_of(kind: type[Specification], *sections: str) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Section, key and field of every setting of a specification; with `sections`, of these only."""
+    for section in fields_of(kind):
+        for key, field in fields_of(kind, section).items() if not sections or section in sections else ():
+            yield section, key, field
 
 
-_image = partial(Option, panel="Images")
-OPTIONS = {  # by field of data.ReadOptions
-    "labels": Option(
-        list[str] | None,
-        None,
-        "Column with the true label, 0 or 1 (empty: unknown); repeat it for several labels.",
-        "--label",
-        "required, unless --score-prefix is given",
-    ),
-    "group": Option(list[str], ..., "Column with the protected attribute; repeat it for several attributes and their intersections."),
-    "reference": Option(list[str] | None, None, "Reference (privileged) group; one per --group.", shown="the largest group"),
-    "patient": Option(str | None, None, "Column with patient ids; intervals then count patients instead of rows."),
-    "id": Option(str | None, None, "Column with unique row ids."),
-    "positive": Option(str | None, None, "Label value that counts as positive, if labels are not 0 and 1."),
-    "classes": Option(
-        list[str] | None,
-        None,
-        "Class of the only --label, for a network that decides by argmax; repeat it for every class, in the order of its outputs.",
-        "--class",
-        "none: the label is 0 or 1",
-    ),
-    "bins": Option(
-        list[str] | None,
-        None,
-        "Edges that cut a numeric --group column into groups: age=40,60,80 gives <40, 40-59, 60-79, 80+; repeat it for more.",
-    ),
-    "conflicts": Option(
-        str, "row", "Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
-    ),
-    "weight": Option(str | None, None, "Column with sample weights (positive numbers), for example of a case-control or survey sample."),
-    "features": Option(
-        list[str] | None,
-        None,
-        "Input column of a tabular network; repeat it, in order.",
-        "--feature",
-        "all columns without another role",
-        "Network",
-    ),
-    "images": _image(Path | None, None, "Folder with the images of the rows (PNG, JPEG, DICOM, ...)."),
-    "image_column": _image(
-        str | None,
-        None,
-        "Column with the image names: paths relative to the folder, or names unique below it, with or without extension.",
-        shown="image, path, file, filename or Image Index",
-    ),
-    "view_column": _image(str | None, None, "Column with the view; only frontal views (PA, AP) are used."),
-    "from_headers": _image(
-        bool,
-        False,
-        "Read the columns sex, age and view from the DICOM headers where the table has none, and use frontal views only.",
-        "--from-headers",
-    ),
-    "size": _image(int | None, None, "Stretch the images to this many pixels per side, the input size of the network.", shown="224"),
-    "resize": _image(
-        str | None,
-        None,
-        "Resize the shorter side to this many pixels, like torchvision's Resize(256); or HEIGHTxWIDTH. Antialiased.",
-        shown="none: see --size",
-    ),
-    "crop": _image(
-        str | None,
-        None,
-        "Then crop the central square of this many pixels, like CenterCrop(224); or 'square': crop the largest one before resizing.",
-        shown="none",
-    ),
-    "interpolation": _image(str | None, None, f"How to resize: {', '.join(data.INTERPOLATIONS)}.", shown="bilinear"),
-    "channels": _image(
-        int | None, None, "1 for greyscale, 3 for colour; with --transform, images are converted to this before it.", shown="1"
-    ),
-    "norm": _image(
-        str | None,
-        None,
-        "Normalisation of pixels in [0, 1]: imagenet, xray (-1024 to 1024, torchxrayvision), unit (0 to 1), inception (-1 to 1), clip or "
-        "MEAN/STD.",
-        "--normalise",
-        "0.5/0.25 for greyscale, ImageNet's for colour",
-    ),
-    "preset": _image(
-        str | None,
-        None,
-        "Preprocessing of torchvision (256, crop 224, ImageNet), timm (the same, bicubic) or torchxrayvision (central square, 224, xray).",
-        shown="none",
-    ),
-    "transform": _image(
-        str | None,
-        None,
-        "Your own preprocessing instead, as file.py:transform: a torchvision or MONAI transform, or a function from a Pillow image to a "
-        "tensor, whose code is executed.",
-        shown="none",
-    ),
-    "skip_broken": _image(bool, False, "Skip unreadable images and report them.", "--skip-broken"),
-    "allow_outside": _image(bool, False, "Also read images outside the folder (.., absolute paths, links).", "--allow-outside"),
-    "max_pixels": _image(int, data.MAX_PIXELS, "Refuse images with more pixels than this before decoding them."),
-    "cache": _image(Path | None, None, "Folder for a cache of the decoded images.", shown="memory; the user cache if there are many"),
-    "max_table_bytes": Option(
-        int | None,
-        None,
-        "Maximum size of a table, in bytes after decompression.",
-        shown=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}",
-        least=1,
-    ),
-}
+def flags_of(kind: type[Specification], *sections: str) -> dict[str, tuple[str, str, FieldInfo]]:
+    """Section, key and field of every flag of some sections."""
+    return {flag: found for found in settings_of(kind, *sections) if (flag := extra_of(found[2]).get("flag"))}
 
 
-def takes_options(*names: str, optional: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that replaces each parameter of a command that is a dataclass of options by the fields of the dataclass.
+def takes_case(
+    kind: type[Specification], *sections: str, only: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that replaces the parameter `case` of a command by the flags of sections (or `only` some flags) and `--set`.
 
-    The parameter `inputs` is replaced by the named options of OPTIONS, or by all of them; `optional` ones may be omitted by the user.
+    The command gets a function from the values of a file to the specification.
     """
-    options = {name: OPTIONS[name] for name in names or OPTIONS}
-    options |= {name: replace(options[name], kind=options[name].kind | None, default=None) for name in optional}
+    flags = {flag: found for flag, found in flags_of(kind, *(() if only else sections)).items() if not only or flag in only}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: CommandFunction) -> CommandFunction:
         signature = inspect.signature(command, eval_str=True)
-        groups: dict[str, tuple[Any, list[inspect.Parameter]]] = {}
-        flattened: list[inspect.Parameter] = []
+        parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
-            kind = parameter.annotation
-            if parameter.name == INPUTS:
-                members = [_keyword(name, option.parameter, option.default) for name, option in options.items()]
-            elif is_dataclass(kind):
-                hints = get_type_hints(kind, include_extras=True)
-                members = [_keyword(f.name, hints[f.name], ... if f.default is MISSING else f.default) for f in fields(kind)]
+            if parameter.name == "case":
+                parameters += [_keyword(_parameter(flag), *_option(flag, *found)) for flag, found in flags.items()]
             else:
-                flattened.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-                continue
-            groups[parameter.name] = kind, members
-            flattened += members
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        parameters.append(_keyword("sets", SetOption, None))
 
         @wraps(command)
-        def wrapper(**values: Any) -> None:
-            for name, (kind, members) in groups.items():
-                fields_given = {member.name: values.pop(member.name) for member in members}
-                values[name] = kind(fields_given) if name == INPUTS else kind(**fields_given)
-            command(**values)
+        def wrapper(**given: Any) -> None:
+            by_flag = {flag: given.pop(_parameter(flag)) for flag in flags}
+            sets = given.pop("sets")
+            command(**given, case=partial(_values, kind, flags, by_flag, sets))
 
-        wrapper.__signature__ = signature.replace(parameters=flattened)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in flattened}
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        wrapper.specification = kind, sections  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
 
 
-def flag_of(name: str) -> str:
-    """The flag of an option of OPTIONS, such as --image-column."""
-    return OPTIONS[name].flag or f"--{name.replace('_', '-')}"
+def _values(
+    kind: type[Specification],
+    flags: Mapping[str, tuple[str, str, FieldInfo]],
+    by_flag: Mapping[str, Any],
+    sets: Iterable[str] | None,
+    values: dict[str, Any],
+) -> Any:
+    """The specification of the values of a file, changed by `--set`, changed by flags."""
+    values = {section: dict(given) for section, given in values.items()}
+    _add_settings(values, kind, sets or ())
+    for flag, (section, key, _) in flags.items():
+        if by_flag[flag] is not None:
+            values.setdefault(section, {})[key] = by_flag[flag]
+    return kind(**values)
+
+
+def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Iterable[str]) -> None:
+    """Puts the values of `--set` in their place; a key that is given several times is a list."""
+    problems: list[str] = []
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for text in sets:
+        place, equals, value = text.partition("=")
+        section, _, rest = place.partition(".")
+        key, _, inner = rest.partition(".")
+        if not equals or not key:
+            problems.append(f"--set must be SECTION.KEY=VALUE, as in audit.level=0.9 or pruning.units=1500; got {text!r}")
+            continue
+        field = fields_of(kind, section).get(key)
+        given = found.setdefault((section, key, inner) if inner else (section, key), [])
+        given.append(_read(value.strip(), field))
+        if len(given) == 2 and section in fields_of(kind) and (inner or field is None or not _takes_many(field)):
+            problems.append(f"--set {place} was given twice, and takes one value. Give it once.")
+    raise_all(problems)
+    for (section, *keys), given in found.items():
+        at = values.setdefault(section, {})
+        for key in keys[:-1]:
+            at[key] = dict(at[key]) if isinstance(at.get(key), Mapping) else {}
+            at = at[key]
+        at[keys[-1]] = given[0] if len(given) == 1 else given
+
+
+def _read(text: str, field: FieldInfo | None) -> Any:
+    """The value of a setting: as in TOML, or else as text; a field that holds text takes a number as text."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    if field is None or isinstance(value, (str, list, dict)):
+        return value
+    kind = str(field.annotation)
+    return value if any(name in kind for name in ("int", "float", "bool")) else text
+
+
+def unknown_option(flag: str, kind: type[Specification], sections: tuple[str, ...]) -> BadInput | None:
+    """The error about an option that is not one, but reached by `--set`; None if no setting is alike."""
+    name = flag.lstrip("-").replace("-", "_").removeprefix("no_")
+    places = [f"{section}.{key}" for section, key, _ in sorted(settings_of(kind), key=lambda found: found[0] not in sections)]
+    was = {f"{section}.{key}": extra_of(field).get("was", "").split() for section, key, field in settings_of(kind)}
+    found = next((place for place in places if place.partition(".")[2] == name or flag in was[place]), None)
+    if found is not None:
+        section, _, key = found.partition(".")
+        return BadInput(f"no such option: {flag}. It is a setting: --set {found}=VALUE, or {key} in [{section}] of a case file.")
+    keys = {place.partition(".")[2]: place for place in reversed(places)}
+    flags = {known.lstrip("-").replace("-", "_"): "" for known in flags_of(kind, *sections)}
+    near = get_close_matches(name, {**keys, **flags}, n=1, cutoff=0.6)
+    place = {**keys, **flags}[near[0]] if near else ""  # one that is close to a flag is left to the parser
+    return BadInput(f"no such option: {flag}. Did you mean the setting --set {place}=VALUE?") if place else None
+
+
+def _option(flag: str, section: str, _key: str, field: FieldInfo) -> tuple[Any, Any]:
+    """The annotation of a flag for typer, and its default."""
+    kind, extra = str(field.annotation), extra_of(field)
+    taken: Any = (
+        list[str] if _takes_many(field) else Path if "Path" in kind else float if "float" in kind else int if "int" in kind else str
+    )
+    help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}."
+    shown = extra.get("shown") or (str(field.default) if field.default not in (None, (), ...) and "default_factory" not in kind else False)
+    shown = False if "PydanticUndefined" in str(shown) else shown
+    return Annotated[taken | None, typer.Option(flag, help=help, show_default=shown, rich_help_panel=PANELS.get(section))], None
+
+
+def _takes_many(field: FieldInfo) -> bool:
+    return bool(extra_of(field).get("many")) or any(name in str(field.annotation) for name in ("tuple", "dict"))
+
+
+def _parameter(flag: str) -> str:
+    return f"flag_{flag.lstrip('-').replace('-', '_')}"
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """A keyword parameter; the default `...` means that it is required."""
-    default = inspect.Parameter.empty if default is ... else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,25 +1,34 @@
 """`equipoise report`: the report of a saved audit or repair, as HTML or PDF."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 
-from equipoise import data
+from equipoise import repair
 from equipoise import report as pages
 from equipoise.cli.console import say
-from equipoise.cli.inputs import check_places, group_names_of, page_problems
-from equipoise.cli.options import GroupNameOption
+from equipoise.cli.options import takes_case
+from equipoise.cli.places import check_exist, check_places, page_problems
 from equipoise.errors import raise_all
+from equipoise.specification import Specification
 
 
+class ReportCase(Specification):
+    """What a report that is written again may change."""
+
+    report: repair.ReportSpec = Field(default_factory=repair.ReportSpec)
+
+
+@takes_case(ReportCase)
 def report(
     source: Annotated[Path, typer.Argument(help="JSON of `equipoise audit --out`, or folder of `equipoise debias --out`.")],
     page: Annotated[Path | None, typer.Option("--report", help="Page to write (.html).", show_default="next to the JSON")] = None,
     pdf: Annotated[Path | None, typer.Option(help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")] = None,
-    group_name: GroupNameOption = None,
+    *,
+    case: Callable[[dict[str, Any]], ReportCase],
 ) -> None:
     """Write the report of a saved audit or repair again, as HTML or PDF. Patient data are not needed.
 
@@ -27,10 +36,9 @@ def report(
 
     [bold]A repair:[/bold] equipoise report repaired/ --pdf repaired.pdf
     """
-    names = group_names_of(group_name)
+    names = case({}).report.words
     raise_all(page_problems({"--report": page, "--pdf": pdf}))
-    if not source.exists():
-        raise data.no_such_file(source)
+    check_exist(source)
     check_places(page, pdf=pdf)
     for path in pages.write_again(source, page=page, pdf=pdf, group_names=names):
         say(f"{'PDF' if path.suffix.lower() == '.pdf' else 'report'}: {path}")

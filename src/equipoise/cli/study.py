@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +14,11 @@ from rich.text import Text
 from equipoise import report
 from equipoise.cli.commands import App
 from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say, say_places, say_stopped, to_json
-from equipoise.cli.options import takes_options
 from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
-    from equipoise.studies import Event, Plan, StudyFolder
+    from equipoise.studies import Event, StudyFolder
 
 study_app = App(
     no_args_is_help=True,
@@ -54,50 +52,7 @@ def study_list(as_json: JsonOption = False) -> None:
         say(f"    {plan.splits} splits, {', '.join(plan.measures)}", "dim")
 
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """Options for studies of images."""
-
-    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False
-    max_pixels: Annotated[
-        int | None, typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}")
-    ] = None
-    allow_outside: Annotated[
-        bool, typer.Option("--allow-outside", help="Images: also read files outside their folder (.., absolute paths, links).")
-    ] = False
-    mimic_iv: Annotated[
-        Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
-    ] = None
-    pretrained: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Images: initial weights of a network, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet; repeat it for more."
-        ),
-    ] = None
-    no_pretrained: Annotated[
-        bool, typer.Option("--no-pretrained", help="Images: start from random weights instead of the study's pretrained ones.")
-    ] = False
-
-    def applied(self, plan: Plan) -> Plan:
-        """The study with these options."""
-        from equipoise.studies import with_options, with_weights, without_weights
-
-        plan = with_options(
-            plan,
-            size=self.size,
-            skip_broken=self.skip_broken or None,
-            max_pixels=self.max_pixels,
-            allow_outside=self.allow_outside or None,
-            mimic_iv=None if self.mimic_iv is None else str(self.mimic_iv.absolute()),
-        )
-        if self.no_pretrained and self.pretrained:
-            raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
-        return without_weights(plan) if self.no_pretrained else with_weights(plan, self.pretrained or [])
-
-
 @study_app.command("run")
-@takes_options()
 def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
@@ -105,8 +60,7 @@ def study_run(
     splits: Annotated[
         int | None,
         typer.Option(
-            help="Number of splits. The rows of each split depend on it, because small networks of several splits are trained together; "
-            "splits cannot be added later.",
+            help="Number of splits; they cannot be added later.",
             show_default="the study's",
         ),
     ] = None,
@@ -128,7 +82,26 @@ def study_run(
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; repeat the option for more.", show_default="all")] = None,
     measure: Annotated[list[str] | None, typer.Option(help="Only this measure; repeat the option for more.", show_default="all")] = None,
-    images: ImageOptions,
+    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False,
+    max_pixels: Annotated[
+        int | None, typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}")
+    ] = None,
+    allow_outside: Annotated[
+        bool, typer.Option("--allow-outside", help="Images: also read files outside their folder (.., absolute paths, links).")
+    ] = False,
+    mimic_iv: Annotated[
+        Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
+    ] = None,
+    pretrained: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Images: initial weights of a network, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet; repeat it for more."
+        ),
+    ] = None,
+    no_pretrained: Annotated[
+        bool, typer.Option("--no-pretrained", help="Images: start from random weights instead of the study's pretrained ones.")
+    ] = False,
 ) -> None:
     """Run a study; repeat the command to resume an interrupted one.
 
@@ -137,9 +110,30 @@ def study_run(
     [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
     from equipoise.data import write_text
-    from equipoise.studies import narrow, read_plan, read_rows, run_study, study_text, study_view, summarise
+    from equipoise.studies import (
+        narrow,
+        read_plan,
+        read_rows,
+        run_study,
+        study_text,
+        study_view,
+        summarise,
+        with_options,
+        with_weights,
+        without_weights,
+    )
 
-    plan = images.applied(narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure))
+    if no_pretrained and pretrained:
+        raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
+    plan = with_options(
+        narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure),
+        size=size,
+        skip_broken=skip_broken or None,
+        max_pixels=max_pixels,
+        allow_outside=allow_outside or None,
+        mimic_iv=None if mimic_iv is None else str(mimic_iv.absolute()),
+    )
+    plan = without_weights(plan) if no_pretrained else with_weights(plan, pretrained or [])
     try:
         with _bar() as progress:
             done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, device=device, progress=progress)

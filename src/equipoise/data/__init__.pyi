@@ -1,4 +1,3 @@
-from .attribute import CONFLICTS as CONFLICTS
 from .attribute import FEW as FEW
 from .attribute import MISSING as MISSING
 from .attribute import Attribute as Attribute
@@ -21,11 +20,12 @@ from .bins import read_bins as read_bins
 from .bins import read_numeric_column as read_numeric_column
 from .cohort import Cohort as Cohort
 from .cohort import cohort_from_table as cohort_from_table
-from .columns import Roles as Roles
+from .column_values import read_columns as read_columns
+from .column_values import read_identifiers as read_identifiers
+from .column_values import read_score_column as read_score_column
+from .columns import CONFLICTS as CONFLICTS
+from .columns import Columns as Columns
 from .columns import bin_problems as bin_problems
-from .columns import read_columns as read_columns
-from .columns import read_identifiers as read_identifiers
-from .columns import read_score_column as read_score_column
 from .dicom import add_dicom_columns as add_dicom_columns
 from .dicom import age_in_years as age_in_years
 from .earlier_periods import ReturningPatients as ReturningPatients
@@ -48,10 +48,11 @@ from .files import uninterrupted as uninterrupted
 from .files import user_cache as user_cache
 from .files import without_folders as without_folders
 from .files import write_text as write_text
-from .image_files import IMAGE_COLUMNS as IMAGE_COLUMNS
 from .image_files import VIEWS as VIEWS
 from .image_files import find_files as find_files
 from .image_files import is_view as is_view
+from .image_folder import IMAGE_COLUMNS as IMAGE_COLUMNS
+from .image_folder import ImageFolder as ImageFolder
 from .image_rows import ImageCache as ImageCache
 from .image_rows import cache_folder as cache_folder
 from .image_rows import clear_caches as clear_caches
@@ -70,11 +71,7 @@ from .preprocessing import Geometry as Geometry
 from .preprocessing import Norm as Norm
 from .preprocessing import Preprocessing as Preprocessing
 from .preprocessing import make_preprocessing as make_preprocessing
-from .preprocessing import read_crop as read_crop
-from .preprocessing import read_norm as read_norm
-from .preprocessing import read_resize as read_resize
 from .reading import ReadCohort as ReadCohort
-from .reading import ReadOptions as ReadOptions
 from .reading import paired_columns as paired_columns
 from .reading import read_cohort as read_cohort
 from .reading import read_scores as read_scores

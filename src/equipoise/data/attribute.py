@@ -28,15 +28,8 @@ MANY = 20  # levels; a column of numbers or dates, or of mostly different values
 FEW = 10  # rows; a column of many levels, most of them with fewer rows, is not a grouping
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 SHOWN = 8  # levels that a message names
-CONFLICTS = {  # the treatment of patients with more than one recorded group, and its description
-    "row": "each row counts in its own group",
-    "first": "the first group in the table was used for all their rows",
-    "majority": "the most frequent group, and of equally frequent ones the first, was used for all their rows",
-    "blank": "their rows count as having no group",
-    "error": "they are refused",
-}
 CONFLICT_ADVICE = (
-    "Correct them, leave it empty where it is not known, or choose how they count with --conflicts row, first, majority or blank "
+    "Correct them, leave it empty where it is not known, or choose how they count with --set data.conflicts=row, first, majority or blank "
     "(in Python conflicts=...)."
 )
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import Attribute, ObjectArray, row_numbers
-from equipoise.data.columns import missing_columns
+from equipoise.data.column_values import missing_columns
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, no_such_file
 from equipoise.data.parquet_files import arrow_values, flat_columns, parquet_batches, parquet_header
 from equipoise.data.scores import Scores, score_and_logit
@@ -300,7 +300,7 @@ class Storage:
             if self.written > self.max_bytes:
                 raise BadInput(
                     f"{self.name} needs more than {self.max_bytes:,} bytes in the temporary folder {tempfile.gettempdir()}, far more than "
-                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: --max-table-bytes, or "
+                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: data.max_table_bytes, or "
                     f"the environment variable {LIMIT_VARIABLE}."
                 )
             start = self.rows - sum(len(held["y"]) for held in self.held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -11,9 +11,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, row_numbers
-from equipoise.data.bins import Bins
-from equipoise.data.columns import (
-    Roles,
+from equipoise.data.column_values import (
     check_frame,
     describe_rows,
     feature_problems,
@@ -21,12 +19,14 @@ from equipoise.data.columns import (
     missing_columns,
     read_columns,
 )
+from equipoise.data.columns import Columns
 from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.rows import Grouped
 from equipoise.data.table import Encoder, Inputs, Table, Tensors
 from equipoise.data.table_files import as_parsed
 from equipoise.data.targets import UNKNOWN, read_target_array
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
+from equipoise.specification import takes_fields_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,26 +68,11 @@ class Cohort(Grouped):
         raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
 
     @classmethod
+    @takes_fields_of(Columns, without=("score", "score_prefix", "logits", "view", "max_table_bytes"))
     def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        *,
-        label: str | Sequence[str],
-        group: str | Sequence[str],
-        reference: str | Sequence[str] | None = None,
-        patient: str | None = None,
-        id: str | None = None,
-        features: Sequence[str] | None = None,
-        attribute_as_input: bool = False,
-        positive: object = None,
-        classes: Sequence[object] | None = None,
-        bins: Mapping[str, Sequence[float] | Bins] | None = None,
-        conflicts: str = "row",
-        weight: str | None = None,
-        scale: bool = True,
-        name: str = "frame",
+        cls, frame: pd.DataFrame, *, attribute_as_input: bool = False, scale: bool = True, name: str = "frame", **columns: Any
     ) -> Cohort:
-        """The cohort in a pandas frame. The features default to all other columns.
+        """The cohort in a pandas frame, whose columns are named as in `Columns`. The features default to all other columns.
 
         Categories are encoded as one column per level and numbers as z-scores; both are learned from the training set when the cohort is
         split. `scale=False` leaves numbers unchanged, for a network with its own preprocessing.
@@ -102,28 +87,7 @@ class Cohort(Grouped):
         `weight` names a column of sample weights, used by audits and post-processing and never as an input.
         """
         check_frame("Cohort.from_frame", frame)
-        roles = Roles(
-            label, group, reference, patient, id, weight=weight, positive=positive, classes=classes, bins=bins, conflicts=conflicts
-        )
-        not_inputs = {*roles.labels, patient, id, weight} | (set() if attribute_as_input else set(roles.groups))
-        chosen = [c for c in frame.columns if c not in not_inputs] if features is None else list(features)
-        problems = feature_problems(frame, chosen)
-        forbidden = {**dict.fromkeys(roles.labels, "label"), **({} if weight is None else {weight: "weight"})}
-        problems += [
-            f"feature column {c!r} is the {forbidden[c]}, which no network may see. Leave it out." for c in chosen if c in forbidden
-        ]
-        if not chosen:
-            problems.append(
-                f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...]."
-            )
-        source = name if name != "frame" else ""
-        try:
-            read = read_columns(frame, roles)
-        except BadInput as error:
-            raise BadInput(*error.problems, *problems, source=source) from None
-        raise_all(problems, source)
-        warn_of_repeated_patients(frame, roles)
-        return cls(Table(frame[chosen].reset_index(drop=True), scale=scale), name=name, **read.rows)
+        return cohort_from_table(frame, Columns(**columns), name, attribute_as_input=attribute_as_input, scale=scale)
 
     @classmethod
     def from_arrays(
@@ -158,7 +122,8 @@ class Cohort(Grouped):
         frame = frame_from_arrays({"y": label, attribute: groups, "patient": patients, "weight": weights})
         optional: dict[str, Any] = {column: column for column in ("patient", "weight") if column in frame}
         edges = None if bins is None else {attribute: bins}
-        read = read_columns(frame, Roles("y", attribute, reference, bins=edges, conflicts=conflicts, **optional))
+        optional |= {"label": "y", "group": attribute, "reference": reference, "bins": edges, "conflicts": conflicts}
+        read = read_columns(frame, Columns(**optional))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -166,25 +131,16 @@ class Cohort(Grouped):
         return cls(Tensors(tensor), name=name, **replace(read, targets=targets).rows)
 
     @classmethod
+    @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
     def from_images(
         cls,
         frame: pd.DataFrame,
         *,
         folder: str | Path,
         image: str,
-        label: str | Sequence[str],
-        group: str | Sequence[str],
-        reference: str | Sequence[str] | None = None,
-        patient: str | None = None,
-        view: str | None = None,
-        positive: object = None,
-        classes: Sequence[object] | None = None,
-        bins: Mapping[str, Sequence[float] | Bins] | None = None,
-        conflicts: str = "row",
-        weight: str | None = None,
         allow_outside: bool = False,
         name: str = "images",
-        **decoding: Unpack[Decoding],
+        **columns_and_decoding: Any,
     ) -> Cohort:
         """The cohort of a frame whose column `image` names files in a folder: relative paths, or bare names anywhere below it.
 
@@ -195,28 +151,12 @@ class Cohort(Grouped):
         out by `skip_broken` are listed in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
         as in `from_frame`.
         """
-        from equipoise.data.image_files import find_files
-        from equipoise.data.images import Images
+        from equipoise.data.images import Decoding
 
         check_frame("Cohort.from_images", frame)
-        roles = Roles(
-            label, group, reference, patient, image, weight=weight, positive=positive, classes=classes, bins=bins, conflicts=conflicts
-        )
-        rows = np.arange(len(frame)) if view is None else _frontal(frame, view, name)
-        chosen = frame.iloc[rows].reset_index(drop=True)
-        # The index still has the row numbers of the file if rows were removed from the frame.
-        is_row_number = pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing
-        numbers = [int(frame.index[row] if is_row_number else row) + 1 for row in rows]
-        problems: list[str] = []
-        with collecting(problems):
-            read = read_columns(chosen, roles)
-        with collecting(problems):
-            files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
-        raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
-        warn_of_repeated_patients(chosen, roles)
-        images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
-        whole = cls(Table(chosen[[]]), name=name, **read.rows)
-        return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
+        decoding = {key: columns_and_decoding.pop(key) for key in Decoding.__annotations__ if key in columns_and_decoding}
+        columns = Columns(id=image, **columns_and_decoding)
+        return cohort_from_images(frame, columns, folder, name, allow_outside=allow_outside, **decoding)
 
     @classmethod
     def from_dataset(
@@ -270,7 +210,8 @@ class Cohort(Grouped):
         check_frame("Cohort.from_dataset", frame)
         if label is None or group is None:
             raise BadInput("name the columns of the frame: label= and group=")
-        roles = Roles(label, group, reference, patient, id, **columns)
+        columns |= {"label": label, "group": group, "reference": reference, "patient": patient, "id": id}
+        roles = Columns(**columns)
         read = read_columns(frame, roles, name if name != "dataset" else "")
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
@@ -313,20 +254,67 @@ class Cohort(Grouped):
         return replace(self, source=cast(Inputs, self.inputs))
 
     def column(self, label: str) -> IntArray:
-        """One of several labels in every row (n,): 0, 1, or -1 if unknown."""
+        """A label of `by_label` in every row (n,): 0, 1, or -1 if unknown."""
+        if self.targets is None and not label:
+            return self.y
         if self.targets is None:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
         column: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
         return column
 
 
-def cohort_from_table(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Cohort:
-    """The cohort in a frame whose columns `text` were read as text. If one of them is also an input, the input is parsed as numbers."""
-    cohort = Cohort.from_frame(frame, **columns)
-    assert isinstance(cohort.source, Table)
-    inputs = cohort.source.frame
-    parsed = {name: as_parsed(inputs[name]) for name in inputs.columns if name in text}
-    return replace(cohort, source=replace(cohort.source, frame=inputs.assign(**parsed))) if parsed else cohort
+def cohort_from_table(
+    frame: pd.DataFrame,
+    columns: Columns,
+    name: str,
+    *,
+    text: Collection[str] = (),
+    attribute_as_input: bool = False,
+    scale: bool = True,
+) -> Cohort:
+    """The cohort in a frame. A column of `text` that is also an input was read as text, and the input is parsed as numbers."""
+    not_inputs = {*columns.used, columns.id} - (set(columns.group) if attribute_as_input else set())
+    chosen = list(columns.features) or [c for c in frame.columns if c not in not_inputs]
+    problems = feature_problems(frame, chosen)
+    forbidden = {**dict.fromkeys(columns.label, "label"), **({} if columns.weight is None else {columns.weight: "weight"})}
+    problems += [f"feature column {c!r} is the {forbidden[c]}, which no network may see. Leave it out." for c in chosen if c in forbidden]
+    if not chosen:
+        problems.append(f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...].")
+    source = name if name != "frame" else ""
+    try:
+        read = read_columns(frame, columns)
+    except BadInput as error:
+        raise BadInput(*error.problems, *problems, source=source) from None
+    raise_all(problems, source)
+    warn_of_repeated_patients(frame, columns)
+    inputs = frame[chosen].reset_index(drop=True)
+    inputs = inputs.assign(**{name: as_parsed(inputs[name]) for name in chosen if name in text})
+    return Cohort(Table(inputs, scale=scale), name=name, **read.rows)
+
+
+def cohort_from_images(
+    frame: pd.DataFrame, columns: Columns, folder: str | Path, name: str, *, allow_outside: bool = False, **decoding: Unpack[Decoding]
+) -> Cohort:
+    """The cohort of a frame whose column of ids names images in a folder; see `Cohort.from_images`."""
+    from equipoise.data.image_files import find_files
+    from equipoise.data.images import Images
+
+    image = str(columns.id)
+    rows = np.arange(len(frame)) if columns.view is None else _frontal(frame, columns.view, name)
+    chosen = frame.iloc[rows].reset_index(drop=True)
+    # The index still has the row numbers of the file if rows were removed from the frame.
+    is_row_number = pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing
+    numbers = [int(frame.index[row] if is_row_number else row) + 1 for row in rows]
+    problems: list[str] = []
+    with collecting(problems):
+        read = read_columns(chosen, columns)
+    with collecting(problems):
+        files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
+    raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
+    warn_of_repeated_patients(chosen, columns)
+    images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
+    whole = Cohort(Table(chosen[[]]), name=name, **read.rows)
+    return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
 
 
 def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:

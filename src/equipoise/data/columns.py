@@ -1,337 +1,213 @@
-"""The columns of a user's frame, validated: label, score, groups, patients, ids, weights. All problems of a frame come in one message."""
+"""Who is what in a table: the specification of its columns.
+
+Importing this module imports neither numpy nor pandas, because the command line needs the fields for its help.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
+from pydantic import BeforeValidator, ValidationInfo
 
-from equipoise.data.attribute import (
-    CONFLICTS,
-    Attribute,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    ObjectArray,
-    level_name,
-    precision_problem,
-    resolve_conflicts,
-    row_numbers,
-)
-from equipoise.data.bins import Bins, parse_edges, to_numbers
-from equipoise.data.targets import Targets, read_class_column, read_label, read_label_columns, shorten
-from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, collecting, did_you_mean
+from equipoise.specification import Specification, one_of, setting
+
+if TYPE_CHECKING:
+    from equipoise.data.rows import Grouped
+
+CONFLICTS = {  # the treatment of patients with more than one recorded group, and its description
+    "row": "each row counts in its own group",
+    "first": "the first group in the table was used for all their rows",
+    "majority": "the most frequent group, and of equally frequent ones the first, was used for all their rows",
+    "blank": "their rows count as having no group",
+    "error": "they are refused",
+}
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The roles of a frame's columns.
+def _list(value: Any) -> list[Any] | None:
+    """The values of a list, an array or an index; None for anything else."""
+    named = {kind.__name__ for kind in type(value).__mro__}
+    return list(value) if isinstance(value, (list, tuple)) or named & {"ndarray", "Index"} else None
 
-    Several labels, or one with `classes`, become `Columns.targets`. `bins` holds the edges at which group columns of numbers are cut;
-    `conflicts` sets what happens to patients who have more than one group (see `CONFLICTS`).
+
+def _names(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+    """The names of one or several columns; raises an error if they are for example the columns themselves."""
+    names = [] if value is None else [value] if isinstance(value, str) else _list(value)
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"{info.field_name} must be the name of a column or a list of names; got {type(value).__name__}")
+    return tuple(names)
+
+
+def _name(value: Any, info: ValidationInfo) -> str | int | None:
+    if not isinstance(value, (str, int, type(None))):
+        raise BadInput(f"{info.field_name} must be the name of a column; got {type(value).__name__}")
+    return value
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    """One value or several; a reference may be None, which stands for the largest group."""
+    return () if value is None else tuple(values) if (values := _list(value)) is not None else (value,)
+
+
+def _bins(value: Any) -> dict[str, Any]:
+    """The edges by column: a mapping, or texts such as age=40,60,80."""
+    if not value:
+        return {}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
+        raise BadInput(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {value!r}")
+    from equipoise.data.bins import read_bins
+
+    problems: list[str] = []
+    edges: dict[str, Any] = {}
+    for text in value:
+        with collecting(problems):
+            name, numbers = read_bins(text)
+            if name in edges:
+                problems.append(f"bins (--bins) of {name} were given twice. Give each column once.")
+            edges[name] = numbers
+    if problems:
+        raise BadInput(*problems)
+    return edges
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Name = Annotated[Any, BeforeValidator(_name)]
+Values = Annotated[tuple[Any, ...], BeforeValidator(_values)]
+
+
+class Columns(Specification):
+    """Who is label, group, patient, score and so on in a table.
+
+    >>> Columns(label="sick", group=["sex", "age"], bins={"age": [40, 60]}).group
+    ('sex', 'age')
     """
 
-    label: str | Sequence[str]
-    group: str | Sequence[str]
-    reference: str | Sequence[str] | None = None
-    patient: str | None = None
-    id: str | None = None
-    score: str | None = None
-    weight: str | None = None
-    positive: object = None
-    classes: Sequence[object] | None = None
-    bins: Mapping[str, Sequence[float] | Bins] | None = None
-    conflicts: str = "row"
-    logits: bool = False  # the score column holds logits, which the logistic function maps to scores
-
-    def __post_init__(self) -> None:
-        """Raises `BadInput` if a role is not the name of a column, but for example the column itself."""
-
-        def is_list_of_names(value: object) -> bool:
-            return isinstance(value, (list, tuple, np.ndarray, pd.Index)) and all(isinstance(name, str) for name in value)
-
-        roles: dict[str, Any] = vars(self)
-        problems = [
-            f"{role} must be the name of a column or a list of names; got {type(roles[role]).__name__}"
-            for role in ("label", "group")
-            if not isinstance(roles[role], str) and not is_list_of_names(roles[role])
-        ]
-        problems += [
-            f"{role} must be the name of a column; got {type(roles[role]).__name__}"
-            for role in ("score", "patient", "id", "weight")
-            if not isinstance(roles[role], (str, int, type(None)))
-        ]
-        if not isinstance(roles["bins"], (Mapping, type(None))):
-            problems.append(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {self.bins!r}")
-        raise_all(problems)
-        pick("rule for conflicts:", self.conflicts, CONFLICTS)
+    label: Names = setting("column with the true label, 0 or 1 (empty: unknown); several are audited together", (), flag="--label")
+    group: Names = setting("column with the protected attribute; several are also crossed", (), flag="--group")
+    reference: Values = setting("reference (privileged) group; one per group column", (), flag="--reference", shown="the largest group")
+    patient: Name = setting("column with patient ids; intervals then count patients instead of rows", None, flag="--patient")
+    id: Name = setting("column with unique row ids", None)
+    score: Names = setting("column with the score in [0, 1], in place of a model; one per label", (), flag="--score")
+    score_prefix: str | None = setting(
+        "prefix of score columns: score_ pairs score_Effusion with the label Effusion; without labels, all pairs are used",
+        None,
+        flag="--score-prefix",
+    )
+    logits: bool = setting("the scores are logits, which the logistic function maps to scores", False)
+    bins: Annotated[dict[str, Any], BeforeValidator(_bins)] = setting(
+        "edges that cut a numeric group column, as in age=40,60,80: <40, 40-59, 60-79, 80+", default_factory=dict, flag="--bins"
+    )
+    positive: Any = setting("label value that counts as positive, if labels are not 0 and 1", None)
+    classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
+    weight: Name = setting("column with sample weights (positive numbers), as of a case-control or survey sample", None)
+    conflicts: Annotated[str, one_of("rule for data.conflicts:", CONFLICTS)] = setting(
+        f"patients recorded in several groups: {', '.join(CONFLICTS)}", "row"
+    )
+    features: Names = setting("input columns of a tabular model, in order", (), shown="all columns without another role")
+    view: str | None = setting("column with the view of the images; only frontal views (PA, AP) are used", None, was="--view-column")
+    max_table_bytes: int | None = setting("largest table to read, in bytes after decompression", None, ge=1)
+    raw: bool = setting("whether inputs may be text and empty cells, for a classifier that encodes them itself", False, hidden=True)
 
     @property
-    def labels(self) -> list[str]:
-        return [self.label] if isinstance(self.label, str) else list(self.label)
+    def outputs(self) -> list[str]:
+        """What is audited or repaired: the labels, or the classes of the only label."""
+        return list(map(str, self.classes or self.label))
 
     @property
-    def groups(self) -> list[str]:
-        return [self.group] if isinstance(self.group, str) else list(self.group)
+    def kind(self) -> str:
+        """The kind of outputs: labels or classes."""
+        return "classes" if self.classes else "labels"
+
+    @property
+    def used(self) -> dict[str, list[str]]:
+        """The roles of each column that has one, apart from features and ids."""
+        named = [("label", name) for name in dict.fromkeys(self.label)] + [("group", name) for name in self.group]
+        named += [("score", name) for name in dict.fromkeys(self.score)]
+        named += [(role, name) for role, name in (("patient", self.patient), ("weight", self.weight)) if name is not None]
+        roles: dict[str, list[str]] = {}
+        for role, name in named:
+            roles.setdefault(name, []).append(role)
+        return roles
+
+    @property
+    def text(self) -> set[str]:
+        """The columns of identifiers and groups, which are read as text; a binned group is read as a number."""
+        return {name for name in (self.patient, self.id) if name is not None} | {name for name in self.group if name not in self.bins}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The label columns that are read as text, since a positive value or classes are named."""
+        return self.label if self.positive is not None or self.classes else ()
 
     @property
     def references(self) -> list[str | None]:
-        """The reference of each group column; None for the largest group."""
-        count = len(self.groups)
-        if self.reference is None:
-            return [None] * count
-        references = [self.reference] if np.ndim(self.reference) == 0 else list(self.reference)
-        if len(references) != count:
-            raise BadInput(
-                f"{count} group columns need {count} references, one each in the same order; got {len(references)}: {references}"
-            )
-        return [None if value is None else level_name(value) for value in references]
+        """The reference of each group column by name; None for the largest group."""
+        from equipoise.data.attribute import level_name
 
-    def problems(self, frame: pd.DataFrame) -> list[str]:
-        """Problems that prevent reading a frame: columns missing, repeated, with two roles, or with several values per row."""
-        names = (*self.labels, *self.groups, self.score, self.patient, self.id, self.weight)
-        counts = {name: list(frame.columns).count(name) for name in dict.fromkeys(names) if name is not None}
-        problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
-        problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
-        if not len(frame):
-            problems.append("the table has no rows")
-        problems += self.name_problems()
-        return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested_problems(frame[name], name)]
+        values = self.reference or [None] * len(self.group)
+        return [None if value is None else level_name(value) for value in values]
 
-    def name_problems(self) -> list[str]:
-        """Problems that do not depend on the frame: a column with two roles, no group column, bins of a column that is not a group."""
-        roles = [*(("label", name) for name in dict.fromkeys(self.labels)), *(("group", name) for name in self.groups)]
-        roles += [(role, name) for role in ("score", "patient", "weight") if (name := getattr(self, role)) is not None]
-        roles_by_column: dict[str, list[str]] = {}
-        for role, name in roles:
-            roles_by_column.setdefault(name, []).append(role)
-        problems = [
+    def with_bins_of(self, rows: "Grouped") -> Self:
+        """The columns of another file with the bins of these rows, so that the groups have the same names."""
+        return self.changed(bins={a.name: a.bins for a in rows.attributes if a.bins is not None})
+
+    def like(self, rows: "Grouped") -> Self:
+        """The columns of another file with the bins and the reference groups of these rows."""
+        return self.with_bins_of(rows).changed(reference=[attribute.reference for attribute in rows.attributes])
+
+    def of_label(self, at: int, **others: Any) -> Self:
+        """The columns of one of several labels, with its score."""
+        return self.changed(label=self.label[at], score=self.score[at : at + 1], **others)
+
+    def problems(self) -> list[str]:
+        """Problems that no table can solve: columns without or with two roles, references and classes that do not match, wrong bins."""
+        problems = [f"no {role} column was named" for role in ("label", "group") if not getattr(self, role)]
+        problems += [f"label (--label) {name!r} was named twice. Name each label once." for name in repeated(self.label)]
+        problems += [
             f"column {name!r} has more than one role: {', '.join(uses)}. Give each a column of its own."
-            for name, uses in roles_by_column.items()
+            for name, uses in self.used.items()
             if len(uses) > 1
         ]
-        if not self.groups:
-            problems.append("no group column was named")
-        return problems + bin_problems(self.bins or {}, self.groups)
+        if self.reference and len(self.reference) != len(self.group):
+            count, found = len(self.group), list(self.reference)
+            problems.append(f"{count} group columns need {count} references, one each in the same order; got {len(found)}: {found}")
+        return problems + self._class_problems() + bin_problems(self.bins, self.group)
 
     def conflict_problems(self) -> list[str]:
         """A problem if there is a rule for conflicts within patients, but no patient column."""
         if self.conflicts == "row" or self.patient is not None:
             return []
-        return [f"conflicts={self.conflicts!r} is about patients, and no patient column was named. Name it, or leave conflicts out."]
+        rule = f"conflicts={self.conflicts!r}"
+        return [f"{rule} is about patients, and no patient column was named. Name it (patient=, --patient), or leave conflicts out."]
+
+    def _class_problems(self) -> list[str]:
+        names = list(map(str, self.classes))
+        problems = [f"class {name!r} was named twice. Name each class once." for name in repeated(names)]
+        if len(names) == 1:
+            problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
+        if names and len(self.label) > 1:
+            problems.append(f"classes are those of one label column; got {len(self.label)} columns: {', '.join(self.label)}")
+        if names and self.positive is not None:
+            problems.append("classes have no positive value. Leave out classes or positive.")
+        return problems
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """The values of the columns that have a role."""
-
-    y: IntArray = field(repr=False)
-    attributes: tuple[Attribute, ...]
-    patients: ObjectArray | None = field(repr=False)
-    ids: ObjectArray = field(repr=False)
-    score: FloatArray | None = field(repr=False)  # as in the column: logits if the roles say so
-    weight: FloatArray | None = field(repr=False)
-    targets: Targets | None = field(repr=False)  # several labels, or classes; y then summarises them
-
-    @property
-    def rows(self) -> dict[str, Any]:
-        """All but the score, as the fields of a cohort."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in ("y", "attributes", "patients", "ids", "weight")}
-        return fields if self.targets is None else fields | self.targets.fields
+def repeated(values: Sequence[str]) -> list[str]:
+    """The values that occur more than once, sorted."""
+    return sorted({value for value in values if values.count(value) > 1})
 
 
-def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
-    """The number of rows, patients and positives, and the rows of each group; no value of any row, which may be a patient's."""
-    of_patients = "" if patients is None else f" of {len(set(patients)):,} patients"
-    return ", ".join([f"{len(y):,} rows{of_patients}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
-
-
-def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns:
-    """The columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
-    problems = roles.problems(frame)
-    raise_all(problems, source)
-    n = len(frame)
-    y, targets = np.zeros(n, np.int64), None
-    with collecting(problems):
-        y, targets = _read_targets(frame, roles)
-    scores = weights = None
-    if roles.score is not None:
-        scores, score_problems = read_score_column(frame[roles.score], roles.score, roles.logits)
-        problems += score_problems
-    if roles.weight is not None:
-        weights, weight_problems = read_weights(frame[roles.weight], roles.weight)
-        problems += weight_problems
-    attributes = []
-    for name, reference in zip(roles.groups, roles.references, strict=True):
-        edges = (roles.bins or {}).get(name)
-        with collecting(problems):
-            if edges is None:
-                attributes.append(Attribute.of(frame[name], name, reference))
-            else:
-                attributes.append(Attribute.binned(frame[name], edges, name, reference))
-    if roles.patient and (patient_problems := identifier_problems(frame[roles.patient], roles.patient, "patient")):
-        problems += patient_problems
-    elif roles.patient:
-        for k, attribute in enumerate(attributes):
-            with collecting(problems):
-                attributes[k] = resolve_conflicts(attribute, frame[roles.patient], roles.conflicts)
-    problems += roles.conflict_problems()
-    if roles.id:
-        problems += identifier_problems(frame[roles.id], roles.id, "id") + _repeated_id_problems(frame[roles.id], roles.id)
-    raise_all(problems, source)
-    patients = read_identifiers(frame[roles.patient]) if roles.patient else None
-    ids = read_identifiers(frame[roles.id]) if roles.id else row_numbers(n)
-    return Columns(y, tuple(attributes), patients, ids, scores, weights, targets)
-
-
-def _read_targets(frame: pd.DataFrame, roles: Roles) -> tuple[IntArray, Targets | None]:
-    """One binary label per row, and the labels or classes that it summarises if there are several."""
-    if isinstance(roles.label, str) and roles.classes is None:
-        return read_label(frame[roles.label], roles.label, roles.positive), None
-    labels = roles.labels
-    if roles.classes is None:
-        targets = read_label_columns([frame[name] for name in labels], labels, roles.positive)
-    elif len(labels) == 1:
-        targets = read_class_column(frame[labels[0]], labels[0], roles.classes)
-    else:
-        raise BadInput(f"classes are those of one label column; got {len(labels)} columns: {', '.join(labels)}")
-    return targets.y, targets
-
-
-def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
-    """The problems of the columns named as features: absent or repeated."""
-    problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
-    repeated = dict.fromkeys(c for c in features if list(features).count(c) > 1)
-    return problems + [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in repeated]
-
-
-def check_frame(call: str, frame: object) -> None:
-    """Raises `Misuse` unless the argument is a frame, and names the call to use instead."""
-    if isinstance(frame, pd.DataFrame):
-        return
-    file = "Read the file first, ids as text: pd.read_csv(path, dtype={'patient': str})."
-    arrays = "Arrays are read by from_arrays."
-    advice = {
-        "str": file,
-        "PurePath": file,
-        "Cohort": "A cohort's scores are eq.Scores.of(cohort, score); to audit a network on it: eq.audit(model, cohort).",
-        "Scores": "These are scores already: eq.audit(scores).",
-        "ndarray": arrays,
-        "Tensor": arrays,
-        "dict": "Make it one: pd.DataFrame(...).",
-        "list": "Make it one: pd.DataFrame(...).",
-    }
-    raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
-
-
-def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The problems of a table that lacks these columns, one each; the last one lists the columns that the table has.
-
-    >>> missing_columns(["Sex", "race"], ["y", "sex"])
-    ["no column 'Sex'. Did you mean 'sex'?", "no column 'race'. The columns are: y, sex."]
-    """
-    shown = ", ".join(map(shorten, columns[:20])) + (f", and {len(columns) - 20} more" if len(columns) > 20 else "")
-    problems = [f"no column {name!r}.{did_you_mean(name, columns, 0.6)}" for name in names]
-    return [*problems[:-1], *(f"{problem} The columns are: {shown}." for problem in problems[-1:])]
-
-
-def read_score_column(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
-    """The scores or logits in a column, and their problems."""
-    numbers = to_numbers(column)
-    empty = column.isna().to_numpy()
-    text = ~empty & np.isnan(numbers)
-    with np.errstate(invalid="ignore"):
-        outside = np.isinf(numbers) if logits else (numbers < 0) | (numbers > 1)
-    problems = []
-    if text.any():
-        first = shorten(str(column[text].iloc[0]))
-        if first.endswith("%"):
-            advice = "They look like percentages: remove the sign and divide by 100."
-        elif first.replace(",", ".", 1).lstrip("-").replace(".", "", 1).isdigit():
-            advice = "They look like decimal commas: write points instead, or semicolons between the columns."
-        else:
-            advice = "Correct them or leave those rows out."
-        problems.append(f"score column {name!r}: {_affected_rows(text)} are not numbers, {first!r} in the first. {advice}")
-    if empty.any():
-        problems.append(f"score column {name!r}: {_affected_rows(empty)} are empty (NaN). Fill them in or leave them out.")
-    if outside.any():
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-        if logits:
-            advice = "A logit is a finite number: correct them or leave those rows out."
-        elif low < 0:
-            advice = "They look like logits: add --logits (Python: logits=True), which applies the logistic function 1 / (1 + exp(-x))."
-        elif 2 < high <= 100:
-            advice = "They look like percentages: divide by 100 first."
-        else:
-            advice = "A score is a probability: correct them or leave those rows out."
-        where = "are infinite" if logits else "lie outside [0, 1]"
-        problems.append(f"score column {name!r}: {_affected_rows(outside)} {where}; the scores go from {low:g} to {high:g}. {advice}")
-    return numbers, problems
-
-
-def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
-    """The sample weights in a column, and a problem if some are not positive, finite numbers."""
-    numbers = to_numbers(column)
-    with np.errstate(invalid="ignore"):
-        bad = ~(np.isfinite(numbers) & (numbers > 0))
-    if not bad.any():
-        return numbers, []
-    first = shorten(str(column[bad].iloc[0]))
-    return numbers, [
-        f"weight column {name!r}: {_affected_rows(bad)} hold no positive, finite number, {first!r} in the first. Leave rows of weight 0 "
-        "out; correct the others."
-    ]
-
-
-def read_identifiers(column: "pd.Series[object]") -> ObjectArray:
-    """The ids in a column, unchanged, except that integers which pandas stores as floating-point numbers become integers again."""
-    values: ObjectArray = column.to_numpy(dtype=object)
-    if pd.api.types.is_float_dtype(column):
-        values = np.array([int(v) if isinstance(v, float) and v.is_integer() else v for v in values], dtype=object)
-    return values
-
-
-def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
-    """The problems of a column of ids: empty cells, numbers too large to be exact, the same id as a number and as text."""
-    problems = []
-    empty = column.isna().to_numpy(bool) | np.array([isinstance(value, str) and not value.strip() for value in column], bool)
-    if empty.any():
-        what = "patient id" if role == "patient" else "id"
-        problems.append(f"{role} column {name!r}: {_affected_rows(empty)} have no {what}. Fill them in or leave them out.")
-    values = column.cat.categories.to_series() if isinstance(column.dtype, pd.CategoricalDtype) else column[~empty]
-    problem = ""
-    if pd.api.types.is_float_dtype(values):
-        problem = precision_problem(values, getattr(values.dtype, "numpy_dtype", values.dtype))
-    elif values.dtype == object:
-        problem = precision_problem(values)
-        texts = {value for value in values if isinstance(value, str)}
-        both = sorted({level_name(value) for value in values if not isinstance(value, str)} & texts) if texts else []
-        if both and not problem:
-            problem = (
-                f"holds {_first_five(both)} as a number in some rows and as text in others, so that one may be counted as two. "
-                "Read the column as text (in pandas dtype=str)."
-            )
-    if problem:
-        problems.append(f"{role} column {name!r} {problem}")
-    return problems
-
-
-def _repeated_id_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    repeated = column[column.duplicated() & column.notna()].unique()
-    if not len(repeated):
-        return []
-    return [
-        f"id column {name!r}: {len(repeated):,} ids occur more than once in {len(column):,} rows: {_first_five(repeated)}. "
-        "Keep one row each."
-    ]
-
-
-def bin_problems(bins: Mapping[str, Sequence[float] | Bins], groups: Sequence[str]) -> list[str]:
+def bin_problems(bins: Mapping[str, Any], groups: Iterable[str]) -> list[str]:
     """The problems of bins by column: invalid edges, or a column that is not a group."""
+    if not bins:
+        return []
+    from equipoise.data.bins import parse_edges
+
     problems = [
-        f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as a group, or leave its bins out."
+        f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as one (--group), or omit its bins."
         for name in bins
         if name not in groups
     ]
@@ -339,58 +215,3 @@ def bin_problems(bins: Mapping[str, Sequence[float] | Bins], groups: Sequence[st
         with collecting(problems):
             parse_edges(edges, name)
     return problems
-
-
-def _nested_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    """A problem if cells hold lists or records, as Parquet columns may."""
-    nested = column.map(_is_nested).to_numpy(bool) if column.dtype == object else np.zeros(0, bool)
-    if not nested.any():
-        return []
-    return [
-        f"column {name!r}: {_affected_rows(nested)} hold lists or records (or tensors); one value per row is needed. Use another column."
-    ]
-
-
-def _is_nested(value: object) -> bool:
-    """Whether a cell holds several values, or a tensor, which is never equal to another tensor."""
-    return isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
-
-
-def frame_from_arrays(arrays: Mapping[str, object]) -> pd.DataFrame:
-    """A frame of arrays by name. Raises `BadInput` if their lengths differ, since pandas would fill up the shorter ones."""
-    columns = {name: _as_column(values, name) for name, values in arrays.items() if values is not None}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise BadInput(f"arrays of the same rows have the same length; got {', '.join(f'{n:,} in {name}' for name, n in lengths.items())}")
-    return pd.DataFrame(columns)
-
-
-def _as_column(values: object, name: str) -> "pd.Series[Any]":
-    """A list, array or tensor (n,) as a column. Floating-point numbers keep their type, which `precision_problem` needs."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    if isinstance(values, (list, tuple)):
-        plain = [
-            value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 and _is_nested(value) else value for value in values
-        ]
-        array: npt.NDArray[Any] = np.asarray(plain, dtype=object)
-    else:
-        try:
-            array = np.asarray(values)
-        except (TypeError, ValueError, RuntimeError) as error:  # a type that NumPy lacks, such as bfloat16
-            raise BadInput(
-                f"{name} cannot be read as one value per row: {error}. Make it an array first, as with .float().numpy()"
-            ) from error
-        array = array if array.dtype.kind == "f" else np.asarray(values, dtype=object)
-    if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,)")
-    return pd.Series(array)
-
-
-def _affected_rows(rows: BoolArray) -> str:
-    return f"{int(rows.sum()):,} of {len(rows):,} rows (the first is row {int(rows.argmax()) + 1:,} below the header)"
-
-
-def _first_five(values: Iterable[object]) -> str:
-    shown = [shorten(str(value)) for value in values]
-    return ", ".join(shown[:5]) + (" ..." if len(shown) > 5 else "")

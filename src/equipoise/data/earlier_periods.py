@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.columns import missing_columns
+from equipoise.data.column_values import missing_columns
 from equipoise.data.scores import Scores
 from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput

@@ -34,7 +34,7 @@ def too_large(path: Path, size: int | None, limit: int) -> BadInput:
     needed = f"more than {limit:,}" if size is None else f"{size:,}"
     return BadInput(
         f"{path} needs {needed} bytes once it is unzipped; the limit is {limit:,}. If the file is right, raise the limit: "
-        f"--max-table-bytes, or the environment variable {LIMIT_VARIABLE}."
+        f"data.max_table_bytes, or the environment variable {LIMIT_VARIABLE}."
     )
 
 

@@ -25,7 +25,6 @@ VIEWS = {  # view: how its names begin; more may follow, as in AP PORTABLE
 # Suffixes that a name in the table may omit. The last component of a DICOM UID is not one of them.
 SUFFIXES = frozenset(f".{s}" for s in ("png", "jpg", "jpeg", "jpe", "jfif", "tif", "tiff", "bmp", "gif", "webp", "dcm", "dicom"))
 SUFFIXES |= {".jp2", ".j2k", ".jpx", ".jpf", ".pbm", ".pgm", ".ppm", ".pnm"}
-IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")  # columns that are searched for the names of images
 MAX_LISTED = 100  # names in one message; a table may hold many thousand wrong ones
 
 
@@ -81,7 +80,7 @@ def find_files(
     problems += _shorten(
         [
             f"row {numbers[row]} below the header: image {texts[row]!r} lies outside {root}. "
-            "Name files in the folder, or allow it: allow_outside=True (--allow-outside)."
+            "Name files in the folder, or allow it: allow_outside=True (--set images.allow_outside=true)."
             for row in sorted(outside)
         ]
     )

@@ -169,7 +169,7 @@ def float_rows(shape: tuple[int, ...], cache: str | Path | None) -> npt.NDArray[
         check_disk_space(folder, shape, np.float32)
         handle, name = tempfile.mkstemp(prefix=".equipoise.rows.", suffix=".tmp", dir=folder)
     except OSError as error:
-        raise BadInput(f"cannot write to {folder}: {error.strerror or error}. Name another folder (cache=, --cache).") from error
+        raise BadInput(f"cannot write to {folder}: {error.strerror or error}. Name another folder (cache=, images.cache).") from error
     os.close(handle)
     rows = np.lib.format.open_memmap(name, mode="w+", dtype=np.float32, shape=shape)
     weakref.finalize(rows, Path(name).unlink, missing_ok=True)

@@ -35,7 +35,7 @@ NORMS = {  # channels: default mean and std; those of ImageNet for 3, round numb
     1: ((0.5,), (0.25,)),
     3: (IMAGENET["mean"], IMAGENET["std"]),
 }
-NAMED_NORMS = {  # values of --normalise
+NAMED_NORMS = {  # values of images.normalise
     "imagenet": IMAGENET,
     "xray": XRAY_RANGE,
     "unit": UNIT_RANGE,
@@ -110,7 +110,7 @@ class Geometry:
         if (image.height, image.width) != self.shape:
             raise BadInput(
                 f"is {image.height} x {image.width} pixels after its shorter side was resized to {self.resize}, which is not square. "
-                f"Crop it as well (crop={self.resize}, --crop {self.resize}), or stretch it (size={self.resize}, --size {self.resize})."
+                f"Crop it as well (images.crop={self.resize}), or stretch it (images.size={self.resize})."
             )
         return image
 
@@ -196,9 +196,7 @@ def make_preprocessing(
     if size is not None and resize is not None:
         problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
     if size is not None and isinstance(crop, int):
-        problems.append(
-            f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize instead (--resize {size})"
-        )
+        problems.append(f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize={size} instead")
     if size is not None and preset not in (None, XRAY_PRESET):
         problems.append(f"the preset {preset!r} resizes and crops; give resize and crop instead of size={size}")
     extra = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}
@@ -268,37 +266,39 @@ def read_norm(text: str | None, channels: int) -> Norm:
             mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
         except ValueError:
             raise BadInput(
-                f"--normalise must be {', '.join(NAMED_NORMS)} or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, NAMED_NORMS)}"
+                f"normalise must be {', '.join(NAMED_NORMS)} or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, NAMED_NORMS)}"
             ) from None
     mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
     return Norm(mean=mean, std=std)
 
 
-def read_resize(text: str | None) -> int | tuple[int, int] | None:
-    """A resize as text: the shorter side, or height and width.
+def read_resize(value: Any) -> int | tuple[int, int] | None:
+    """A resize: the shorter side, or height and width, which may be text.
 
-    >>> read_resize("256"), read_resize("320x256"), read_resize(None)
-    (256, (320, 256), None)
+    >>> read_resize("256"), read_resize("320x256"), read_resize([320, 256]), read_resize(None)
+    (256, (320, 256), (320, 256), None)
     """
-    if text is None:
+    if value is None:
         return None
     try:
-        sides = tuple(int(part) for part in text.lower().split("x"))
-    except ValueError:
+        parts = value.lower().split("x") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+        sides = tuple(map(int, parts))
+    except (TypeError, ValueError):
         sides = ()
     if len(sides) not in (1, 2) or any(side < 1 for side in sides):
-        raise BadInput(f"--resize must be the shorter side in pixels, as in 256, or HEIGHTxWIDTH, as in 320x256; got {text!r}")
+        raise BadInput(f"resize must be the shorter side in pixels, as in 256, or HEIGHTxWIDTH, as in 320x256; got {value!r}")
     return sides[0] if len(sides) == 1 else (sides[0], sides[1])
 
 
-def read_crop(text: str | None) -> int | str | None:
-    """A crop as text: the side of a central square, or "square".
+def read_crop(value: Any) -> int | str | None:
+    """A crop: the side of a central square, which may be text, or "square".
 
     >>> read_crop("224"), read_crop("square")
     (224, 'square')
     """
-    if text is None or text == SQUARE:
-        return text
+    if value is None or value == SQUARE:
+        return value  # type: ignore[no-any-return]
+    text = str(value)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise BadInput(f"--crop must be a number of pixels, as in 224, or {SQUARE}, the largest central square; got {text!r}")
+        raise BadInput(f"crop must be a number of pixels, as in 224, or {SQUARE}, the largest central square; got {value!r}")
     return int(text)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.alike_names import alike_names, warn_of_alike_patients
-from equipoise.data.columns import Roles
+from equipoise.data.columns import Columns
 
 NAMES = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
 TELLING = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
@@ -19,14 +19,14 @@ FEWEST = 20  # distinct rows; among fewer, values differ by chance
 log = logging.getLogger(__name__)
 
 
-def warn_of_repeated_patients(frame: pd.DataFrame, roles: Roles) -> None:
+def warn_of_repeated_patients(frame: pd.DataFrame, columns: Columns) -> None:
     """Warns if rows seem to be of the same patients: by ids that are alike; without named patients, by a column of ids or as duplicates."""
-    if roles.patient is not None:
-        column = frame[roles.patient]
+    if columns.patient is not None:
+        column = frame[columns.patient]
         if not pd.api.types.is_numeric_dtype(column):
-            warn_of_alike_patients(alike_names(name for name in column.unique() if isinstance(name, str)), roles.patient)
+            warn_of_alike_patients(alike_names(name for name in column.unique() if isinstance(name, str)), columns.patient)
         return
-    used = {*roles.labels, *roles.groups, roles.score, roles.id, roles.weight}
+    used = {*columns.used, columns.id}
     for position, name in enumerate(frame.columns):
         if name in used or re.sub(r"[\W_]", "", str(name)).lower() not in NAMES:
             continue
@@ -40,7 +40,7 @@ def warn_of_repeated_patients(frame: pd.DataFrame, roles: Roles) -> None:
                 f"{rows:,}",
             )
             return
-    if roles.id is None and (duplicates := _duplicates(frame)):
+    if columns.id is None and (duplicates := _duplicates(frame)):
         log.warning(
             "rows are treated as independent; %s of %s rows are exact duplicates of others: leave them out, or name the column of patients "
             "with --patient (patient=)",

@@ -29,12 +29,14 @@ from equipoise.data.attribute import (
 )
 from equipoise.data.batches import EXPANSION, Batch, CodedRows, Part, Storage, Stored, read_batches, stored_bytes
 from equipoise.data.bins import Bins, Span, all_integers, as_bins, read_numeric_column
-from equipoise.data.columns import Roles, identifier_problems, read_score_column, read_weights
+from equipoise.data.column_values import identifier_problems, read_score_column, read_weights
+from equipoise.data.columns import Columns
 from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
 from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
 from equipoise.data.splits import HashArray, splitmix64
 from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
 from equipoise.errors import BadInput, collecting, raise_all
+from equipoise.specification import takes_fields_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,45 +45,34 @@ CodeArray = npt.NDArray[np.int32]
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier without reading on
 
 
-def scan(
-    path: str | Path,
-    *,
-    label: str,
-    score: str,
-    group: str | Sequence[str],
-    reference: str | Sequence[str] | None = None,
-    patient: str | None = None,
-    positive: object = None,
-    bins: Mapping[str, Sequence[float] | Bins] | None = None,
-    conflicts: str = "row",
-    weight: str | None = None,
-    name: str = "",
-) -> "Scan":
+@takes_fields_of(Columns, without=("classes", "id", "score_prefix", "features", "view", "max_table_bytes"))
+def scan(path: str | Path, *, name: str = "", **columns: Any) -> "Scan":
     """The scores in a table on disk of any size, which `eq.audit` reads in batches.
 
     `path` is a CSV or Parquet file, a folder of such files, or a data set partitioned by folders such as `sex=F`. The columns have the same
     roles as in `Scores.from_frame`; identifiers and groups are read as text. This call reads nothing yet.
 
-    >>> scan("visits/", label="y", score="p", group="sex", patient="id").roles.groups
-    ['sex']
+    >>> scan("visits/", label="y", score="p", group="sex", patient="id").columns.group
+    ('sex',)
     """
-    return Scan(Path(path), Roles(label, group, reference, patient, None, score, weight, positive, bins=bins, conflicts=conflicts), name)
+    return Scan(Path(path), Columns(**columns), name)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A table on disk and the roles of its columns. It is read when it is audited: `eq.audit(scan)`."""
+    """A table on disk and its columns. It is read when it is audited: `eq.audit(scan)`."""
 
     path: Path
-    roles: Roles
+    columns: Columns
     name: str = ""
     limit: int | None = None  # in bytes, as in `read_table`
 
     def __post_init__(self) -> None:
-        problems = [*self.roles.name_problems(), *self.roles.conflict_problems()]
-        if not isinstance(self.roles.label, str) or self.roles.score is None:
+        problems = [*self.columns.problems(), *self.columns.conflict_problems()]
+        labels, scores = list(self.columns.label), list(self.columns.score)
+        if len(labels) != 1 or len(scores) != 1:
             problems.append(
-                f"a scan has one label and one score column; got {self.roles.labels}, {self.roles.score!r}. Several labels are a scan "
+                f"a scan has one label and one score column; got {labels}, {scores}. Several labels are a scan "
                 "each: eq.audit({'a': eq.scan(path, label='a', ...), 'b': eq.scan(path, label='b', ...)})"
             )
         raise_all(problems, self.called)
@@ -89,7 +80,7 @@ class Scan:
     @contextmanager
     def read(self) -> Iterator[Stored]:
         """The coded rows, in memory or in temporary files that are deleted when the context ends."""
-        with read_labels({self.roles.labels[0]: self}) as stored:
+        with read_labels({self.columns.label[0]: self}) as stored:
             yield next(iter(stored.values()))
 
     @property
@@ -107,7 +98,7 @@ class Scan:
 def read_labels(scans: Mapping[str, Scan]) -> Iterator[dict[str, Stored]]:
     """The coded rows of each label of one table, which is read once; with several labels, the rows in which each is known."""
     first = next(iter(scans.values()))
-    aligned = [replace(s, roles=replace(s.roles, label=first.roles.label, score=first.roles.score)) for s in scans.values()]
+    aligned = [replace(s, columns=s.columns.changed(label=first.columns.label, score=first.columns.score)) for s in scans.values()]
     if any(s != first for s in aligned):
         raise BadInput(
             f"the labels {', '.join(scans)} are read together, from one table with the same groups, patients and weights. Scan the same "
@@ -127,9 +118,9 @@ class _TableCoder:
 
     def __init__(self, scans: Mapping[str, Scan]) -> None:
         first = next(iter(scans.values()))
-        self.roles, self.path, self.name = first.roles, first.path, first.called
-        self.labels = {name: (scan.roles.labels[0], str(scan.roles.score)) for name, scan in scans.items()}  # label and score column
-        self.groups = [_GroupCoder(name, (first.roles.bins or {}).get(name)) for name in first.roles.groups]
+        self.columns, self.path, self.name = first.columns, first.path, first.called
+        self.labels = {name: (scan.columns.label[0], scan.columns.score[0]) for name, scan in scans.items()}  # label and score column
+        self.groups = [_GroupCoder(name, first.columns.bins.get(name)) for name in first.columns.group]
         self.storage = Storage(len(scans), max(first.max_bytes, EXPANSION * stored_bytes(first.path)), self.name)
         self.known, self.positives = (np.zeros(len(scans), np.int64) for _ in range(2))  # rows of each label
         self.patient_type = ""  # integers or text
@@ -137,34 +128,34 @@ class _TableCoder:
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the table in batches."""
-        roles, bins = self.roles, self.roles.bins or {}
+        roles, bins = self.columns, self.columns.bins
         columns = [name for pair in self.labels.values() for name in pair]
-        text = [name for name in (*roles.groups, roles.patient) if name is not None and name not in bins]
+        text = [name for name in (*roles.group, roles.patient) if name is not None and name not in bins]
         numbers = [name for name in (*columns, roles.weight, *bins) if name is not None]
         words = [label for label, _ in self.labels.values()] if roles.positive is not None else ()
         return read_batches(self.path, text=text, values=numbers, words=words)
 
     def add(self, batch: Batch) -> None:
         """Adds the rows of a batch; raises `BadInput` with everything wrong with them."""
-        roles, problems = self.roles, list[str]()
+        columns, problems = self.columns, list[str]()
         y, score = np.zeros((batch.rows, len(self.labels)), np.int8), np.zeros((batch.rows, len(self.labels)))
         rows: CodedRows = {"score": score, "y": y}
         for k, (label_column, score_column) in enumerate(self.labels.values()):
             y[:, k], label_problems = parse_label(
-                batch.values[label_column], label_column, roles.positive, unknown_allowed=len(self.labels) > 1
+                batch.values[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
             )
             known, scores = y[:, k] != UNKNOWN, batch.values[score_column]
-            score[known, k], score_problems = read_score_column(scores if known.all() else scores[known], score_column, roles.logits)
+            score[known, k], score_problems = read_score_column(scores if known.all() else scores[known], score_column, columns.logits)
             problems += label_problems + score_problems
-        if roles.weight is not None:
-            rows["weight"], weight_problems = read_weights(batch.values[roles.weight], roles.weight)
+        if columns.weight is not None:
+            rows["weight"], weight_problems = read_weights(batch.values[columns.weight], columns.weight)
             problems += weight_problems
         for k, group in enumerate(self.groups):
             with collecting(problems):
                 rows[f"code{k}"] = group.codes(batch)
-        if roles.patient is not None:
+        if columns.patient is not None:
             with collecting(problems):
-                rows["patient"] = self._hash_patients(batch.texts[roles.patient], roles.patient, batch.where)
+                rows["patient"] = self._hash_patients(batch.texts[columns.patient], columns.patient, batch.where)
         raise_all(problems, batch.where)
         self.known += (y != UNKNOWN).sum(0)
         self.positives += (y == 1).sum(0)
@@ -196,11 +187,11 @@ class _TableCoder:
         """The rows of each label; raises `BadInput` with everything wrong with the table as a whole."""
         if not self.storage.rows:
             raise BadInput("the table has no rows", source=self.name)
-        roles, problems = self.roles, list[str]()
+        columns, problems = self.columns, list[str]()
         for (label_column, _), positives, rows in zip(self.labels.values(), self.positives, self.known, strict=True):
-            problems += constant_label_problems(int(positives), int(rows), label_column, roles.positive)
+            problems += constant_label_problems(int(positives), int(rows), label_column, columns.positive)
         attributes, level_codes = [], []
-        for group, reference in zip(self.groups, roles.references, strict=True):
+        for group, reference in zip(self.groups, columns.references, strict=True):
             with collecting(problems):
                 attribute, codes = group.attribute(self.storage.rows, reference)
                 attributes.append(attribute)
@@ -208,12 +199,12 @@ class _TableCoder:
         raise_all(problems, self.name)
         parts = [replace(part, recode=partial(_recoded, level_codes=level_codes)) for part in self.storage.parts()]
         self._warn_of_alike_patients(parts)
-        if roles.conflicts != "row":
+        if columns.conflicts != "row":
             attributes, kept_codes = self._resolve_conflicts(parts, attributes)
-            resolve = partial(_recoded, level_codes=level_codes, rule=roles.conflicts, kept_codes=kept_codes)
+            resolve = partial(_recoded, level_codes=level_codes, rule=columns.conflicts, kept_codes=kept_codes)
             parts = [replace(part, recode=resolve) for part in parts]
         return {
-            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.roles.logits)
+            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.columns.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
 
@@ -225,11 +216,11 @@ class _TableCoder:
         hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
         for part in parts:
             present |= np.isin(hashes, part.read()["patient"])
-        warn_of_alike_patients(self.alike.sets(forms[present]), str(self.roles.patient))
+        warn_of_alike_patients(self.alike.sets(forms[present]), str(self.columns.patient))
 
     def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[CodeArray]]:
         """The attributes under the rule for patients in several groups, and the codes of the levels that then still have rows."""
-        rule = self.roles.conflicts
+        rule = self.columns.conflicts
         varied = np.zeros(len(attributes), np.int64)
         counts = [np.zeros(len(a.levels), np.int64) for a in attributes]
         for part in parts:
@@ -246,7 +237,7 @@ class _TableCoder:
             with collecting(problems):
                 if rule == "error" and varied[k]:
                     raise BadInput(
-                        f"patient column {self.roles.patient!r}: {varied[k]:,} patients have more than one {attribute.name!r}. "
+                        f"patient column {self.columns.patient!r}: {varied[k]:,} patients have more than one {attribute.name!r}. "
                         f"{CONFLICT_ADVICE}"
                     )
                 levels, codes = drop_empty_levels(attribute, counts[k], rule)

@@ -8,21 +8,15 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
-from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import (
-    Roles,
-    check_frame,
-    describe_rows,
-    feature_problems,
-    frame_from_arrays,
-    read_columns,
-)
+from equipoise.data.column_values import check_frame, describe_rows, feature_problems, frame_from_arrays, read_columns
+from equipoise.data.columns import Columns
 from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.rows import Grouped
 from equipoise.data.splits import assign_units, generator
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
+from equipoise.specification import takes_fields_of
 
 ADVICE = {  # by type of a wrong argument
     "DataFrame": "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...).",
@@ -56,25 +50,9 @@ class Scores(Grouped):
             )
 
     @classmethod
-    def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        *,
-        label: str,
-        score: str,
-        group: str | Sequence[str],
-        reference: str | Sequence[str] | None = None,
-        patient: str | None = None,
-        id: str | None = None,
-        positive: object = None,
-        bins: Mapping[str, Sequence[float] | Bins] | None = None,
-        conflicts: str = "row",
-        weight: str | None = None,
-        features: Sequence[str] | None = None,
-        logits: bool = False,
-        name: str = "scores",
-    ) -> "Scores":
-        """The scores in a pandas frame; raises `BadInput` with everything wrong with it.
+    @takes_fields_of(Columns, without=("classes", "score_prefix", "view", "max_table_bytes"))
+    def from_frame(cls, frame: pd.DataFrame, *, name: str = "scores", **columns: Any) -> "Scores":
+        """The scores in a pandas frame, whose columns are named as in `Columns`; raises `BadInput` with everything wrong with it.
 
         Groups, patients and ids are used unchanged; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
         turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Each row has its own group: `conflicts`
@@ -88,9 +66,9 @@ class Scores(Grouped):
         logits themselves: the scores of logits above 37 are all 1.
         """
         check_frame("Scores.from_frame", frame)
-        roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts, logits=logits)
-        scores = read_scores_of(frame, roles, features or (), name)
-        warn_of_repeated_patients(frame, roles)
+        named = Columns(**columns)
+        scores = read_scores_of(frame, named, name)
+        warn_of_repeated_patients(frame, named)
         return scores
 
     @classmethod
@@ -183,15 +161,15 @@ class Scores(Grouped):
         return self.score if self.logit is None else self.logit
 
 
-def read_scores_of(frame: pd.DataFrame, roles: Roles, features: Sequence[str] = (), name: str = "scores") -> Scores:
+def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> Scores:
     """The scores in the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
-    source = name if name != "scores" else ""
-    other_columns = (*roles.labels, roles.score, *roles.groups, roles.patient, roles.id, roles.weight)
-    raise_all(_feature_problems(frame, features, other_columns), source)
-    read = read_columns(frame, roles, source)
-    assert read.score is not None  # a score column was named
-    table = Table(frame[list(features)].reset_index(drop=True)) if features else None
-    score, logit = score_and_logit(read.score, roles.logits)
+    source, features = name if name != "scores" else "", list(columns.features)
+    raise_all(_feature_problems(frame, features, [*columns.used, columns.id]), source)
+    read = read_columns(frame, columns, source)
+    if read.score is None:
+        raise BadInput("no score column was named", source=source)
+    table = Table(frame[features].reset_index(drop=True)) if features else None
+    score, logit = score_and_logit(read.score, columns.logits)
     return Scores(read.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
 
 

@@ -85,7 +85,7 @@ def parse_label(
     if positive is None and not_binary.any():
         values = [shorten(value) for value in sorted(column[labelled].map(level_name).unique())]
         candidates = values if len(values) == 2 else values[-1:]
-        options = " or ".join(f"--positive {value}" for value in candidates)
+        options = " or ".join(f"--set data.positive={value}" for value in candidates)
         problems.append(
             f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if unknown_allowed else ''}; "
             f"{int(not_binary.sum()):,} of {n:,} rows hold something else. It holds {_examples(column[labelled])}. If one of them is the "
@@ -181,7 +181,7 @@ def _classes_advice(values: "pd.Series[object]") -> str:
         return ""
     return (
         " If they are the classes of a network that decides by argmax, name all of them in the order of its outputs: "
-        f"--class {names[0]} --class {names[1]} ... (Python: classes={names[:3]!r})."
+        f"--set data.classes={names[0]} --set data.classes={names[1]} ... (Python: classes={names[:3]!r})."
     )
 
 

@@ -107,7 +107,7 @@ def _call(transform: Transform, argument: object, source: Source) -> Row:
         reason = f"{type(error).__name__}: {first_line(error)}"
         kind = {"image": f"a Pillow image of mode {getattr(argument, 'mode', '')}", "array": "an array", "path": "a path"}[transform.takes]
         raise BadTransform(
-            f"the transform {transform.named} raised {reason} on {source}. It was called with {kind}; channels=1 or 3 (--channels) "
+            f"the transform {transform.named} raised {reason} on {source}. It was called with {kind}; channels=1 or 3 (images.channels) "
             "converts images to gray or RGB first, and an annotation of its parameter (np.ndarray, Path) asks for another kind."
         ) from error
     return as_row(result, f"the transform {transform.named}", f" on {source}")

@@ -5,6 +5,7 @@ from .audit import records as records
 from .audit import sums_of as sums_of
 from .audit_history import History as History
 from .audit_history import history as history
+from .audit_spec import DERIVED as DERIVED
 from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
 from .auditing import audit_label as audit_label
@@ -61,6 +62,7 @@ from .functional import performance_values as performance_values
 from .functional import predictive as predictive
 from .functional import require_cells as require_cells
 from .functional import worst_gap as worst_gap
+from .gaps import AT_THRESHOLD as AT_THRESHOLD
 from .gaps import GAPS as GAPS
 from .gaps import MEASURES as MEASURES
 from .gaps import OVERALL_SCORE_MEASURES as OVERALL_SCORE_MEASURES
@@ -91,7 +93,6 @@ from .monitoring import Monitoring as Monitoring
 from .multiplicity import adjusted as adjusted
 from .multiplicity import comparisons_of as comparisons_of
 from .multiplicity import holm as holm
-from .no_finding import DERIVED as DERIVED
 from .paired_changes import NEGLIGIBLE_CHANGE as NEGLIGIBLE_CHANGE
 from .paired_changes import Baseline as Baseline
 from .paired_changes import BaselineComparison as BaselineComparison
@@ -101,7 +102,6 @@ from .paired_changes import Shift as Shift
 from .paired_changes import compare_with_baseline as compare_with_baseline
 from .paired_changes import paired as paired
 from .paired_changes import pooled_gaps as pooled_gaps
-from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import RankedRows as RankedRows
 from .performance import Ranking as Ranking
 from .permutation import largest_gap_p_value as largest_gap_p_value

@@ -113,7 +113,7 @@ class History:
                 seen = {group for past in others.values() for group in past[label].groups.get(attribute, ())}
                 problems += [
                     f"{where}group {group!r} of {attribute} is new to the history.{did_you_mean(group, seen)} If it is right, add it with "
-                    f"--new-group {group!r} (new_groups=[...])."
+                    f"--set history.new_groups={group} (new_groups=[...])."
                     for group in new.groups[attribute]
                     if group not in seen | new_groups and attribute not in new.intersections
                 ]
@@ -166,7 +166,11 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
         return [f"--date must be a year, quarter, month, week or day: 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16; got {period!r}"]
     others = [name for name in known if name != period]
     if period in known:
-        return [] if replace else [f"the period {period} is in the history already. Replace it with --replace (replace=True)."]
+        return (
+            []
+            if replace
+            else [f"the period {period} is in the history already. Replace it with --set history.replace=true (replace=True)."]
+        )
     of_other_length = [name for name in others if unit_of_time(name) != unit_of_time(period)]
     if of_other_length:
         return [f"the history has periods such as {of_other_length[-1]}, and {period} is of another length. Use the same unit of time."]

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, field_validator
 from equipoise.measures.gaps import GAPS, OVERALL, PERFORMANCE, Gap, canonical_name, thresholds_of
 from equipoise.specification import Specification, setting
 
+DERIVED = "derived"  # given instead of the name of a label: no label means "no finding", so it is derived
+
 
 def _name(measure: Gap) -> str:
     """The canonical name of a measure of an audit; an invalid one is an error before anything is computed."""
@@ -53,7 +55,7 @@ class AuditSpec(Specification):
     specificity: float = setting("Specificity at which the sensitivity of each group is reported (--verbose).", 0.9, gt=0, lt=1)
     sensitivity: float = setting("Sensitivity at which the specificity of each group is reported (--verbose).", 0.9, gt=0, lt=1)
     thresholds: str | tuple[float, ...] = setting(
-        "Thresholds of the decision curves, START:STOP or START:STOP:STEP (--verbose, --figures, --json).", "0.05:0.5"
+        "Thresholds of the decision curves, START:STOP or START:STOP:STEP (--verbose, report.figures, --json).", "0.05:0.5"
     )
     no_finding: str | None = setting(
         "Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'derived': none of the labels.", None

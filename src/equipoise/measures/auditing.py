@@ -14,7 +14,7 @@ import pandas as pd
 from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
 from equipoise.errors import EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
-from equipoise.measures.audit_spec import AuditSpec
+from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
@@ -25,7 +25,7 @@ from equipoise.measures.intervals import Limits
 from equipoise.measures.large_samples import estimate_sampled_scores
 from equipoise.measures.moments import Moments, moments_of_scores
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
-from equipoise.measures.no_finding import DERIVED, NoneOf, none_of
+from equipoise.measures.no_finding import NoneOf, none_of
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import p_values
 from equipoise.measures.rules import Rule

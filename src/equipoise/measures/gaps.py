@@ -17,6 +17,7 @@ from equipoise.errors import BadInput, UnknownName
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 STEPS = 18  # between the ends of a range, if no step is given
 MOST = 200  # thresholds in a range
+AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # measures of performance that depend on the decisions
 PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
 OVERALL_SCORE_MEASURES = ("brier", "calibration_intercept", "calibration_slope", "calibration_in_the_large")
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps

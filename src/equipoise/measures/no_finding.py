@@ -17,7 +17,6 @@ from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.rules import Rule
 
-DERIVED = "derived"  # given instead of the name of a label: no label means "no finding", so it is derived
 NO_FINDING = "no finding"
 
 

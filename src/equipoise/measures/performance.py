@@ -18,8 +18,6 @@ from equipoise.data import Attribute, Scores
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 
-AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # those that depend on the decisions
-
 
 def f1(true_positives: FloatArray, false_positives: FloatArray, positives: FloatArray) -> FloatArray:
     """The harmonic mean of precision and sensitivity, from sums of decisions; 0 where no row is decided positive."""

@@ -149,7 +149,7 @@ def row_draws(scores: Scores, seed: int) -> FloatArray:
     if without:
         raise BadInput(
             f"the rule is randomised and draws each decision from the id of the row; {without:,} of {len(ids):,} rows of {scores.name!r} "
-            "have none. Repair with a column of row ids, --id (id=), or of patient ids, --patient (patient=), and give new rows that "
+            "have none. Repair with a column of row ids, data.id (id=), or of patient ids, --patient (patient=), and give new rows that "
             "column too; or repair with a method whose rule is not randomised, such as group-thresholds."
         )
     digests = b"".join([hashlib.sha256(f"{seed}/{key}".encode("utf-8", "surrogatepass")).digest()[:8] for key in ids])

@@ -24,7 +24,7 @@ import numpy as np
 from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit
-from equipoise.measures.audit_spec import AuditSpec
+from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.auditing import (
     AttributeEstimates,
     Progress,
@@ -42,7 +42,7 @@ from equipoise.measures.estimates import Estimate, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.no_finding import DERIVED, NO_FINDING, NoneOf, none_of_rows, require_several_labels
+from equipoise.measures.no_finding import NO_FINDING, NoneOf, none_of_rows, require_several_labels
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.rules import Rule

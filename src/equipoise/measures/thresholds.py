@@ -14,8 +14,8 @@ from equipoise.data import Scores
 from equipoise.errors import pick
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, normalised, tabulate, tabulate_codes
 from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, largest_gap, performance_functional, worst_gap
-from equipoise.measures.gaps import GAPS, Gap, canonical_name, is_quotient
-from equipoise.measures.performance import AT_THRESHOLD, f1
+from equipoise.measures.gaps import AT_THRESHOLD, GAPS, Gap, canonical_name, is_quotient
+from equipoise.measures.performance import f1
 
 # Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
 SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)

@@ -18,10 +18,11 @@ from .contract import Work as Work
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
+from .contract import read_settings as read_settings
 from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
-from .debiasing import run_many as run_many
+from .debiasing import run_method as run_method
 from .equalised_odds import EqualisedOdds as EqualisedOdds
 from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation

@@ -18,15 +18,14 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from equipoise.data import BoolArray
 from equipoise.errors import pick
 from equipoise.measures import FloatArray, is_quotient
-from equipoise.methods.contract import Draws, Objective, Rng, Step, Steps, Task, Work, by_goal, method, within_gap
+from equipoise.methods.contract import Objective, Rng, Step, Steps, Task, Work, by_goal, method, within_gap
 from equipoise.methods.evaluation import Data, Evaluation
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import SAVANI
 from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit
-from equipoise.models import Critics, Replicas, proxy
+from equipoise.models import Critic, Repairable, proxy
 
 EPOCHS = 16  # of the paper's schedule
 TURN = 8  # mini-batches of the network per trial of the adaptive schedule
@@ -85,7 +84,7 @@ def cost(task: Task, settings: Settings) -> Work:
     cost=cost,
     effort=12.0,
 )
-def adversarial_finetune(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def adversarial_finetune(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per epoch of turns between the critic and the network."""
     turns = _Turns(model, data, goal, settings, rng)
     if settings.schedule == "adaptive":
@@ -111,11 +110,12 @@ def _adaptive(turns: "_Turns", data: Data, goal: Goal, settings: Settings) -> St
         turns.train_network(TURN, None)
         return left > 0
 
-    def follow(now: Evaluation, accepted: BoolArray, slow: BoolArray) -> None:
-        turns.weight = torch.where(torch.from_numpy(slow), turns.weight * HARDER, turns.weight)
-        if is_quotient(goal.measure):
-            turns.follow(data.functional(now), accepted)
-        turns.train_critic(max(1, settings.critic_steps // AGAIN))  # for all networks of a stack, so that none depends on another
+    def follow(now: Evaluation, accepted: bool, slow: bool) -> None:
+        if slow:
+            turns.weight *= HARDER
+        if is_quotient(goal.measure) and accepted:
+            turns.follow(data.functional(now))
+        turns.train_critic(max(1, settings.critic_steps // AGAIN))
 
     yield from adaptive(turns.model, data, turns.actor_optimiser, advance, follow, settings)
 
@@ -123,12 +123,11 @@ def _adaptive(turns: "_Turns", data: Data, goal: Goal, settings: Settings) -> St
 class _Turns:
     """The critic's and the network's turns."""
 
-    def __init__(self, model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> None:
+    def __init__(self, model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> None:
         s = settings
         self.model, self.settings = model, s
         self.max_gap = (within_gap([goal], s).max_gap or 0.0) if s.schedule == "paper" else 0.0
-        self.weight = torch.full((model.size,), s.weight)
-        self.offset = self.weights = torch.empty(0)  # set by `follow`
+        self.weight = s.weight
         self.follow(data.functional(data.start))
         self.y = torch.from_numpy(data.labels[0].y).float()
         self.batch = min(s.batch, model.rows)
@@ -136,27 +135,23 @@ class _Turns:
         with torch.no_grad():
             f, features = model.scores_and_features(self._index())
         self.by_row = s.schedule == "adaptive"
-        sizes = [features.shape[2] * (1 if self.by_row else self.batch), s.width, s.width, s.width, 1]
-        self.critic = Critics(sizes, rng("critic"), dropout=0.2).to(f.device)
+        sizes = [features.shape[1] * (1 if self.by_row else self.batch), s.width, s.width, s.width, 1]
+        self.critic = Critic(sizes, rng("critic"), dropout=0.2).to(f.device)
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
         self.actor_optimiser = model.optimiser("adam", s.learning_rate)
 
-    def follow(self, gap: tuple[FloatArray, FloatArray], of: BoolArray | None = None) -> None:
-        """Sets offsets (R,) and weights (R, n) of the gaps that the critic predicts; with `of`, only for these networks."""
-        offset, weights = (torch.from_numpy(numbers).float() for numbers in gap)
-        if of is not None:
-            chosen = torch.from_numpy(of)
-            offset, weights = torch.where(chosen, offset, self.offset), torch.where(chosen[:, None], weights, self.weights)
-        self.offset, self.weights = offset, weights
+    def follow(self, gap: tuple[float, FloatArray]) -> None:
+        """Sets offset and weights (n,) of the gap that the critic predicts."""
+        self.offset, self.weights = gap[0], torch.from_numpy(gap[1]).float()
 
     def _index(self) -> torch.Tensor:
-        return self.draws.rows(self.model.rows, self.batch)
+        return torch.from_numpy(self.draws.integers(0, self.model.rows, self.batch))
 
     def _verdict(self, features: torch.Tensor) -> torch.Tensor:
-        """The predicted gap of a mini-batch (R,): from all its features, or the mean of the predictions for each row."""
+        """The predicted gap of a mini-batch: from all its features, or the mean of the predictions for each row."""
         if self.by_row:
-            return self.critic(features)[..., 0].mean(1)  # type: ignore[no-any-return]
-        return self.critic(features.reshape(len(features), 1, -1))[:, 0, 0]  # type: ignore[no-any-return]
+            return self.critic(features)[:, 0].mean()  # type: ignore[no-any-return]
+        return self.critic(features.reshape(1, -1))[0, 0]  # type: ignore[no-any-return]
 
     def train_critic(self, steps: int) -> None:
         self.critic.train().requires_grad_(True)
@@ -165,23 +160,22 @@ class _Turns:
             index = self._index()
             with torch.no_grad():
                 f, features = read(index)
-                weights, offset = self.weights.gather(1, index).to(f.device), self.offset.to(f.device)
-                gap = proxy(f, weights) * self.model.rows / self.batch + offset
+                weights = self.weights[index].to(f.device)
+                gap = proxy(f, weights) * self.model.rows / self.batch + self.offset
             self.critic_optimiser.zero_grad()
             if self.by_row:
-                contributions = f * weights * self.model.rows + offset[:, None]  # their mean is the gap
-                ((self.critic(features)[..., 0] - contributions) ** 2).mean(1).sum().backward()
+                contributions = f * weights * self.model.rows + self.offset  # their mean is the gap
+                ((self.critic(features)[:, 0] - contributions) ** 2).mean().backward()
             else:
-                ((self._verdict(features) - gap) ** 2).sum().backward()
+                ((self._verdict(features) - gap) ** 2).backward()
             self.critic_optimiser.step()
 
-    def train_network(self, steps: int, dropout: Draws | None) -> None:
+    def train_network(self, steps: int, dropout: np.random.Generator | None) -> None:
         self.critic.eval().requires_grad_(False)
         for _ in range(steps):
             index = self._index()
-            f, features = self.model.scores_and_features(index, generators=dropout)
-            y = self.y.gather(1, index).to(f.device)
-            mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
-            price = torch.clamp(self.weight.to(f.device) * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
-            (price * mistakes).sum().backward()
+            f, features = self.model.scores_and_features(index, generator=dropout)
+            mistakes = F.binary_cross_entropy(f, self.y[index].to(f.device), reduction="none").mean()
+            price = torch.clamp(self.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
+            (price * mistakes).backward()
             self.actor_optimiser.step()

@@ -22,7 +22,7 @@ from equipoise.measures import labels_needed
 from equipoise.methods.contract import Rng, Step, Steps, Task, Work, method, unknown_work, within_gap
 from equipoise.methods.evaluation import Data, Label
 from equipoise.methods.goal import Goal
-from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp
+from equipoise.models import MLP, OPTIMISERS, Critic, Repairable, initial_mlp
 
 PAPER = """@inproceedings{zhang2018mitigating,
   title     = {Mitigating Unwanted Biases with Adversarial Learning},
@@ -43,7 +43,7 @@ class Settings:
     width: int = 32
     max_gap: float = 0.05
     margin: float = 0.01
-    optimiser: str = "adam"  # or adamw, for single networks
+    optimiser: str = "adam"  # or adamw, for networks other than the paper's MLP
 
     def __post_init__(self) -> None:
         pick("optimiser", self.optimiser, OPTIMISERS)
@@ -93,7 +93,7 @@ def cost(task: Task, settings: Settings) -> Work:
     cost=cost,
     effort=10.0,
 )
-def adversarial_training(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def adversarial_training(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per epoch of training from scratch."""
     assert data.train is not None  # the method needs the training set
     game = _Game(model, data.train.labels[0], settings, rng)
@@ -105,7 +105,7 @@ def adversarial_training(model: Replicas, data: Data, goal: Goal, settings: Sett
 class _Game:
     """The training of predictor and adversary."""
 
-    def __init__(self, model: Replicas, labels: Label, settings: Settings, rng: Rng) -> None:
+    def __init__(self, model: Repairable, labels: Label, settings: Settings, rng: Rng) -> None:
         self.model, self.settings = model, settings
         self.y = torch.from_numpy(labels.y).float()
         self.group = torch.from_numpy(labels.codes)
@@ -115,8 +115,8 @@ class _Game:
         self.shuffle, self.dropout = rng("shuffle"), rng("dropout")
         inputs = 4 if self.conditional else 2
         with torch.no_grad():
-            device = model.scores_and_features(torch.zeros(model.size, 2, dtype=torch.int64))[0].device
-        self.adversary = Critics([inputs, settings.width, levels], rng("adversary")).to(device)
+            device = model.scores_and_features(torch.zeros(2, dtype=torch.int64))[0].device
+        self.adversary = Critic([inputs, settings.width, levels], rng("adversary")).to(device)
         self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.learning_rate)
         self.optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
 
@@ -125,23 +125,23 @@ class _Game:
             self._step(index)
 
     def _step(self, index: Tensor) -> None:
-        f, _ = self.model.scores_and_features(index, generators=self.dropout)
-        y = self.y.gather(1, index).to(f.device)
-        loss = F.binary_cross_entropy(f, y, reduction="none").mean(1).sum()
+        f, _ = self.model.scores_and_features(index, generator=self.dropout)
+        y = self.y[index].to(f.device)
+        loss = F.binary_cross_entropy(f, y, reduction="none").mean()
         adversary_loss = self._adversary_loss(f, y, index)
         self.model.adversarial_gradient(loss, adversary_loss, list(self.adversary.parameters()), self.settings.weight)
         self.optimiser.step()
         self.adversary_optimiser.step()
 
     def _adversary_loss(self, f: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        """The sum over replicates of the mean cross-entropy of the attribute, over the rows that the measure is about."""
+        """The mean cross-entropy of the attribute, over the rows that the measure is about."""
         logit = torch.logit(f.clamp(1e-6, 1 - 1e-6))
         inputs = [f, logit, f * y, logit * y] if self.conditional else [f, logit]
-        prediction = self.adversary(torch.stack(inputs, dim=2))
-        seen = self.seen.gather(1, index).to(f.device)
-        group = self.group.gather(1, index).clamp(min=0).to(f.device)
-        loss = F.cross_entropy(prediction.transpose(1, 2), group, reduction="none")
-        return ((loss * seen).sum(1) / seen.sum(1).clamp(min=1.0)).sum()
+        prediction = self.adversary(torch.stack(inputs, dim=1)).T[None]  # (1, groups, rows)
+        seen = self.seen[index].to(f.device)
+        group = self.group[index].clamp(min=0).to(f.device)
+        loss = F.cross_entropy(prediction, group[None], reduction="none")[0]
+        return (loss * seen).sum() / seen.sum().clamp(min=1.0)
 
 
 def _audience(labels: Label) -> np.typing.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ results, and those not tried with the reason.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
@@ -27,9 +27,10 @@ from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, make_settings, method
 from equipoise.methods.cost import Speed, work_of
 from equipoise.methods.cross_fitted_choice import SURE
-from equipoise.methods.debiasing import run_many
+from equipoise.methods.debiasing import run_method
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.goal import Goal, Note
+from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.outcome import performance_limit
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, first_decides, predict
@@ -101,39 +102,36 @@ def cost(task: Task, settings: Settings) -> Work:
     cost=cost,
 )
 def run(
-    models: Sequence[nn.Module | None],
-    cohorts: Sequence[Rows],
+    model: nn.Module | None,
+    cohort: Rows,
     goal: Goal,
     *,
-    seeds: Sequence[int],
+    seed: int,
     settings: Settings,
     progress: Progress | None = None,
-    trains: Sequence[Cohort] | None = None,
+    train: Cohort | None = None,
     deadline: float | None = None,
-) -> list[Candidate]:
-    """The best of several methods for each network, with what was tried in the notes."""
-    order = [name for name in settings.order(cohorts[0]) if _applicable(name, models[0], cohorts[0])]
+) -> Candidate:
+    """The best of several methods, with what was tried in the notes."""
+    order = [name for name in settings.order(cohort) if _applicable(name, model, cohort)]
     speed: Speed | None = None
-    tried: list[list[Candidate]] = [[] for _ in models]
-    remarks: list[list[Note]] = [[] for _ in models]
-    active = list(range(len(models)))
+    tried: list[Candidate] = []
+    remarks: list[Note] = []
     for at, name in enumerate(order):
-        if not active:
-            break
         if deadline is not None and name != STANDARD:
             # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
-            speed = speed or _speed(models[0], cohorts[0], goal, trains)
-            if late := _too_late(name, speed, settings, deadline, len(active)):
-                _note(remarks, active, late)
+            speed = speed or _speed(model, cohort, goal, train)
+            if late := _too_late(name, speed, settings, deadline):
+                remarks.append(late)
                 continue
         try:
-            candidates = run_many(
+            candidate = run_method(
                 name,
-                [models[k] for k in active],
-                [cohorts[k] for k in active],
+                model,
+                cohort,
                 goal,
-                seeds=[seeds[k] for k in active],
-                trains=None if trains is None else [trains[k] for k in active],
+                seed=seed,
+                train=train,
                 settings=settings.settings.get(name),
                 budget=None if deadline is None else max(0.001, _share(order[at:]) * (deadline - time.monotonic())),
                 refuse_constant=True,
@@ -142,24 +140,21 @@ def run(
             if name == STANDARD:  # no method can be run on these rows or this network
                 raise
             problem = "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
-            _note(remarks, active, Note("could_not_run", name, {"problem": problem}))
+            remarks.append(Note("could_not_run", name, {"problem": problem}))
             continue
-        for k, candidate in zip(active, candidates, strict=True):
-            tried[k].append(candidate)
-        if left_out := tuple(order[at + 1 :]):
-            done = [k for k, own in zip(active, candidates, strict=True) if all(_good_enough(*each) for each in _each(own, cohorts[k]))]
-            _note(remarks, done, Note("not_tried", name, {"methods": left_out}))
-            active = [k for k in active if k not in done]
+        tried.append(candidate)
         if progress:
             progress(at + 1, len(order))
+        if (left_out := tuple(order[at + 1 :])) and all(_good_enough(*each) for each in _each(candidate, cohort)):
+            remarks.append(Note("not_tried", name, {"methods": left_out}))
+            break
     if progress:
         progress(len(order), len(order))
-    return [_chosen(*network, settings) for network in zip(tried, remarks, models, cohorts, strict=True)]
+    return _chosen(tried, remarks, model, cohort, settings)
 
 
-def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, trains: Sequence[Cohort] | None) -> Speed:
+def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, train: Cohort | None) -> Speed:
     """The speed of this machine, measured on a few rows of the first label."""
-    train = None if trains is None else trains[0]
     if cohort.targets is None:
         return Speed.measured(model, cohort, goal, train)
     assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
@@ -169,13 +164,8 @@ def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, trains: Sequence[C
     return Speed.measured(model.view(0), cohort.labelled(label), label_goal, label_train, len(cohort.labels))
 
 
-def _note(remarks: Sequence[list[Note]], networks: Iterable[int], note: Note) -> None:
-    for k in networks:
-        remarks[k].append(note)
-
-
-def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, networks: int) -> Note | None:
-    """The note on a method that would take longer than the time left for each of these networks; None if it can be started.
+def _too_late(name: str, speed: Speed, settings: Settings, deadline: float) -> Note | None:
+    """The note on a method that would take longer than the time left; None if it can be started.
 
     A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
     """
@@ -185,7 +175,7 @@ def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, netw
     except EquipoiseError:
         return None  # running it will raise the error
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    if first_decides(left > 0 and (seconds is None or least * seconds <= left / networks)):
+    if first_decides(left > 0 and (seconds is None or least * seconds <= left)):
         return None
     return Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
 
@@ -313,7 +303,7 @@ def _in_sample_key(candidate: Candidate, model: nn.Module | None, cohort: Rows) 
 
 
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module | None, cohort: Rows, settings: Settings) -> Candidate:
-    """The best of the candidates tried for one network, with notes on all of them."""
+    """The best of the candidates tried, with notes on all of them."""
     if all(own.held_out is not None for candidate in tried for own in candidate.each):
         parts = [part for _, part in _each(tried[0], cohort)]
         best = tried[best_of([candidate.each for candidate in tried], parts)]

@@ -16,25 +16,22 @@ which cost less balanced accuracy than Adam's. `schedule="paper"` is the publish
 
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from equipoise.data import BoolArray
 from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import MARCINKEVICS
 from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
-from equipoise.models import Replicas
+from equipoise.models import Repairable
 
 EPOCHS = 200  # of the paper's schedule
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of Table `tab:hyperparams`. `stop_below` ends a replicate whose performance is close to chance."""
+    """The settings of Table `tab:hyperparams`. `stop_below` ends a run whose performance is close to chance."""
 
     learning_rate: float = 1e-5  # of the adaptive schedule: the first one tried
     batch: int = 256
@@ -65,7 +62,7 @@ class Settings:
     effort=8.0,
     in_auto=4,
 )
-def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def bias_gda(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step every few mini-batches of gradient descent on |gap|."""
     paper = settings.schedule == "paper"
     training = settings.mode == "train" or (settings.mode == "auto" and paper and not data.images)
@@ -76,17 +73,16 @@ def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: R
     pull = single_precision(data.pull(data.start))
 
     def descend(rows: Tensor) -> None:
-        model.proxy_gradient(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
+        model.proxy_gradient(rows, pull[rows] * (model.rows / len(rows)), generator=dropout)
         optimiser.step()
 
-    def follow(evaluation: Evaluation, networks: BoolArray) -> None:
+    def follow(evaluation: Evaluation, accepted: bool = True) -> None:
         nonlocal pull
-        if data.moving:
-            pull = torch.where(torch.from_numpy(networks)[:, None], single_precision(data.pull(evaluation)), pull)
+        if data.moving and accepted:
+            pull = single_precision(data.pull(evaluation))
 
     if paper:
-        everyone = np.ones(model.size, bool)
-        yield from fixed(model, shuffle, descend, lambda now, _: follow(now, everyone), settings, EPOCHS, least, settings.stop_below)
+        yield from fixed(model, shuffle, descend, lambda now, _: follow(now), settings, EPOCHS, least, settings.stop_below)
         return
     advance = Trials(model, shuffle, settings.batch, settings.epochs, least).each(descend)
     yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: follow(now, accepted), settings, settings.stop_below)

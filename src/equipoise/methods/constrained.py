@@ -24,14 +24,13 @@ import torch
 from scipy.special import expit, logit
 from torch import Tensor
 
-from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
-from equipoise.models import Replicas
+from equipoise.models import Repairable
 
 PAPER = """@inproceedings{cotter2019two,
   title     = {Two-Player Games for Efficient Non-Convex Constrained Optimization},
@@ -80,7 +79,7 @@ class Settings:
     effort=0.5,
     in_auto=3,
 )
-def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def constrained(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step every few mini-batches of the augmented Lagrangian."""
     balance = _Balance(data, settings)
     balance.update(data.start, steps=0)
@@ -94,8 +93,13 @@ def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng
     if settings.schedule == "paper":
         yield from fixed(model, shuffle, descend, balance.update, settings, EPOCHS)
         return
+
+    def follow(now: Evaluation, accepted: bool, _slow: bool) -> None:
+        if accepted:
+            balance.update(now, STRIDE)
+
     advance = Trials(model, shuffle, settings.batch, settings.epochs).each(descend)
-    yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: balance.update(now, STRIDE, accepted), settings)
+    yield from adaptive(model, data, optimiser, advance, follow, settings)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
@@ -115,33 +119,28 @@ class _Balance:
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
         self.sides: list[_Side] = []
         for rows, own in data.parts:
-            taught = posterior(original[:, rows], own.y, own.codes, len(own.levels))
-            side = _Side(rows, own, taught, np.zeros((len(own.y), len(own.levels) - 1)))
+            taught = posterior(original[rows], own.y, own.codes, len(own.levels))
+            side = _Side(rows, own, taught, np.zeros(len(own.levels) - 1))
             side.weigh(side.cells(decisions))
             self.sides.append(side)
             # Both classes have half of the weight, and all labels the same: the mean over the rows where the label is known.
-            share, say = own.y.mean(1, keepdims=True), scores.shape[1] / own.y.shape[1]
+            share, say = own.y.mean(), len(scores) / len(own.y)
             mixed = (1 - settings.teacher) * own.y + settings.teacher * taught
-            target[:, rows] = say * (0.5 * mixed / share)
-            against[:, rows] = say * (0.5 * (1 - mixed) / (1 - share))
+            target[rows] = say * (0.5 * mixed / share)
+            against[rows] = say * (0.5 * (1 - mixed) / (1 - share))
         self.target = single_precision(target)
         self.weight = self.target + single_precision(against)
         # The loss is centred on the original threshold, so that it does not move it.
-        self.centre = single_precision(_logits(data.centre(thresholds)))
+        self.centre = _logits(data.centre(thresholds))
 
     @property
     def multipliers(self) -> FloatArray:
-        """The multipliers of all gaps of all labels (R, gaps)."""
-        return np.concatenate([side.multipliers for side in self.sides], axis=1)
+        """The multipliers of all gaps of all labels (gaps,)."""
+        return np.concatenate([side.multipliers for side in self.sides])
 
-    def update(self, now: Evaluation, steps: int, of: BoolArray | None = None) -> None:
-        """Updates the multipliers by the gaps of the current decisions and the steps since the last update, and the pull on each row.
-
-        With `of`, only for these networks.
-        """
-        before = None if of is None else (self.pull, self.threshold, [(side.multipliers, side.weights) for side in self.sides])
-        scores, thresholds = now.scores, now.threshold
-        decisions, pull = decided_at(scores, thresholds), np.zeros(scores.shape)
+    def update(self, now: Evaluation, steps: int) -> None:
+        """Updates the multipliers by the gaps of the current decisions and the steps since the last update, and the pull on each row."""
+        decisions, pull = decided_at(now.scores, now.threshold), np.zeros(now.scores.shape)
         for side in self.sides:
             cells = side.cells(decisions)
             gaps = gap_values(side.labels.measure, cells)
@@ -149,21 +148,14 @@ class _Balance:
                 side.weigh(cells)
             side.multipliers = side.multipliers + steps / PACE * self.penalty * gaps
             force = side.multipliers + self.penalty * gaps
-            pull[:, side.rows] = (force[:, :, None] * side.weights).sum(1) * scores.shape[1]
+            pull[side.rows] = (force[:, None] * side.weights).sum(0) * len(pull)
         self.pull = single_precision(pull)
-        self.threshold = single_precision(_logits(thresholds))
-        if of is not None and before is not None:
-            chosen = torch.from_numpy(of)[:, None]
-            self.pull, self.threshold = torch.where(chosen, self.pull, before[0]), torch.where(chosen, self.threshold, before[1])
-            for side, (multipliers, weights) in zip(self.sides, before[2], strict=True):
-                side.multipliers = np.where(of[:, None], side.multipliers, multipliers)
-                side.weights = np.where(of[:, None, None], side.weights, weights)
+        self.threshold = _logits(now.threshold)
 
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """The arguments of `slope` for some rows (R, b): means over the batch, and the centre and threshold of each row."""
-        count = index.shape[-1]
-        means = (numbers.gather(-1, index) / count for numbers in (self.weight, self.target, self.pull))
-        places = (cut.gather(-1, index) if cut.shape[-1] > 1 else cut.expand(-1, count) for cut in (self.centre, self.threshold))
+        """The arguments of `slope` for some rows (b,): means over the batch, and the centre and threshold of each row."""
+        means = (numbers[index] / len(index) for numbers in (self.weight, self.target, self.pull))
+        places = (cut[index] if len(cut) > 1 else cut.expand(len(index)) for cut in (self.centre, self.threshold))
         return (*means, *places)
 
 
@@ -173,42 +165,42 @@ class _Side:
 
     rows: slice | np.typing.NDArray[np.int64]
     labels: Label
-    taught: FloatArray  # (R, n)
-    multipliers: FloatArray  # (R, gaps)
-    weights: FloatArray = field(default_factory=lambda: np.empty(0))  # (R, gaps, n)
+    taught: FloatArray  # (n,)
+    multipliers: FloatArray  # (gaps,)
+    weights: FloatArray = field(default_factory=lambda: np.empty(0))  # (gaps, n)
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions on all rows."""
-        return tabulate_codes(decisions[:, self.rows], self.labels.y, self.labels.codes, self.labels.levels)
+        return tabulate_codes(decisions[self.rows], self.labels.y, self.labels.codes, self.labels.levels)
 
     def weigh(self, cells: Cells) -> None:
         """Sets the weights of every gap from the teacher's probabilities."""
         measure, codes, others = self.labels.measure, self.labels.codes, range(1, len(self.labels.levels))
-        self.weights = np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others], axis=1)
+        self.weights = np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others])
 
 
 def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typing.NDArray[np.int64], groups: int) -> FloatArray:
-    """P(y = 1 | x) (R, n), with logits shifted so that the probabilities of each group add up to its positives (by bisection)."""
+    """P(y = 1 | x) (n,), with logits shifted so that the probabilities of each group add up to its positives (by bisection)."""
     p: FloatArray = np.empty_like(logits)
     for code in range(-1, groups):  # -1: rows whose group is missing
         inside = codes == code
-        low, high = np.full((len(y), 1), -FAR), np.full((len(y), 1), FAR)
+        low, high = -FAR, FAR
         for _ in range(50):
             middle = (low + high) / 2
-            too_low = (np.where(inside, expit(logits + middle) - y, 0.0).sum(1) < 0)[:, None]
-            low, high = np.where(too_low, middle, low), np.where(too_low, high, middle)
+            too_low = np.where(inside, expit(logits + middle) - y, 0.0).sum() < 0
+            low, high = (middle, high) if too_low else (low, middle)
         p = np.where(inside, expit(logits + low), p)
     return p
 
 
 def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:
-    """The expected weights w (R, n) of a group's gap if a row is positive with probability p."""
+    """The expected weights w (n,) of a group's gap if a row is positive with probability p."""
     functional = linearised(measure, cells, group)
     positive, negative = (functional.weights(np.full_like(codes, label), codes) for label in (1, 0))
     mixed: FloatArray = p * positive + (1 - p) * negative
     return mixed
 
 
-def _logits(thresholds: FloatArray) -> FloatArray:
-    cut: FloatArray = logit(thresholds.clip(TINY, 1 - TINY))
-    return cut if cut.ndim > 1 else cut[:, None]
+def _logits(thresholds: FloatArray | float) -> Tensor:
+    """The logits of one threshold, (1,), or of one per row."""
+    return single_precision(logit(np.clip(np.atleast_1d(thresholds), TINY, 1 - TINY)))

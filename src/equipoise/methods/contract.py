@@ -10,14 +10,13 @@ import pkgutil
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
-from equipoise.data import BoolArray, Cohort, Rows, Scores, generator
+from equipoise.data import Cohort, Rows, Scores, generator
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.evaluation import Evaluation
@@ -85,10 +84,10 @@ class Step:
     number: int
     progress: tuple[int, int] | None = None  # steps done, steps in total
     pace: float = 1.0  # of one step, in the unit that the method counts
-    scores: FloatArray | None = None  # (..., rows) if the method has computed them; otherwise the driver runs the network
-    stop_below: float | None = None  # networks stop when their performance falls below this
+    scores: FloatArray | None = None  # (rows,) if the method has computed them; otherwise the driver runs the network
+    stop_below: float | None = None  # the run ends when performance falls below this
     notes: tuple[Note, ...] = ()  # reported if this step is chosen
-    of: BoolArray | None = None  # networks of a stack that this step belongs to; None: all. A trial, which is only evaluated, has none
+    trial: bool = False  # only evaluated, and no part of the trace
     seen: Evaluation | None = None  # the evaluation of a trial that becomes a step
 
 
@@ -138,24 +137,14 @@ def within_gap(goals: Sequence[Goal], settings: Any) -> Objective:
     return Objective(max(0.0, limit - settings.margin))
 
 
-class Draws(tuple[np.random.Generator, ...]):
-    """The random generators of one purpose, one per network of a stack."""
-
-    __slots__ = ()
-
-    def rows(self, count: int, size: int) -> Tensor:
-        """Row numbers (..., size) below `count`, drawn with replacement."""
-        return torch.from_numpy(np.stack([rng.integers(0, count, size) for rng in self]))
-
-
 @dataclass(frozen=True)
 class Rng:
     """The random generators of a method: `rng("shuffle")` depends only on the seed and the name."""
 
-    seeds: tuple[int, ...]
+    seed: int
 
-    def __call__(self, name: str) -> Draws:
-        return Draws(generator(seed, name) for seed in self.seeds)
+    def __call__(self, name: str) -> np.random.Generator:
+        return generator(self.seed, name)
 
 
 class Kind(StrEnum):
@@ -164,7 +153,7 @@ class Kind(StrEnum):
     STEPS = "steps"  # (model, data, goal, settings, rng) yields a Step for every state of the network to be evaluated
     RULE = "rule"  # (scores, goal, settings) returns a Fit: a decision rule for the scores of the original network
     PROBES = "probes"  # (model, cohort, goal, settings, rng, train, network outputs if known) returns a Fit with a new network
-    OTHERS = "others"  # (models, cohorts, goals, ...) returns candidates, chosen among those of other methods
+    OTHERS = "others"  # (model, cohort, goal, ...) returns a candidate, chosen among those of other methods
 
 
 @dataclass(frozen=True)
@@ -311,3 +300,27 @@ def make_settings(name: str, given: Mapping[str, Any]) -> Any:
                 problems.append(f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}")
     raise_all(problems)
     return settings(**given)
+
+
+def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a method from a file or the command line, as the types that it declares for them; several texts are a list."""
+    from pydantic import TypeAdapter, ValidationError
+
+    kinds = get_type_hints(METHODS[pick("method", name, METHODS)].settings)
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in kinds:
+            problems += UnknownName(f"setting of {name}", key, kinds).problems
+            continue
+        declared: TypeAdapter[Any] = TypeAdapter(kinds[key])
+        try:
+            values[key] = declared.validate_python(value)
+        except ValidationError as error:
+            try:
+                values[key] = declared.validate_python([value])  # a list with one value
+            except ValidationError:
+                problem = error.errors()[0]
+                problems.append(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}")
+    raise_all(problems)
+    return values

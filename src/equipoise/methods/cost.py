@@ -93,7 +93,7 @@ def seconds_per_row(model: nn.Module, cohort: Cohort, gradients: bool = False) -
 
 def seconds_per_evaluation(cohort: Rows, goal: Goal) -> float:
     """Seconds per evaluation of all thresholds."""
-    label, scores = Label.of([cohort], goal), np.linspace(0, 1, len(cohort))[None]
+    label, scores = Label.of(cohort, goal), np.linspace(0, 1, len(cohort))
     start = time.perf_counter()
     label.evaluate(scores)
     return time.perf_counter() - start

@@ -38,8 +38,9 @@ from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
-from equipoise.methods.goal import NOISE, Goal, Note
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.job import Half, Job, Run, Verdict
+from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, ReadOnce, check, predict
 
@@ -49,12 +50,12 @@ HALVES, ALL_ROWS = (
 )  # shares of the remaining time for the runs on halves, and then for the run on all rows; the rest is for repeating
 
 
-def run_cross_fitted(job: Job, selection: str) -> list[Candidate]:
-    """The candidates of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
+def run_cross_fitted(job: Job, selection: str) -> Candidate:
+    """The candidate of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
     goals = [goal.changed(selection=selection) for goal in job.goals]
     try:
-        if job.method.kind in (Kind.RULE, Kind.PROBES) and job.cohorts[0].targets is None:
-            return [_fitted(job.take([k]), goals[0]) for k in range(len(job.models))]
+        if job.method.kind in (Kind.RULE, Kind.PROBES) and job.rows.targets is None:
+            return _fitted(job, goals[0])
         return _stepped(job, goals)
     except PartTooSmall as error:
         advice = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
@@ -77,7 +78,7 @@ class LabelEstimates:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """The steps of one network that can be chosen, as rows of its trace, and their cross-fitted estimates for each label."""
+    """The steps that can be chosen, as rows of its trace, and their cross-fitted estimates for each label."""
 
     labels: tuple[LabelEstimates, ...]
     rows: tuple[int, ...]  # the first is 0, the original
@@ -122,9 +123,9 @@ def smoothed(optimism: FloatArray, at: Sequence[float], grows: bool) -> FloatArr
 
 
 def _fitted(job: Job, goal: Goal) -> Candidate:
-    """The candidate of a method that fits a rule or probes to one network."""
-    (model,), (cohort,), (seed,) = job.models, job.cohorts, job.seeds
-    Data.of([cohort], [goal])  # raises an error if the set lacks rows that the measure needs
+    """The candidate of a method that fits a rule or probes."""
+    model, cohort = job.model, job.rows
+    Data.of(cohort, [goal])  # raises an error if the set lacks rows that the measure needs
     whole = encoded(cohort)
     if job.method.kind == Kind.PROBES and model is not None and isinstance(cohort, Cohort):
         check(model, cohort, changed=False)
@@ -134,7 +135,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     fit = _fit(job, whole, scores, everyone, network)
     steps, rows = _deliverable(job, fit, scores)
     parts = cross_fitting_parts(job.method, len(whole))
-    fold = assign_folds(whole, parts, generator(seed, "cross-fitted selection"))
+    fold = assign_folds(whole, parts, generator(job.seed, "cross-fitted selection"))
     held, tuned = (np.zeros((len(steps), len(whole))) for _ in range(2))
     for k in range(parts):
         outside = fold == k
@@ -162,7 +163,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
         why=verdict.why[0],
         met_in_sample=verdict.met[0],
         goal=verdict.goals[0],
-        seed=seed,
+        seed=job.seed,
         settings=asdict(job.settings),
         notes=(*step.notes, *fit_notes),
     )
@@ -187,9 +188,8 @@ def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnc
         subset_scores = subset if isinstance(subset, Scores) else Scores.of(subset, scores.score[rows])
         fit = function(subset_scores, job.goals[0], job.settings)
         return fit
-    train = None if job.trains is None else job.trains[0]
     outputs = None if network is None else network.take(rows)
-    fit = function(job.models[0], subset, job.goals[0], job.settings, Rng((job.seeds[0],)), train, outputs)
+    fit = function(job.model, subset, job.goals[0], job.settings, Rng(job.seed), job.train, outputs)
     return fit
 
 
@@ -205,67 +205,56 @@ def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores, 
     """The decisions of these steps on all rows (steps, n)."""
     if all(step.model is None for step in steps):
         return np.stack([step.rule.decide(scores) for step in steps])
-    return step_decisions(steps, job.models[0], whole, network)
+    return step_decisions(steps, job.model, whole, network)
 
 
 # Methods that change the network step by step.
 
 
-def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
-    """The candidates of a method that yields steps, for all networks."""
-    models, whole = job.networks, [cohort.encoded() for cohort in job.inputs]  # encoded, as in `encoded`
-    for cohort in whole:
-        Data.of([cohort], job.goals)  # raises an error if the set lacks rows that the measure needs
-    pairs, count = _halves(whole, job.seeds, repeat=not adaptive(job.settings)), range(len(job.models))
+def _stepped(job: Job, goals: Sequence[Goal]) -> Candidate:
+    """The candidate of a method that yields steps."""
+    model, whole = job.network, job.cohort.encoded()  # encoded, as in `encoded`
+    Data.of(whole, job.goals)  # raises an error if the set lacks rows that the measure needs
+    halves = _halves(whole, job.seed, repeat=not adaptive(job.settings))
+    on_halves = job.within(HALVES)
     try:
-        halves = run(_on_halves(job.within(HALVES), [k for k in count for _ in (0, 1)], [half for pair in pairs for half in pair]))
+        half_runs = [run(_on_half(on_halves.within(1 / (len(halves) - k)), half)) for k, half in enumerate(halves)]
     except EmptyCell as error:
         raise PartTooSmall(*error.problems) from error
-    everything = [Half(cohort, np.arange(len(cohort)), np.empty(0, np.int64)) for cohort in whole]
-    runs = run(_on_halves(job.within(ALL_ROWS), count, everything))
-    estimates, choices = [], []
-    for k in count:
-        own = _estimates(models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], runs[k], goals, adaptive(job.settings))
-        numbers = [0, *runs[k].record.steps]  # of the rows of the trace
-        evidence, held = [label.evidence for label in own.labels], [label.held for label in own.labels]
-        originals = _originals([candidate.trace for candidate in runs[k].candidate.each])
-        estimates.append(own)
-        choices.append(choose(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held, originals))
-    candidates = [run.candidate for run in runs]
-    if again := [k for k in count if choices[k][1]]:  # run again up to the chosen step, whose network was not kept
-        verdicts = [choices[k][0] for k in again]
-        # There is no deadline, since it takes no longer than the run before it.
-        repeated = replace(_on_halves(job, again, [everything[k] for k in again]), halves=None, verdicts=verdicts, deadline=None)
-        for k, last in zip(again, run(repeated), strict=True):
-            candidates[k] = _at_step(candidates[k], last.candidate)
-    return [_finished(candidates[k], models[k], job.inputs[k], estimates[k], *choices[k]) for k in count]
+    everything = _on_half(job.within(ALL_ROWS), Half(whole, np.arange(len(whole)), np.empty(0, np.int64)))
+    whole_run = run(everything)
+    own = _estimates(model, whole, halves, half_runs, whole_run, goals, adaptive(job.settings))
+    numbers = [0, *whole_run.record.steps]  # of the rows of the trace
+    evidence, held = [label.evidence for label in own.labels], [label.held for label in own.labels]
+    candidate = whole_run.candidate
+    originals = _originals([each.trace for each in candidate.each])
+    verdict, place = choose(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held, originals)
+    if place:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
+        candidate = _at_step(candidate, run(replace(everything, half=None, verdict=verdict, deadline=None)).candidate)
+    return _finished(candidate, model, job.cohort, own, verdict, place)
 
 
-def _on_halves(job: Job, networks: Sequence[int], halves: Sequence[Half]) -> Job:
-    """The job of some networks, each on the rows of a half."""
-    return replace(job.take(networks), cohorts=[half.cohort for half in halves], halves=halves)
+def _on_half(job: Job, half: Half) -> Job:
+    """The job on the rows of a half."""
+    return replace(job, rows=half.cohort, half=half)
 
 
-def _halves(cohorts: Sequence[Cohort], seeds: Sequence[int], repeat: bool = True) -> list[tuple[Half, Half]]:
-    """Two halves of each cohort, stratified and split by patient; for each half, the other one is held out.
+def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[Half, Half]:
+    """Two halves of a cohort, stratified and split by patient; for each half, the other one is held out.
 
     With `repeat`, the rows of a half are repeated to the length of the whole set, so that an epoch has the same number of mini-batches;
-    counts grow with the rows, so the weights of gaps and losses do not change. A method that controls its own steps needs no repetition.
+    counts grow with the rows, so the weights of gaps and losses do not change. A method that controls its own steps needs no repetition;
+    its halves are repeated to the length of the longer one.
     """
-    split = []
-    for cohort, seed in zip(cohorts, seeds, strict=True):
-        numbered = replace(cohort, ids=np.arange(len(cohort)).astype(object))
-        split.append([part.ids.astype(np.int64) for part in hold_out(numbered, 0.5, seed=seed)])
-    longest = max(len(rows) for pair in split for rows in pair)  # one length, so that equal networks can still be stacked
-    return [
-        (_half(cohort, first, second, longest, 1, repeat), _half(cohort, second, first, longest, 2, repeat))
-        for cohort, (first, second) in zip(cohorts, split, strict=True)
-    ]
+    numbered = replace(cohort, ids=np.arange(len(cohort)).astype(object))
+    first, second = (part.ids.astype(np.int64) for part in hold_out(numbered, 0.5, seed=seed))
+    longest = max(len(first), len(second))
+    length = len(cohort) if repeat else longest
 
+    def half(own: IntArray, held: IntArray, number: int) -> Half:
+        return Half(cohort.take(np.resize(own, length), f"{cohort.name}/half {number}"), own, held, cohort.take(np.resize(held, longest)))
 
-def _half(cohort: Cohort, own: IntArray, held: IntArray, length: int, number: int, repeat: bool) -> Half:
-    rows = cohort.take(np.resize(own, len(cohort) if repeat else length), f"{cohort.name}/half {number}")
-    return Half(rows, own, held, cohort.take(np.resize(held, length)))
+    return half(first, second, 1), half(second, first, 2)
 
 
 def rungs(trace: pd.DataFrame) -> list[int]:
@@ -307,10 +296,8 @@ def _estimates(
     runs = (*half_runs, whole)
     shares, rows = aligned([run.candidate.trace for run in runs], numbered)
     labels, constant = [], []
-    for at, goal in enumerate(goals):
-        name = "" if cohort.targets is None else cohort.labels[at]
-        places = np.arange(len(cohort)) if cohort.targets is None else np.flatnonzero(cohort.targets[:, at] != UNKNOWN)
-        part = cohort if cohort.targets is None else cohort.labelled(name)
+    for at, ((name, part), goal) in enumerate(zip(cohort.by_label.items(), goals, strict=True)):
+        places = np.flatnonzero(cohort.column(name) != UNKNOWN)
         view = model.view(at) if isinstance(model, ChosenOutputs) else model
         scores = predict(view, part).score
         decisions = [_step_decisions(scores, places, at, run, own) for run, own in zip(runs, rows, strict=True)]

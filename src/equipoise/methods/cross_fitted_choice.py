@@ -26,8 +26,9 @@ from equipoise.data import BoolArray
 from equipoise.measures import FloatArray
 from equipoise.methods.contract import LEAST
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import BEFORE, NOISE, Goal, Note, Why
+from equipoise.methods.goal import BEFORE, Goal, Note, Why
 from equipoise.methods.job import Verdict
+from equipoise.methods.kept_rates import NOISE
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 CHANGE = 0.5  # standard errors of a change of the gap, below which it counts as chance

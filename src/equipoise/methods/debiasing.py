@@ -1,4 +1,4 @@
-"""Running a method by name: `debias` repairs one network or scores; `run_many` repairs many networks, as a stack if possible.
+"""Running a method by name: `debias` repairs a network or scores; `run_method` is one run of one method on checked arguments.
 
 A network with several outputs is repaired for all of its labels or classes at once. Methods that change the network change it for all
 labels together; methods that fit a rule or probes do so for one label after another, and the results are joined. Classes are decided by
@@ -17,7 +17,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
-from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
+from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
@@ -28,9 +28,10 @@ from equipoise.methods.goal import (
     DEFAULT_PERFORMANCE,
     DEFAULT_SELECTION,
     Goal,
-    JointGoal,
     Note,
+    given_goal,
     goals_at,
+    goals_of,
     keeping,
     raise_together,
 )
@@ -111,10 +112,7 @@ def debias(
     with keeping(errors):
         plain = None if isinstance(threshold, Mapping) else threshold
         bounds = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss, "threshold": plain}
-        asked = Goal(measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
-        if goal is not None and asked != Goal():
-            raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
-        goal = goal or asked
+        goal = given_goal(goal, measure=measure, performance=performance, keep=keep or {}, selection=selection, **bounds)
     raise_together(errors)
     assert goal is not None
     if isinstance(threshold, Mapping):
@@ -147,8 +145,7 @@ def debias(
     if train is not None:
         check_cohort("eq.debias, as train,", train)
     check_apart(training=train, repair=cohort)
-    trains = None if train is None else [train]
-    candidate = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
+    candidate = run_method(method, network, cohort, goal, seed=seed, train=train, **limits)
     candidate = _with_fitted_rows(candidate, cohort, train)
     if not recalibrate:
         return candidate
@@ -229,30 +226,9 @@ def _scores_alone(
     candidates: dict[str, Candidate] = {}
     for at, (name, label_goal) in enumerate(zip(parts, label_goals, strict=True)):
         budget = None if deadline is None else max(0.001, (deadline - time.monotonic()) / (len(parts) - at))
-        candidate = run_many(method, [None], [parts[name]], label_goal, seeds=[seed], **{**limits, "budget": budget})[0]
+        candidate = run_method(method, None, parts[name], label_goal, seed=seed, **{**limits, "budget": budget})
         candidates[name] = judged(candidate, parts[name], label_goal, len(parts))
     return _together(candidates) if several else candidates[""]
-
-
-def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
-    """The joint goal of all labels: one goal for all of them, or the goals given by name."""
-    problems: list[str] = []
-    if goals is not None:
-        word = "class" if kind == "classes" else "label"
-        for name in goals:
-            if name not in labels:
-                problems += UnknownName(f"{word} in goals", name, labels).problems
-        missing = [name for name in labels if name not in goals]
-        if missing:
-            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
-            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
-        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
-            problems.append(f"one selection serves every {word}; the goals have several")
-    raise_all(problems)
-    each = {name: (goals or {}).get(name, goal) for name in labels}
-    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})
 
 
 def check_method(method: str, kind: str, example: str) -> None:
@@ -264,22 +240,22 @@ def check_method(method: str, kind: str, example: str) -> None:
     raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
 
 
-def run_many(
+def run_method(
     name: str,
-    models: Sequence[nn.Module | None],
-    cohorts: Sequence[Rows],
+    model: nn.Module | None,
+    cohort: Rows,
     goal: Goal,
     *,
-    seeds: Sequence[int],
-    trains: Sequence[Cohort] | None = None,
+    seed: int,
+    train: Cohort | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     budget: float | None = None,
     refuse_constant: bool = False,
-) -> list[Candidate]:
-    """The candidates of one method for each (model, cohort, seed), within about `budget` seconds; equal MLPs go through it as one stack.
+) -> Candidate:
+    """The candidate of one method for a network, within about `budget` seconds.
 
-    The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`. With `refuse_constant`, steps with
+    The network of a cohort with several labels is `ChosenOutputs`, and its goal is a `JointGoal`. With `refuse_constant`, steps with
     constant decisions are not chosen; the published selection, which studies reproduce, has no such rule, and cross-fitted selection always
     has it.
     """
@@ -287,51 +263,40 @@ def run_many(
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
     chosen = make_settings(name, settings or {})
-    _check_given(method, models, cohorts, goal, trains)
+    _check_given(method, model, cohort, goal, train)
     deadline = None if budget is None else time.monotonic() + budget
-    candidates: list[Candidate]
     if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        candidates = method.run(models, cohorts, goal, seeds=seeds, trains=trains, settings=chosen, progress=progress, deadline=deadline)
-        return candidates
-    if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
-        return [
-            _one_by_one(
-                name, model, rows, seeds[k], goal.each, settings or {}, None if trains is None else trains[k], progress, refuse_constant
-            )
-            for k, (model, rows) in enumerate(zip(models, cohorts, strict=True))
-            if model is not None and isinstance(rows, Cohort)  # scores are those of one label
-        ]
+        best: Candidate = method.run(model, cohort, goal, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
+        return best
+    if isinstance(model, ChosenOutputs) and isinstance(cohort, Cohort) and method.labels == ONE_BY_ONE:
+        return _one_by_one(name, model, cohort, seed, goal.each, settings or {}, train, progress, refuse_constant)
     goals = [own.for_steps() for own in goal.each]  # cross-fitting happens here, not in the method
-    used_trains = trains if method.takes_train else None
-    job = Job(method, models, cohorts, goals, seeds, chosen, used_trains, progress, deadline=deadline, refuse_constant=refuse_constant)
+    used = train if method.takes_train else None
+    job = Job(method, model, cohort, goals, seed, chosen, used, progress, deadline=deadline, refuse_constant=refuse_constant)
     try:
-        candidates = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
+        candidate = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else run(job).candidate
     except EmptyCell as error:
-        hints = [text for cohort in cohorts for part, own in _parts(cohort, goal) for text in advice([part], own)]
+        hints = [text for part, own in _parts(cohort, goal) for text in advice([part], own)]
         raise EmptyCell(*error.problems, *hints[: len(goal.each)]) from error
-    return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(candidates, models, cohorts, strict=True)]
+    return _noted(method, candidate, model, cohort, goal)
 
 
-def _check_given(
-    method: Method, models: Sequence[nn.Module | None], cohorts: Sequence[Rows], goal: Goal, trains: Sequence[Cohort] | None
-) -> None:
+def _check_given(method: Method, model: nn.Module | None, rows: Rows, goal: Goal, train: Cohort | None) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot be run on these inputs."""
     name = method.name
-    for model, rows in zip(models, cohorts, strict=True):
-        if isinstance(rows, Scores) and not method.on_scores:
-            able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
-            raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
-        if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
-            raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
+    if isinstance(rows, Scores) and not method.on_scores:
+        able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
+        raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
+    if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
+        raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
     for own in goal.each:
         if not takes(name, own.measure):
             able = ", ".join(other for other in METHODS if takes(other, own.measure))
             raise BadInput(f"{name} cannot reduce {own.measure}, a quotient whose denominator depends on the decisions. Use one of: {able}")
-    weighted = [cohort.name for cohort in cohorts if cohort.weight is not None]
-    if weighted and not (method.weights or method.kind == Kind.OTHERS):
+    if rows.weight is not None and not (method.weights or method.kind == Kind.OTHERS):
         able = ", ".join(other for other in METHODS if METHODS[other].weights)
-        raise BadInput(f"{name} does not take sample weights, which {weighted[0]!r} has. Use one of: {able}; or leave the weights out.")
-    if method.needs_train and trains is None:
+        raise BadInput(f"{name} does not take sample weights, which {rows.name!r} has. Use one of: {able}; or leave the weights out.")
+    if method.needs_train and train is None:
         raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
 
 
@@ -366,7 +331,7 @@ def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> C
 
 def _one_by_one(
     method: str,
-    model: nn.Module,
+    model: ChosenOutputs,
     cohort: Cohort,
     seed: int,
     goals: Sequence[Goal],
@@ -376,12 +341,11 @@ def _one_by_one(
     refuse_constant: bool,
 ) -> Candidate:
     """The joint candidate of a method that repairs one label after another."""
-    assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
     by_label: dict[str, Candidate] = {}
     for at, (name, goal) in enumerate(zip(cohort.labels, goals, strict=True)):
-        rows, trains = cohort.labelled(name), None if train is None else [train.labelled(name)]
+        rows, label_train = cohort.labelled(name), None if train is None else train.labelled(name)
         limits: dict[str, Any] = {"settings": settings, "refuse_constant": refuse_constant}
-        candidate = run_many(method, [model.view(at)], [rows], goal, seeds=[seed], trains=trains, **limits)[0]
+        candidate = run_method(method, model.view(at), rows, goal, seed=seed, train=label_train, **limits)
         by_label[name] = judged(candidate, rows, goal, len(goals))  # the labels share the error rate of their claims
         if progress:
             progress(at + 1, len(goals))

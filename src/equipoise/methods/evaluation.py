@@ -1,10 +1,9 @@
-"""The evaluation of a step: gap, performance and threshold of every label of every network, from an exact sweep of all thresholds.
+"""The evaluation of a step: gap, performance and threshold of every label, from an exact sweep of all thresholds.
 
 A method reads its rows through `Data`, with one entry in `Data.labels` per label; a single label is the case of length one. A row is a row
 of the table or, for a multi-label network, a pair of an image and a label (see models.many_outputs). Each label of a multi-label network
 has its own threshold, swept on the rows where the label is known. Classes are decided by argmax, and each class has the gaps and the
-performance of "this class or another". Arrays have a leading axis for the R networks of a stack, which only the driver indexes; methods use
-the last axis.
+performance of "this class or another".
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,8 @@ from equipoise.measures import (
     tabulate_codes,
     worst_gap,
 )
-from equipoise.methods.goal import Goal, Keep, highest_thresholds, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal, Keep
+from equipoise.methods.kept_rates import highest_threshold, kept_rates, limits_of, spare
 
 HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
 Places = slice | IntArray
@@ -48,7 +48,7 @@ COLUMNS = ("step", "gap", "performance", "threshold", "spare")  # the first colu
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """One label of R repair sets of equal size: labels and groups (R, n), and evaluations that depend on their counts."""
+    """One label of a repair set: labels and groups (n,), and evaluations that depend on their counts."""
 
     name: str
     y: IntArray
@@ -57,91 +57,70 @@ class Label:
     measure: str
     performance: str
     keep: Keep = field(default_factory=dict)
-    weight: FloatArray | None = None  # (R, n) sample weights
+    weight: FloatArray | None = None  # (n,) sample weights
     threshold: float | None = None  # in use today; None: the threshold of best performance
     rounding: float = 0.0  # of the scores; no threshold separates two that differ by less
 
     @classmethod
-    def of(cls, cohorts: Sequence[Rows], goal: Goal, name: str = "") -> "Label":
-        """The label of these cohorts or scores; raises `EmptyCell` if one lacks rows that the measure needs."""
-        for cohort in cohorts:
-            cells = tabulate(np.zeros(len(cohort)), cohort.y, cohort.attribute)
-            require_cells(goal.measure, cells, cohort.name)
-            for rate in goal.keep:
-                require_cells({rate: 1.0}, cells, cohort.name)
-            if len(np.unique(cohort.y)) < 2:
-                raise BadInput(
-                    f"{goal.performance} needs positives and negatives; {cohort.name!r} holds one label in all {len(cohort):,} rows"
-                )
-        levels = cohorts[0].attribute.levels
-        different = [c.name for c in cohorts if c.attribute.levels != levels or len(c) != len(cohorts[0])]
-        if different:
-            raise BadInput(
-                f"networks in one stack need the same groups and sizes; these differ from {cohorts[0].name!r}: {', '.join(different[:5])}"
-            )
-        y, codes = np.stack([c.y for c in cohorts]), np.stack([c.attribute.codes for c in cohorts])
-        weights = [normalised(c.weight) for c in cohorts]
-        weight = None if any(w is None for w in weights) else np.stack([w for w in weights if w is not None])
-        rounding = 0.0 if isinstance(cohorts[0], Scores) else SINGLE_PRECISION
-        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
-
-    def only(self, network: int) -> "Label":
-        """The label of one network of a stack."""
-        weight = None if self.weight is None else self.weight[[network]]
-        return replace(self, y=self.y[[network]], codes=self.codes[[network]], weight=weight)
+    def of(cls, rows: Rows, goal: Goal, name: str = "") -> "Label":
+        """The label of a cohort, or of scores; raises `EmptyCell` if rows are missing that the measure needs."""
+        cells = tabulate(np.zeros(len(rows)), rows.y, rows.attribute)
+        require_cells(goal.measure, cells, rows.name)
+        for rate in goal.keep:
+            require_cells({rate: 1.0}, cells, rows.name)
+        if len(np.unique(rows.y)) < 2:
+            raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")
+        attribute, weight = rows.attribute, normalised(rows.weight)
+        rounding = 0.0 if isinstance(rows, Scores) else SINGLE_PRECISION
+        limits = (goal.measure, goal.performance, goal.keep)
+        return cls(name, rows.y, attribute.codes, attribute.levels, *limits, weight, goal.threshold, rounding)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None, least: FloatArray | None = None) -> "LabelResult":
-        """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a maximum |gap| if one is given.
+        """Gap, performance and threshold of scores (n,): the best performance, within a maximum |gap| if one is given.
 
-        `least` (R, rates * groups) holds the limits of kept rates; thresholds that are too high for them are excluded.
+        `least` (rates * groups,) holds the limits of kept rates; thresholds that are too high for them are excluded.
         """
         swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight, rounding=self.rounding)
         if least is not None:
-            highest = highest_thresholds(self.keep, scores, self.y, self.codes, len(self.levels), least)
-            low = swept.thresholds <= highest[:, None]
+            low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.codes, len(self.levels), least)
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
         # Thresholds at which a quotient is undefined are excluded; at the lowest one all decisions are positive, so at least one remains.
         gap_counts = max_gap is not None or is_quotient(self.measure)
         choice = swept.best(self.performance, gap=self.measure if gap_counts else None, max_gap=max_gap)
-        margin = None if least is None else spare(self.rates(scores, choice.threshold), least)
-        return LabelResult(choice.values[self.measure], choice.values[self.performance], choice.threshold, margin)
+        threshold = float(choice.threshold)
+        margin = None if least is None else float(spare(self.rates(scores, threshold), least))
+        return LabelResult(float(choice.values[self.measure]), float(choice.values[self.performance]), threshold, margin)
 
     def original(self, scores: FloatArray) -> "LabelResult":
-        """The result of the original networks, at the threshold in use or, without one, at that of best performance."""
+        """The result of the original network, at the threshold in use or, without one, at that of best performance."""
         if self.threshold is None:
             return self.evaluate(scores)
-        cut = np.full(len(scores), self.threshold)
-        return replace(self.decided(decided_at(scores, cut)), threshold=cut)
+        return replace(self.decided(decided_at(scores, self.threshold)), threshold=self.threshold)
 
     def decided(self, decisions: FloatArray, least: FloatArray | None = None) -> "LabelResult":
-        """The result of given decisions (R, n), such as those of a class."""
+        """The result of given decisions (n,), such as those of a class."""
         cells = self.cells(decisions)
-        margin = None if least is None else spare(kept_rates(self.keep, cells), least)
-        half = np.full(len(decisions), HALF)
-        return LabelResult(worst_gap(self.measure, cells), performance_values(self.performance, cells), half, margin)
+        margin = None if least is None else float(spare(kept_rates(self.keep, cells), least))
+        return LabelResult(float(worst_gap(self.measure, cells)), float(performance_values(self.performance, cells)), HALF, margin)
 
     def cells(self, decisions: FloatArray) -> Cells:
-        """The cell table of decisions (R, n)."""
+        """The cell table of decisions (n,)."""
         return tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
 
-    def rates(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
-        """The kept rates of every group at these thresholds (R, rates * groups)."""
-        return kept_rates(self.keep, self.cells(decided_at(scores, thresholds)))
+    def rates(self, scores: FloatArray, threshold: float) -> FloatArray:
+        """The kept rates of every group at this threshold (rates * groups,)."""
+        return kept_rates(self.keep, self.cells(decided_at(scores, threshold)))
 
     @property
     def moving(self) -> bool:
         """Whether the weights of the gap change with the decisions, as for a quotient and for more than two groups."""
         return len(self.levels) > 2 or is_quotient(self.measure)
 
-    def functional(self, scores: FloatArray, thresholds: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The offset (R,) and the weights w (R, n) of the largest gap, linearised at the decisions by these thresholds."""
-        cells = self.cells(decided_at(scores, thresholds))
-        worst = np.nanargmax(np.abs(gap_values(self.measure, cells)), axis=-1) + 1
-        weights, offsets = np.empty(self.y.shape), np.empty(len(self.y))
-        for r, group in enumerate(worst):
-            affine = linearised(self.measure, Cells(self.levels, cells.n[r], cells.s[r]), int(group))
-            offsets[r], weights[r] = affine.offset, affine.weights(self.y[r], self.codes[r])
-        return offsets, weights
+    def functional(self, decisions: FloatArray) -> tuple[float, FloatArray]:
+        """The offset and the weights w (n,) of the largest gap, linearised at these decisions (n,)."""
+        cells = self.cells(decisions)
+        affine = linearised(self.measure, cells, int(np.nanargmax(np.abs(gap_values(self.measure, cells)))) + 1)
+        return float(affine.offset), affine.weights(self.y, self.codes)
 
 
 def original_threshold(scores: Scores, goal: Goal) -> Choice:
@@ -155,51 +134,41 @@ def original_threshold(scores: Scores, goal: Goal) -> Choice:
     return Choice(np.asarray(goal.threshold), values, np.asarray(True))
 
 
-def decided_at(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
-    """Hard decisions (R, n) of scores, by thresholds (R,) or by one per row (R, n)."""
-    return (scores >= (thresholds if thresholds.ndim > 1 else thresholds[:, None])).astype(np.float64)
+def decided_at(scores: FloatArray, threshold: FloatArray | float) -> FloatArray:
+    """Hard decisions (n,) of scores, by one threshold or by one per row (n,)."""
+    return (scores >= threshold).astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class LabelResult:
-    """Gap, performance and threshold of one label in one evaluation, each (R,)."""
+    """Gap, performance and threshold of one label in one evaluation."""
 
-    gap: FloatArray
-    performance: FloatArray
-    threshold: FloatArray
-    spare: FloatArray | None = None  # the smallest margin of the kept rates over their limits, if the goal keeps any
-
-    def at(self, network: int, count: int) -> "LabelResult":
-        """The result of a single network, placed at its index in a stack of `count` networks."""
-
-        def placed(values: FloatArray) -> FloatArray:
-            return np.where(np.arange(count) == network, values[0], np.nan)
-
-        margin = None if self.spare is None else placed(self.spare)
-        return LabelResult(placed(self.gap), placed(self.performance), placed(self.threshold), margin)
+    gap: float
+    performance: float
+    threshold: float
+    spare: float | None = None  # the smallest margin of the kept rates over their limits, if the goal keeps any
 
     @property
-    def size(self) -> FloatArray:
+    def size(self) -> float:
         """|gap|; infinite for an undefined quotient, which is not a small gap."""
-        size: FloatArray = np.where(np.isnan(self.gap), np.inf, np.abs(self.gap))
-        return size
+        return np.inf if np.isnan(self.gap) else abs(self.gap)
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One step of all networks: the largest gap of any label, the mean performance, the thresholds, and the result of each label."""
+    """One step: the largest gap of any label, the mean performance, the thresholds, and the result of each label."""
 
-    scores: FloatArray  # (R, rows)
-    gap: FloatArray  # (R,)
-    performance: FloatArray  # (R,)
-    threshold: FloatArray  # (R,), or one per row (R, rows) with several labels
+    scores: FloatArray  # (rows,)
+    gap: float
+    performance: float
+    threshold: FloatArray | float  # one, or one per row (rows,) with several labels
     each: tuple[LabelResult, ...]
     recall: float | None = None  # mean recall of the classes
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """The rows that a method works on: every label with the places of its rows, and the evaluation of the original networks."""
+    """The rows that a method works on: every label with the places of its rows, and the evaluation of the original network."""
 
     labels: tuple[Label, ...]
     places: tuple[Places, ...]  # of the rows of each label among the rows of the network
@@ -207,33 +176,32 @@ class Data:
     images: bool = False  # whether a row is an image
     train: "Data | None" = None  # the training set, for methods that need it
     begun: "Evaluation | None" = None
-    least: FloatArray | None = None  # (labels, R) minimum performance, NaN if a goal has none
+    least: FloatArray | None = None  # (labels,) minimum performance, NaN if a goal has none
 
     @classmethod
-    def of(cls, cohorts: Sequence[Rows], goals: Sequence[Goal]) -> "Data":
-        """The rows of these cohorts, with one goal per label; raises one error that lists every label with an empty cell."""
-        first = cohorts[0]
-        if first.targets is None:
-            return cls((Label.of(cohorts, goals[0]),), (slice(None),))
+    def of(cls, rows: Rows, goals: Sequence[Goal]) -> "Data":
+        """These rows, with one goal per label; raises one error that lists every label with an empty cell."""
+        if rows.targets is None:
+            return cls((Label.of(rows, goals[0]),), (slice(None),))
         labels: list[Label] = []
         problems: list[str] = []
         empty = False
-        for name, goal in zip(first.labels, goals, strict=True):
+        for name, goal in zip(rows.labels, goals, strict=True):
             try:
-                labels.append(Label.of([first.labelled(name)], goal, name))
+                labels.append(Label.of(rows.labelled(name), goal, name))
             except BadInput as error:
                 problems += error.problems
                 empty = empty or isinstance(error, EmptyCell)
         if problems:
             raise (EmptyCell if empty else BadInput)(*problems)
-        count = len(first.labels)
-        places = tuple(np.flatnonzero(first.targets[:, at] != UNKNOWN) * count + at for at in range(count))
-        return cls(tuple(labels), places, first.kind == "classes")
+        count = len(rows.labels)
+        places = tuple(np.flatnonzero(rows.targets[:, at] != UNKNOWN) * count + at for at in range(count))
+        return cls(tuple(labels), places, rows.kind == "classes")
 
     @property
     def start(self) -> "Evaluation":
-        """The evaluation of the original networks."""
-        assert self.begun is not None  # the driver evaluates them before a method is run
+        """The evaluation of the original network."""
+        assert self.begun is not None  # the driver evaluates it before a method is run
         return self.begun
 
     @property
@@ -254,9 +222,9 @@ class Data:
     def evaluate(
         self, scores: FloatArray, max_gap: float | None = None, least: Limits | None = None, *, original: bool = False
     ) -> Evaluation:
-        """The evaluation of scores (R, rows): the best threshold of each label, within a maximum |gap| if one is given.
+        """The evaluation of scores (rows,): the best threshold of each label, within a maximum |gap| if one is given.
 
-        The `original` networks are evaluated at the threshold in use, if there is one.
+        The `original` network is evaluated at the threshold in use, if there is one.
         """
         limits = least or [None] * len(self.labels)
         if not self.several:
@@ -265,27 +233,24 @@ class Data:
         results, recalls = [], []
         thresholds: FloatArray = np.full(scores.shape, HALF)
         if self.classes:
-            thresholds = winning(scores.reshape(-1, len(self.labels))).reshape(1, -1)
+            thresholds = winning(scores.reshape(-1, len(self.labels))).reshape(-1)
         for (rows, label), limit in zip(self.parts, limits, strict=True):
             if self.classes:
-                decisions = decided_at(scores[:, rows], thresholds[:, rows])
+                decisions = decided_at(scores[rows], thresholds[rows])
                 results.append(label.decided(decisions, limit))
                 members = label.y if label.weight is None else label.y * label.weight
                 recalls.append((decisions * members).sum() / members.sum())
             else:
-                results.append(label.original(scores[:, rows]) if original else label.evaluate(scores[:, rows], max_gap, limit))
-                thresholds[:, rows] = results[-1].threshold[:, None]
-        gap = largest_gap(np.stack([result.gap for result in results], axis=-1))
-        performance: FloatArray = np.mean([result.performance for result in results], axis=0)
+                results.append(label.original(scores[rows]) if original else label.evaluate(scores[rows], max_gap, limit))
+                thresholds[rows] = results[-1].threshold
+        gap = float(largest_gap(np.array([result.gap for result in results])))
+        performance = float(np.mean([result.performance for result in results]))
         return Evaluation(scores, gap, performance, thresholds, tuple(results), float(np.mean(recalls)) if recalls else None)
 
     def decide(self, scores: FloatArray, evaluation: Evaluation) -> BoolArray:
-        """Decisions (R, n, labels) on the scores (R, n * labels) of any rows, by the thresholds of an evaluation."""
-        by_label = scores.reshape(len(scores), -1, len(self.labels))
-        if self.classes:
-            return by_label >= winning(by_label[0])[None]
-        thresholds = np.stack([result.threshold for result in evaluation.each], axis=-1)  # (R, labels)
-        decisions: BoolArray = by_label >= thresholds[:, None, :]
+        """Decisions (n, labels) on the scores (n * labels,) of any rows, by the thresholds of an evaluation."""
+        by_label = scores.reshape(-1, len(self.labels))
+        decisions: BoolArray = by_label >= (winning(by_label) if self.classes else [result.threshold for result in evaluation.each])
         return decisions
 
     def limits(self, evaluation: Evaluation, goals: Sequence[Goal]) -> tuple[Limits, Evaluation]:
@@ -298,39 +263,37 @@ class Data:
                 limits.append(None)
                 results.append(result)
                 continue
-            before = kept_rates(goal.keep, label.cells(decisions[:, rows]))
+            before = kept_rates(goal.keep, label.cells(decisions[rows]))
             least = limits_of(goal.keep, before)
             limits.append(least)
-            results.append(replace(result, spare=spare(before, least)))
+            results.append(replace(result, spare=float(spare(before, least))))
         return limits, replace(evaluation, each=tuple(results))
 
-    def functional(self, evaluation: Evaluation) -> tuple[FloatArray, FloatArray]:
-        """The offset (R,) and the weights (R, rows) of the largest gap of any label and group."""
-        scores, thresholds = evaluation.scores, evaluation.threshold
-        if not self.several:
-            return self.labels[0].functional(scores, thresholds)
-        decisions = decided_at(scores, thresholds)
-        sizes = []
-        for rows, label in self.parts:
-            gaps = gap_values(label.measure, label.cells(decisions[:, rows]))
-            sizes.append(np.abs(np.where(np.isnan(gaps), 0.0, gaps)).max())
-        rows, label = self.parts[int(np.argmax(sizes))]
-        weights = np.zeros(scores.shape)
-        offset, weights[:, rows] = label.functional(scores[:, rows], thresholds[:, rows])
+    def functional(self, evaluation: Evaluation) -> tuple[float, FloatArray]:
+        """The offset and the weights (rows,) of the largest gap of any label and group."""
+        decisions = decided_at(evaluation.scores, evaluation.threshold)
+
+        def size(part: tuple[Places, Label]) -> float:
+            gaps = gap_values(part[1].measure, part[1].cells(decisions[part[0]]))
+            return float(np.abs(np.where(np.isnan(gaps), 0.0, gaps)).max())
+
+        rows, label = max(self.parts, key=size)
+        weights = np.zeros(decisions.shape)
+        offset, weights[rows] = label.functional(decisions[rows])
         return offset, weights
 
     def pull(self, evaluation: Evaluation) -> FloatArray:
-        """The weights (R, rows) of |gap|: moving scores against them reduces the gap, whatever its sign."""
-        signed: FloatArray = self.functional(evaluation)[1] * np.sign(evaluation.gap)[:, None]
+        """The weights (rows,) of |gap|: moving scores against them reduces the gap, whatever its sign."""
+        signed: FloatArray = self.functional(evaluation)[1] * np.sign(evaluation.gap)
         return signed
 
-    def centre(self, thresholds: FloatArray) -> FloatArray:
+    def centre(self, threshold: FloatArray | float) -> FloatArray | float:
         """The scores at which a task loss is centred: the thresholds; for classes, their prevalences, which a calibrated network keeps."""
         if not self.classes:
-            return thresholds
-        shares = np.zeros((1, sum(label.y.shape[1] for label in self.labels)))
+            return threshold
+        shares = np.zeros(sum(len(label.y) for label in self.labels))
         for rows, label in self.parts:
-            shares[:, rows] = label.y.mean()
+            shares[rows] = label.y.mean()
         return shares
 
 
@@ -353,12 +316,10 @@ def single_precision(numbers: FloatArray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(numbers)).float()
 
 
-def trace_row(step: int, result: LabelResult, network: int) -> dict[str, float]:
-    """One row of a trace: the result of a label of one network of a stack."""
-    values = {"gap": result.gap, "performance": result.performance, "threshold": result.threshold}
-    if result.spare is not None:
-        values["spare"] = result.spare
-    return {"step": step, **{name: float(value[network]) for name, value in values.items()}}
+def trace_row(step: int, result: LabelResult) -> dict[str, float]:
+    """One row of a trace: the result of a label."""
+    values = {"step": step, "gap": result.gap, "performance": result.performance, "threshold": result.threshold}
+    return values if result.spare is None else {**values, "spare": result.spare}
 
 
 def frame(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:

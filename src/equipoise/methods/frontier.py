@@ -28,7 +28,8 @@ from equipoise.measures import (
     worst_gap,
 )
 from equipoise.methods.contract import Fit, FitStep
-from equipoise.methods.goal import Goal, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal
+from equipoise.methods.kept_rates import kept_rates, limits_of, spare
 from equipoise.methods.selection import plain_rule
 from equipoise.models import BiasScore, ReadOnce, bias_scores, predict
 

@@ -1,15 +1,14 @@
-"""The goal of a repair, the rates that it keeps in every group, and notes: typed values for everything worth reporting."""
+"""The goal of a repair, and notes: typed values for everything worth reporting. This module imports neither numpy nor torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Cells, FloatArray, Gap, IntArray, canonical_name, thresholds_by_name
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name
 from equipoise.specification import Share, Specification, is_share, one_of, setting
 
 DEFAULT_MEASURE = "eod"
@@ -18,7 +17,6 @@ DEFAULT_SELECTION = "honest"
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
 SELECTIONS = ("paper", "honest", "one-se")
-NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
 Keep = Mapping[str, float | str]
 
 
@@ -109,7 +107,9 @@ class Goal(Specification):
     min_performance: Share | None = setting("lowest performance to accept, in place of max_loss", None)
     max_gap: Share | None = setting("largest |gap| to accept", None, flag="--max-gap", shown="as small as possible")
     keep: Annotated[dict[str, float | str], BeforeValidator(_kept)] = setting(
-        'rates that may not fall in any group: { tpr = "before" }, or a minimum, { tpr = 0.8 }', default_factory=dict
+        'rates that may not fall in any group: { tpr = "before" }, or a minimum, { tpr = 0.8 }',
+        default_factory=dict,
+        was="--min-rate --no-group-worse",
     )
     selection: Annotated[str, one_of("selection", SELECTIONS)] = setting(
         "how a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to", DEFAULT_SELECTION
@@ -200,47 +200,40 @@ class JointGoal(Goal):
         return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
+def given_goal(goal: Goal | None, **parts: Any) -> Goal:
+    """The goal, or the goal of these parts; raises `BadInput` if both are given."""
+    asked = Goal(**parts)
+    if goal is not None and asked != Goal():
+        raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
+    return goal or asked
+
+
 def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
     """The goal of each label: the one for all of them, at the threshold of the label."""
+    from equipoise.measures import thresholds_by_name
+
     if len(labels) < 2 or goals is not None:
         why = "goals was given, which has them too" if goals is not None else "there is one label"
         raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
     return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
-def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
-    """The kept rates of every group (..., rates * groups)."""
-    return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
-
-
-def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
-    """The lower limits of the kept rates (..., rates * groups), from their values for the original network."""
-    minimum = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
-    return np.where(np.isnan(minimum), before, minimum)
-
-
-def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
-    """The smallest margin (...) of the rates over their limits; negative if one is too low. Undefined rates do not count."""
-    margin = rates - least
-    smallest: FloatArray = np.where(np.isnan(margin), np.inf, margin).min(-1)
-    return smallest
-
-
-def highest_thresholds(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> FloatArray:
-    """The highest threshold (R,) at which no rate of scores (R, n) is below its limit (R, rates * groups).
-
-    Every rate is a share of positive decisions and can only rise as the threshold falls, so limits on rates are a limit on the threshold.
-
-    >>> highest_thresholds({"tpr": 0.5}, np.array([[0.9, 0.4, 0.2]]), np.array([[1, 1, 0]]), np.zeros((1, 3), int), 1, np.array([[0.5]]))
-    array([0.9])
-    """
-    highest = np.full(len(scores), np.inf)
-    for r in range(len(scores)):
-        for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
-            label = RATES[name]
-            group_scores = scores[r, (codes[r] == group) & ((y[r] == label) if label is not None else True)]
-            count = len(group_scores)
-            needed = int(np.ceil(least[r, at] * count - NOISE)) if count else 0
-            if needed > 0:
-                highest[r] = min(highest[r], np.partition(group_scores, count - needed)[count - needed])
-    return highest
+def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
+    """The joint goal of all labels: one goal for all of them, or the goals given by name."""
+    problems: list[str] = []
+    if goals is not None:
+        word = "class" if kind == "classes" else "label"
+        for name in goals:
+            if name not in labels:
+                problems += UnknownName(f"{word} in goals", name, labels).problems
+        missing = [name for name in labels if name not in goals]
+        if missing:
+            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
+        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
+            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
+            problems.append(f"one selection serves every {word}; the goals have several")
+    raise_all(problems)
+    each = {name: (goals or {}).get(name, goal) for name in labels}
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
+    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})

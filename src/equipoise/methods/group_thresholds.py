@@ -44,7 +44,8 @@ from equipoise.measures import (
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
-from equipoise.methods.goal import Goal, Note, Why, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.kept_rates import kept_rates, limits_of, spare
 from equipoise.methods.rules import Cut, Groups, MoveCut, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, selected
 

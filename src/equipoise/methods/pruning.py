@@ -23,7 +23,7 @@ from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Task, Work
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.papers import MARCINKEVICS
-from equipoise.models import CRITERIA, GRANULARITIES, Replicas, find_units
+from equipoise.models import CRITERIA, GRANULARITIES, Repairable, find_units
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 
@@ -38,7 +38,7 @@ class Settings:
     granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask; input: columns of a table; head
     criterion: str = "gradient"  # equation (5); or taylor, second-order, difference
     cut: str = "pre-activation"  # or outgoing
-    stop_below: float = 0.52  # a replicate ends if its performance falls below this
+    stop_below: float = 0.52  # the run ends if performance falls below this
     max_steps: int | None = None  # limit on the steps, for networks with many units
     reselect: bool = False  # a pruned unit may be chosen again, as in the published code
 
@@ -92,7 +92,7 @@ def cost(task: Task, settings: Settings) -> Work:
     cost=cost,
     effort=3.0,
 )
-def pruning(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def pruning(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per set of units that is switched off."""
     total = model.units(settings.layers, settings.granularity)
     each = settings.units_per_step(total)
@@ -120,11 +120,11 @@ def pruning(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rn
 
 
 def most_influential(influence: Tensor, pruned: Tensor, count: int) -> Tensor:
-    """The `count` units of each replicate with the largest influence among those not pruned yet, marked (R, units), on their device."""
+    """The `count` units with the largest influence among those not pruned yet, marked (units,), on their device."""
     open_ = influence.masked_fill(pruned, -torch.inf)
-    count = min(count, open_.shape[1])
+    count = min(count, len(open_))
     if open_.is_cuda:
-        top = open_.topk(count, dim=1, sorted=False).indices
+        top = open_.topk(count, sorted=False).indices
     else:  # an order of magnitude faster there
-        top = torch.from_numpy(np.argpartition(-open_.numpy(), count - 1, axis=1)[:, :count])
-    return torch.zeros_like(pruned).scatter_(1, top, True) & ~pruned
+        top = torch.from_numpy(np.argpartition(-open_.numpy(), count - 1)[:count])
+    return torch.zeros_like(pruned).scatter_(0, top, True) & ~pruned

@@ -10,7 +10,7 @@ from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Work, meth
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import SAVANI
-from equipoise.models import Replicas
+from equipoise.models import Repairable
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Settings:
     cost=lambda task, settings: Work(len(task.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
     effort=2.0,
 )
-def random(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def random(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per perturbed network."""
     noise = rng("random")
     for trial in range(1, settings.trials + 1):

@@ -29,7 +29,8 @@ from equipoise.measures import (
 from equipoise.methods.candidate import Candidate
 from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.goal import NOISE, Goal, Note, kept_rates, limits_of
+from equipoise.methods.goal import Goal, Note
+from equipoise.methods.kept_rates import NOISE, kept_rates, limits_of
 from equipoise.methods.selection import too_low
 from equipoise.models import predict
 

@@ -9,7 +9,8 @@ import pandas as pd
 from equipoise.data import Rows
 from equipoise.measures import Threshold
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE, Goal, Note, Why
+from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.kept_rates import NOISE
 
 IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
 
@@ -50,41 +51,39 @@ class Merit:
     value: float
 
 
-def merit(each: Sequence[LabelResult], goals: Sequence[Goal], network: int = 0) -> Merit:
-    """The merit of a step of one network by the settled goals of its labels.
+def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
+    """The merit of a step by the settled goals of its labels.
 
     The largest |gap| of all labels counts, if every label has its minimum performance (or, without one, its maximum |gap|); with maximum
     gaps only, the mean performance. If a label misses its goal, the largest shortfall counts.
     """
-    kept = all(result.spare is None or result.spare[network] >= -NOISE for result in each)
+    kept = all(result.spare is None or result.spare >= -NOISE for result in each)
     margins: list[float] = []
     sizes: list[float] = []
     for result, goal in zip(each, goals, strict=True):
-        size = float(result.size[network])
         if goal.min_performance is not None:
-            margins.append(float(result.performance[network]) - goal.min_performance)
-            sizes.append(size)
+            margins.append(result.performance - goal.min_performance)
+            sizes.append(result.size)
         else:
             assert goal.max_gap is not None  # a settled goal has one of them
-            margins.append(goal.max_gap - size)
+            margins.append(goal.max_gap - result.size)
     feasible = kept and min(margins) >= -NOISE
-    best = -max(sizes) if sizes else float(np.mean([result.performance[network] for result in each]))
+    best = -max(sizes) if sizes else float(np.mean([result.performance for result in each]))
     return Merit(int(kept) + int(feasible), best if feasible else min(margins))
 
 
-def lacking(result: LabelResult, settled: Goal, given: Goal, network: int = 0) -> Why:
+def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
     """The parts of its goal that the chosen step of one label misses; empty if it meets the goal.
 
     `settled` is the goal that steps were chosen by, `given` the one whose minimum performance counts.
     """
-    performance, size = float(result.performance[network]), float(result.size[network])
     missed = []
-    if given.min_performance is not None and performance < given.min_performance - NOISE:
-        missed.append(too_low(given.performance, performance, given.min_performance))
-    if settled.max_gap is not None and size > settled.max_gap + NOISE:
-        missed.append(too_large(settled.measure, size, settled.max_gap))
-    if result.spare is not None and result.spare[network] < -NOISE:
-        missed.append(Note("rate_too_low", numbers={"by": float(-result.spare[network])}))
+    if given.min_performance is not None and result.performance < given.min_performance - NOISE:
+        missed.append(too_low(given.performance, result.performance, given.min_performance))
+    if settled.max_gap is not None and result.size > settled.max_gap + NOISE:
+        missed.append(too_large(settled.measure, result.size, settled.max_gap))
+    if result.spare is not None and result.spare < -NOISE:
+        missed.append(Note("rate_too_low", numbers={"by": -result.spare}))
     return tuple(missed)
 
 

@@ -15,7 +15,8 @@ from equipoise.measures import FloatArray, Threshold, cells_at, sweep_scores
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Work, method
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import along, gap_windows
-from equipoise.methods.goal import NOISE, Goal, highest_thresholds, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal
+from equipoise.methods.kept_rates import NOISE, highest_threshold, kept_rates, limits_of, spare
 from equipoise.methods.selection import select
 
 NAME = "single-threshold"
@@ -70,10 +71,8 @@ def _points(scores: Scores, goal: Goal, original: float) -> pd.DataFrame:
     points = points.iloc[1:-1] if len(points) > 2 else points
     if goal.keep:
         least = _least(scores, goal, original)
-        highest = highest_thresholds(
-            goal.keep, scores.score[None], scores.y[None], attribute.codes[None], len(attribute.levels), least[None]
-        )
-        points = points.assign(spare=np.where(points["threshold"] <= float(highest[0]) + NOISE, 0.0, -1.0))
+        highest = highest_threshold(goal.keep, scores.score, scores.y, attribute.codes, len(attribute.levels), least)
+        points = points.assign(spare=np.where(points["threshold"] <= highest + NOISE, 0.0, -1.0))
     return points.reset_index(drop=True)
 
 

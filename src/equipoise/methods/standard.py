@@ -22,9 +22,9 @@ from equipoise.methods.selection import plain_rule, select
 )
 def standard(scores: Scores, goal: Goal, _settings: NoSettings) -> Fit:
     """The threshold of best performance."""
-    result = Label.of([scores], goal).original(scores.score[None])
-    trace = frame([trace_row(0, result, 0)])
-    settled = goal.settled(float(result.performance[0]))
+    result = Label.of(scores, goal).original(scores.score)
+    trace = frame([trace_row(0, result)])
+    settled = goal.settled(result.performance)
     selection = select(trace, settled)
     why = (Note("original"), *(() if selection.met else selection.why))
     rule = plain_rule(STANDARD, trace, 0, scores, settled)

@@ -9,8 +9,6 @@ Accepted states are steps on a common grid: step k has removed k times 5 % of th
 comparable to step 12 on the other half and on all rows. Step 20 is a gap within 0.01 of zero. With a single gap, a few further steps go
 beyond zero, since a zero gap on the repair set does not mean a zero gap on other rows. A run ends there, when performance no longer holds,
 when nothing moves the gap, or after `max_steps` evaluations.
-
-Each network of a stack has its own control; they share only the number of mini-batches per trial.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +18,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, gap_values, largest_gap, sweep
-from equipoise.methods.contract import Draws, Step, Steps, Task, Work
+from equipoise.methods.contract import Step, Steps, Task, Work
 from equipoise.methods.evaluation import Data, Evaluation
-from equipoise.models import Optimiser, Replicas
+from equipoise.models import Optimiser, Repairable
 
 SCHEDULES = ("adaptive", "paper")
 UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
@@ -49,7 +46,7 @@ FASTEST = 10.0  # at this learning rate, a network that has not moved will not m
 
 @dataclass
 class Control:
-    """The learning rate of one network, and the progress of the state that it would be restored to."""
+    """The learning rate of a run, and the progress of the state that it would be restored to."""
 
     rate: float
     start: float  # the original gap
@@ -140,7 +137,7 @@ class Control:
 class Trials:
     """Mini-batches of successive epochs, a few per trial."""
 
-    def __init__(self, model: Replicas, shuffle: Draws, batch: int, epochs: int | None, least: int = 1) -> None:
+    def __init__(self, model: Repairable, shuffle: np.random.Generator, batch: int, epochs: int | None, least: int = 1) -> None:
         self.epoch: Callable[[], list[Tensor]] = lambda: list(model.batches(shuffle, batch, least))
         self.waiting: list[Tensor] = []
         self.left = np.inf if epochs is None else epochs
@@ -164,8 +161,8 @@ class Trials:
                 yield self.waiting.pop(0)
 
 
-def smooth_gaps(data: Data, evaluation: Evaluation) -> FloatArray:
-    """The largest expected gap (R,) of any label and group, with a threshold drawn at random among those about as good as the best.
+def smooth_gap(data: Data, evaluation: Evaluation) -> float:
+    """The largest expected gap of any label and group, with a threshold drawn at random among those about as good as the best.
 
     With a few hundred rows, the best threshold and its gap jump when a network hardly changes. The expected gap of a threshold drawn among
     those within a standard error of the best performance changes smoothly with the network.
@@ -174,28 +171,26 @@ def smooth_gaps(data: Data, evaluation: Evaluation) -> FloatArray:
         return evaluation.gap
     gaps = []
     for rows, label in data.parts:
-        scores = evaluation.scores[:, rows]
+        scores = evaluation.scores[rows]
         swept = sweep(scores, label.y, label.codes, label.levels, (label.performance,), weight=label.weight)
         performance = np.nan_to_num(swept.values[label.performance], nan=-np.inf)
-        best = np.minimum(performance.max(-1, keepdims=True), 1.0)  # a perfect network may exceed 1 by rounding
-        positives = label.y.sum(-1, keepdims=True)
-        error = np.sqrt(best * (1 - best) * (1 / positives + 1 / (label.y.shape[-1] - positives))) / 2
-        chance = np.clip(1 - (best - performance) / np.maximum(error, FLAT), 0, None)
-        chance /= chance.sum(-1, keepdims=True)
-        decided = np.empty(scores.shape)  # the probability of a positive decision
-        for r in range(len(scores)):
-            below = np.searchsorted(swept.thresholds[r, ::-1], scores[r], side="right")
-            decided[r] = np.concatenate([[0.0], np.cumsum(chance[r, ::-1])])[below]
+        best = min(performance.max(), 1.0)  # a perfect network may exceed 1 by rounding
+        positives = label.y.sum()
+        error = np.sqrt(best * (1 - best) * (1 / positives + 1 / (len(label.y) - positives))) / 2
+        chance = np.clip(1 - (best - performance) / max(error, FLAT), 0, None)
+        chance /= chance.sum()
+        below = np.searchsorted(swept.thresholds[::-1], scores, side="right")
+        decided = np.concatenate([[0.0], np.cumsum(chance[::-1])])[below]  # the probability of a positive decision
         gaps.append(gap_values(label.measure, label.cells(decided)))
-    return largest_gap(np.concatenate(gaps, axis=-1))
+    return float(largest_gap(np.concatenate(gaps)))
 
 
 def lowest(data: Data, stop_below: float) -> FloatArray:
-    """The minimum performance (labels, R) during fine-tuning: the goal's minimum; without one, halfway between chance and the original.
+    """The minimum performance (labels,) during fine-tuning: the goal's minimum; without one, halfway between chance and the original.
 
     It is never above the original's performance.
     """
-    original = np.stack([result.performance for result in data.start.each])
+    original = np.array([result.performance for result in data.start.each])
     halfway = (original + CHANCE) / 2
     least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
     limits: FloatArray = np.minimum(np.maximum(least, stop_below), original)
@@ -233,8 +228,8 @@ def scheduled_work(task: Task, settings: Any, epochs: int, most: str = "") -> Wo
 
 
 def fixed(
-    model: Replicas,
-    shuffle: Draws,
+    model: Repairable,
+    shuffle: np.random.Generator,
     step: Callable[[Tensor], None],
     follow: Callable[[Evaluation, int], None],
     settings: Any,
@@ -260,46 +255,39 @@ def fixed(
 
 
 def adaptive(
-    model: Replicas,
+    model: Repairable,
     data: Data,
     optimiser: Optimiser,
     advance: Callable[[], bool],
-    follow: Callable[[Evaluation, BoolArray, BoolArray], None],
+    follow: Callable[[Evaluation, bool, bool], None],
     settings: Any,
     stop_below: float = 0.0,
 ) -> Steps:
     """The steps of fine-tuning whose trials are run by `advance`, which returns False when there are no more epochs.
 
-    `follow` gets the evaluation of every trial, the networks for which it was accepted, and those whose gap hardly decreased.
+    `follow` gets the evaluation of every trial, whether it was accepted, and whether the gap hardly decreased.
     """
-    no_networks = np.zeros(model.size, bool)
     least = lowest(data, stop_below)
-    start, signed = smooth_gaps(data, data.start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
-    coarse = np.abs(data.functional(data.start)[1]).max(-1) / np.maximum(np.abs(start), CLOSE)
-    controls = [
-        Control(settings.learning_rate, float(gap), signed, not data.moving, float(share), done=not abs(gap) > 0)
-        for gap, share in zip(start, coarse, strict=True)
-    ]
-    model.mark(~no_networks)
+    start, signed = smooth_gap(data, data.start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
+    coarse = float(np.abs(data.functional(data.start)[1]).max()) / max(abs(start), CLOSE)
+    control = Control(settings.learning_rate, start, signed, not data.moving, coarse, done=not abs(start) > 0)
+    model.mark()
     for trial in range(1, settings.max_steps + 1):
-        optimiser.set_rates(np.array([0.0 if control.done else control.rate for control in controls]))
+        optimiser.set_rate(0.0 if control.done else control.rate)
         more = advance()
         progress = (trial, settings.max_steps)
-        evaluation = yield Step(0, progress, of=no_networks)
-        gaps = smooth_gaps(data, evaluation)
-        holds: BoolArray = np.logical_and.reduce(np.stack([result.performance for result in evaluation.each]) >= least, axis=0)
-        accepted, slow, numbers = no_networks.copy(), no_networks.copy(), dict[int, BoolArray]()
-        for r, control in enumerate(controls):
-            if control.done:
-                continue
-            slow[r] = control.removed(float(gaps[r])) - control.share < LEAST
-            accepted[r], number = control.judge(float(gaps[r]), bool(holds[r]))
+        evaluation = yield Step(0, progress, trial=True)
+        accepted = slow = False
+        if not control.done:
+            gap, holds = smooth_gap(data, evaluation), all(np.array([result.performance for result in evaluation.each]) >= least)
+            slow = control.removed(gap) - control.share < LEAST
+            accepted, number = control.judge(gap, holds)
             if number is not None:
-                numbers[number] = numbers.get(number, no_networks) | (np.arange(model.size) == r)
-        for number, networks in numbers.items():
-            yield Step(number, progress, 100 * SHARE, of=networks, seen=evaluation)
-        model.mark(accepted)
-        model.restore(~accepted)
+                yield Step(number, progress, 100 * SHARE, seen=evaluation)
+        if accepted:
+            model.mark()
+        else:
+            model.restore()
         follow(evaluation, accepted, slow)
-        if not more or all(control.done for control in controls):
+        if not more or control.done:
             return

@@ -21,12 +21,11 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Images
+from equipoise.data import FloatArray, Images
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of
 from equipoise.models.many_outputs import OneOutput, as_matrix
 from equipoise.models.probes import Probe
-from equipoise.models.protocol import FloatArray
 from equipoise.models.readings import Reading, Shown, read, read_all
 from equipoise.models.score import as_scores, logit_of, outputs, recorded_outputs
 

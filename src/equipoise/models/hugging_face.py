@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import ReadOptions
+from equipoise.data import ImageFolder
 from equipoise.errors import BadInput, MissingExtra, first_line
 from equipoise.models.vision import prepare_torchvision
 
@@ -27,7 +27,9 @@ FAMILIES = {
     *("MobileNetV1", "MobileNetV2", "PoolFormer", "Siglip", "ViT"),
 }
 WHOLE_FROM = 384  # image size from which ConvNeXT's preprocessor does not crop
-OTHER_WAYS = "Give the preprocessing yourself: --transform file.py:transform, or --size, --resize, --crop, --channels and --normalise."
+OTHER_WAYS = (
+    "Give the preprocessing yourself: --set images.transform=file.py:transform, or images.size, resize, crop, channels and normalise."
+)
 
 
 class HuggingFaceNetwork(nn.Module):
@@ -137,18 +139,17 @@ def preparation_in(folder: str | Path) -> dict[str, Any]:
         raise BadInput(f"{path}: {problem}. Write it again: AutoImageProcessor.from_pretrained(folder).save_pretrained(folder).") from error
 
 
-def with_saved_preprocessing(model: str, reading: ReadOptions) -> tuple[ReadOptions, str]:
-    """The reading with the image preprocessing saved in a folder of transformers, except for the options that were given.
+def with_saved_preprocessing(model: str, images: ImageFolder) -> tuple[ImageFolder, str]:
+    """The images with the preprocessing saved in a folder of transformers, except for the options that were given.
 
     Also returns the origin of the preprocessing in words, which are empty for any other model.
     """
-    if reading.images is None or not is_folder(model) or not (Path(model) / PREPARED).is_file():
-        return reading, ""
-    if reading.preset is not None or reading.transform is not None:
-        return reading, f"instead of {PREPARED} in {model}"
-    prepared, overridden = reading.with_preprocessing(preparation_in(model), model)
-    flags = ["--normalise" if name == "norm" else f"--{name}" for name in overridden]
-    exceptions = f", but for {', '.join(flags)}" if flags else ""
+    if images.folder is None or not is_folder(model) or not (Path(model) / PREPARED).is_file():
+        return images, ""
+    if images.preset is not None or images.transform is not None:
+        return images, f"instead of {PREPARED} in {model}"
+    prepared, overridden = images.with_preprocessing(preparation_in(model), model)
+    exceptions = f", but for {', '.join(f'images.{name}' for name in overridden)}" if overridden else ""
     return prepared, f"as in {PREPARED} of the model{exceptions}"
 
 

@@ -54,7 +54,7 @@ def _predict_with_advice(model: Any, cohort: Cohort, output: str) -> Scores:
             raise
         advice = shape_advice(model, cohort.inputs.shape[1:])
         if source.transform is not None:
-            advice = f"The transform {source.transform.named} returns shape {tuple(source.shape[1:])}. Correct it, or --channels."
+            advice = f"The transform {source.transform.named} returns shape {tuple(source.shape[1:])}. Correct it, or images.channels."
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error

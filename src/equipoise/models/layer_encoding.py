@@ -13,11 +13,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equipoise.data import Attribute, Cohort, Tensors
+from equipoise.data import Attribute, BoolArray, Cohort, FloatArray, Tensors
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, IntArray, Ranking, interval, multiplicities, units_of
 from equipoise.models.probes import fit_probe, folds_of
-from equipoise.models.protocol import BoolArray, FloatArray
 from equipoise.models.readings import Reading, features, reading_of
 from equipoise.models.score import outputs
 

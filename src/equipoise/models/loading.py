@@ -6,14 +6,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from equipoise.data import ReadOptions, Transform, as_transform
+from equipoise.data import Columns, ImageFolder, Transform, as_transform
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.exported import PROGRAM, exported_in, exported_object
 from equipoise.models.hugging_face import HuggingFaceNetwork, is_classifier, is_folder, load_hugging_face
@@ -76,7 +75,7 @@ def load_model(
 def load_network(
     model: str,
     weights: str | Path | None,
-    reading: ReadOptions,
+    images: ImageFolder,
     *,
     output_name: int | str | None = None,
     code: Code | None = None,
@@ -86,31 +85,26 @@ def load_network(
 
     That is so for a backbone without weights or images, and for torchxrayvision's networks if the pixels are not in their range.
     """
-    if model in BACKBONES and (weights is None or reading.images is None):
-        lacking = [name for name, value in (("--weights (weights=)", weights), ("--images (images=)", reading.images)) if value is None]
+    if model in BACKBONES and (weights is None or images.folder is None):
+        lacking = [name for name, value in (("--weights (weights=)", weights), ("--images (images=)", images.folder)) if value is None]
         raise BadInput(f"the model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
     network = load_model(model, weights, output_name=output_name, code=code, running=running)
-    normalised = reading.norm["mean"] or reading.preset or reading.transform
+    normalised = images.normalise or images.preset or images.transform
     from_torchxrayvision = any(type(module).__module__.partition(".")[0] == "torchxrayvision" for module in network.modules())
-    if reading.images is not None and not normalised and from_torchxrayvision:
+    if images.folder is not None and not normalised and from_torchxrayvision:
         raise BadInput(
-            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --preset torchxrayvision "
-            "(preset=) or --normalise xray (norm=); or --normalise unit if yours scales them itself"
+            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add images.preset = "
+            "torchxrayvision (--set images.preset=torchxrayvision) or images.normalise = xray; or unit if yours scales them itself"
         )
     return network
 
 
 def load_estimator(
-    path: str | Path, reading: ReadOptions, *, trusted: Sequence[str] = (), trust_pickle: bool = False
-) -> tuple[Predictor, ReadOptions]:
-    """The estimator in a file, and the reading of its raw columns: the features of `reading`, or the columns it was fitted on."""
-    estimator = load_predictor(path, positive=reading.positive, trusted=trusted, trust_pickle=trust_pickle)
-    if reading.images is not None:
-        raise BadInput(f"{path} holds an estimator, which takes columns of a table. Omit --images (images=).")
-    if len(reading.outputs) > 1:
-        raise BadInput(f"{path} gives one score per row; name one label, not {', '.join(reading.outputs)}")
-    columns = reading.features or (None if estimator.columns is None else list(estimator.columns))
-    return estimator, replace(reading, features=columns, raw=True)
+    path: str | Path, columns: Columns, *, trusted: Sequence[str] = (), trust_pickle: bool = False
+) -> tuple[Predictor, Columns]:
+    """The estimator in a file, and the raw columns that it reads: the given features, or the columns it was fitted on."""
+    estimator = load_predictor(path, positive=columns.positive, trusted=trusted, trust_pickle=trust_pickle)
+    return estimator, columns.changed(features=columns.features or estimator.columns, raw=True)
 
 
 def includes_weights(factory: str) -> bool:

@@ -21,8 +21,7 @@ import torch
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
 
-from equipoise.data import IntArray
-from equipoise.models.protocol import BoolArray, FloatArray
+from equipoise.data import BoolArray, FloatArray, IntArray
 
 NARROW = 120  # number of features up to which Newton's method is always faster
 TALL = 10  # rows per feature above which it is faster with more features

@@ -55,7 +55,7 @@ class OneOutput(nn.Module):
 
     A torchxrayvision network with `op_threshs` is calibrated to an operating threshold of 0.5; that is kept. For a pathology without a
     threshold (NaN) it would return 0.5 for every image: here it returns the plain probability, and a warning is logged.
-    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.XRAY_RANGE)`, or `--normalise xray`.
+    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.XRAY_RANGE)`, or `--set images.normalise=xray`.
 
     >>> OneOutput(nn.Linear(4, 3), "Effusion", names=["Edema", "Effusion", "Mass"])(torch.zeros(5, 4)).shape
     torch.Size([5])
@@ -200,7 +200,7 @@ def _log_order(network: nn.Module, labels: Sequence[str], columns: Sequence[int]
     order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
     if _logged_orders.get(network) != order:
         _logged_orders[network] = order
-        log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: --output-name (outputs=)", order)
+        log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
 
 
 def _label_columns(network: nn.Module, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str], width: int) -> list[int]:

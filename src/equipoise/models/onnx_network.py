@@ -84,7 +84,7 @@ class OnnxNetwork(nn.Module):
             shown = " x ".join(str(w) if isinstance(w, int) else "any" for w in expected)
             raise BadInput(
                 f"{self.source} takes rows of {shown} in its input {self.input!r}; these are {' x '.join(map(str, x.shape[1:]))}. "
-                "Give it the inputs that it was trained on (--size, --channels, --feature)."
+                "Give it the inputs that it was trained on (images.size, images.channels, data.features)."
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxNetwork":

@@ -106,7 +106,7 @@ class Predictor:
             raise_all(
                 [
                     f"no column {name!r}, which the model was fitted on.{did_you_mean(name, names, 0.6)} Add it; where it is the group, "
-                    "keep it as an input (attribute_as_input=True, or --feature)."
+                    "keep it as an input (attribute_as_input=True, or data.features)."
                     for name in self.columns
                     if name not in names
                 ]
@@ -118,7 +118,7 @@ class Predictor:
         if text:
             raise BadInput(
                 f"the model was fitted on an array of {self.width} numbers per row, and {', '.join(map(repr, text))} hold text. "
-                "Name the columns that are its inputs, in their order: features=[...] (--feature)."
+                "Name the columns that are its inputs, in their order: features=[...] (data.features)."
             )
         return self._check_width(rows.to_numpy(dtype=float, na_value=np.nan), list(map(str, rows.columns)))
 
@@ -128,7 +128,7 @@ class Predictor:
             shown = f" ({', '.join(names)})" if names else ""
             raise BadInput(
                 f"the model was fitted on {self.width} columns and the rows have {rows.shape[1]}{shown}. "
-                "Name those that are its inputs, in their order: features=[...] (--feature)."
+                "Name those that are its inputs, in their order: features=[...] (data.features)."
             )
         return rows
 
@@ -244,8 +244,8 @@ def _default_positive(classes: tuple[object, ...]) -> object:
         return max(classes)  # type: ignore[type-var]
     shown = " and ".join(map(repr, classes))
     raise BadInput(
-        f"the model's classes are {shown}; which of them is the positive one, as 1 is in the label? Name it: --positive {classes[0]} or "
-        f"--positive {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}) or positive={classes[1]!r})."
+        f"the model's classes are {shown}; which of them is the positive one, as 1 is in the label? Name it: "
+        f"--set data.positive={classes[0]} or {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}))."
     )
 
 
@@ -336,7 +336,7 @@ def predictor_in(
     else:
         raise Untrusted(
             f"{source} is a pickle, which can run any code when it is read. Save the estimator with skops instead: "
-            f"skops.io.dump(model, 'model{SKOPS}'). If you know who wrote the file, read it with --trust-pickle "
+            f"skops.io.dump(model, 'model{SKOPS}'). If you know who wrote the file, read it with --set model.trust_pickle=true "
             "(Python: trust_pickle=True)."
         )
     if not can_predict(model):
@@ -357,7 +357,7 @@ def _load_skops(content: bytes, source: str, trusted: list[str]) -> Any:
     except Exception as error:  # no archive, or a damaged one
         raise _unreadable(source, error) from error
     if unknown:
-        options = " ".join(f"--trust-type {name}" for name in unknown)
+        options = " ".join(f"--set model.trust_types={name}" for name in unknown)
         raise Untrusted(
             f"{source} holds types that are not known to be harmless: {', '.join(unknown)}. Find out what they are; those that you trust "
             f"can be named: {options} (Python: trusted={unknown!r})."

@@ -16,9 +16,8 @@ import torch
 from scipy.linalg import cho_factor
 from scipy.special import expit
 
-from equipoise.data import IntArray, Rows, assign_folds, generator
+from equipoise.data import BoolArray, FloatArray, IntArray, Rows, assign_folds, generator
 from equipoise.models.logistic import Features, Fit, fits, newton_is_faster, probabilities
-from equipoise.models.protocol import BoolArray, FloatArray
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
 WORSE = 1.02  # ratio to the best loss beyond which weaker penalties are not tried

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Images, IntArray
+from equipoise.data import FloatArray, Images, IntArray
 from equipoise.errors import BadInput, pick
 from equipoise.models.devices import Feed, compute_device, on_device
-from equipoise.models.protocol import FloatArray
 from equipoise.models.score import evaluating, in_pieces, logit_of, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.units import MASKED
 

@@ -3,11 +3,11 @@
 For tables: Adam, ReduceLROnPlateau, mini-batches of 64. For chest X-rays (`IMAGES`): AdamW, StepLR, mini-batches of 32, at most 20 epochs,
 augmentation. Departures from the published code: the best weights are restored from a copy (the published code keeps a reference, so it
 restores the last ones), and the validation loss is evaluated after every epoch (published: every tenth, with a patience of eleven
-evaluations). `Training(restore="last", patience=110)` trains as published. The default network trains as a stack of one (see stack).
+evaluations). `Training(restore="last", patience=110)` trains as published. The default network trains as a `FlatMLP`.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from equipoise.data import Cohort, check_apart, check_cohort, child_seed, generator
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models import ranks
-from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device, to_device
-from equipoise.models.optimisers import OPTIMISERS, StackedAdam
+from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device
+from equipoise.models.mlp import MLP, FlatMLP, Recorder
+from equipoise.models.optimisers import OPTIMISERS, FlatAdam, copied
+from equipoise.models.repairable import too_large
 from equipoise.models.score import as_scores, evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
 from equipoise.models.shared_norms import synchronised
-from equipoise.models.single import too_large
-from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
 
 Progress = Callable[[int, float], None]  # epoch, validation loss
 
@@ -125,29 +125,8 @@ def train(
                 f"the default network takes tables; {train.name!r} holds inputs of shape {tuple(train.inputs.shape[1:])}. "
                 "Give a network of your own: train(..., model=net)"
             )
-        return train_stack([(train, valid, seed)], settings=settings, progress=progress)[0]
+        return _MLPRun(train, valid, seed, settings).run(progress)
     return _train_module(copy.deepcopy(model), train, valid, seed, settings, progress)
-
-
-def train_stack(
-    parts: Sequence[tuple[Cohort, Cohort, int]], *, settings: Training = Training(), progress: Progress | None = None
-) -> list[MLP]:
-    """The paper's network trained on each (train, valid, seed), all as one stack; each stops early on its own."""
-    for train_part, valid_part, _ in parts:
-        _check(train_part, valid_part)
-    shapes = {(t.inputs.shape, v.inputs.shape) for t, v, _ in parts}
-    if len(shapes) > 1:
-        raise BadInput(f"the splits of one stack must have equal sizes; got {sorted(map(str, shapes))}")
-    seeds = [seed for _, _, seed in parts]
-    stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts], device=requested_device())
-    x = torch.stack([t.inputs for t, _, _ in parts])
-    y = torch.from_numpy(np.stack([t.y for t, _, _ in parts])).float()
-    x_valid = torch.stack([v.inputs for _, v, _ in parts])
-    y_valid = torch.from_numpy(np.stack([v.y for _, v, _ in parts])).float()
-    models = _StackedRun(stack, x, y, x_valid, y_valid, seeds, settings).run(progress)
-    for model, (_, v, _) in zip(models, parts, strict=True):
-        model.threshold = best_cut(sigmoid(outputs(model, v.inputs)).numpy(), v.y)
-    return models
 
 
 def initial_mlp(inputs: int, seed: int) -> MLP:
@@ -157,102 +136,54 @@ def initial_mlp(inputs: int, seed: int) -> MLP:
         return MLP(inputs)
 
 
-class _StackedRun:
-    """Training of one stack: replicates leave it when they stop, so that the others continue faster."""
+class _MLPRun:
+    """One training of the paper's network, with the weights that the seed gives."""
 
-    def __init__(
-        self, stack: Stack, x: Tensor, y: Tensor, x_valid: Tensor, y_valid: Tensor, seeds: Sequence[int], settings: Training
-    ) -> None:
-        self.stack, self.settings = stack, settings
-        self.x, self.y, self.x_valid, self.y_valid = (t.to(stack.device) for t in (x, y, x_valid, y_valid))
-        self.recorder = Recorder(stack)
-        self.shuffles = [generator(seed, "shuffle") for seed in seeds]
-        self.dropouts = [generator(seed, "dropout") for seed in seeds]
-        self.names = list(range(stack.size))  # the original position of each replicate that is still in the stack
-        self.optimiser = StackedAdam(stack, settings.learning_rate)
-        self.best = Snapshot.of(stack)
-        self.best_loss = torch.full((stack.size,), float("inf"))
-        self.since_best = torch.zeros(stack.size, dtype=torch.long)
-        self.plateau_best = self.best_loss.clone()
-        self.since_plateau = self.since_best.clone()
-        self.finished: dict[int, MLP] = {}
+    def __init__(self, train: Cohort, valid: Cohort, seed: int, settings: Training) -> None:
+        self.settings, self.valid = settings, valid
+        self.flat = FlatMLP(initial_mlp(train.inputs.shape[1], seed), requested_device())
+        self.x, self.x_valid = (part.inputs[:].to(self.flat.device) for part in (train, valid))
+        self.y, self.y_valid = (torch.from_numpy(part.y).float().to(self.flat.device) for part in (train, valid))
+        self.recorder = Recorder(self.flat)
+        self.shuffle, self.dropout = generator(seed, "shuffle"), generator(seed, "dropout")
+        self.optimiser = FlatAdam(self.flat, settings.learning_rate)
 
-    def run(self, progress: Progress | None) -> list[MLP]:
-        replicates = len(self.names)
+    def run(self, progress: Progress | None) -> MLP:
+        """The network after training, with the threshold of best balanced accuracy on the validation set."""
+        best, best_loss, since_best = copied(self.flat.state(), []), torch.tensor(torch.inf), 0
+        plateau_best, since_plateau = best_loss, 0
         for epoch in range(self.settings.epochs):
             self._epoch()
-            loss = F.binary_cross_entropy_with_logits(self.stack.evaluate(self.x_valid), self.y_valid, reduction="none").mean(1)
-            self._update_best(loss.cpu())  # the only value per epoch that the GPU is waited for
+            # The only value per epoch that the GPU is waited for.
+            loss = F.binary_cross_entropy_with_logits(self.flat.evaluate(self.x_valid), self.y_valid, reduction="none").mean().cpu()
+            since_best = 0 if loss < best_loss else since_best + 1
+            if loss < best_loss:
+                best, best_loss = copied(self.flat.state(), best), loss
+            clearly_better = loss < plateau_best * (1 - 1e-4)
+            plateau_best, since_plateau = (loss, 0) if clearly_better else (plateau_best, since_plateau + 1)
+            if since_plateau > self.settings.plateau:
+                self.optimiser.set_rate(float(np.float32(self.optimiser.rate) * np.float32(0.1)))
+                since_plateau = 0
             if progress:
-                progress(epoch, float(self.best_loss.mean()))
-            stopped = self.since_best >= self.settings.patience
-            if stopped.any():
-                self._remove(stopped)
-                if not self.names:
-                    break
-        if self.names:
-            self._remove(torch.ones(len(self.names), dtype=torch.bool))
-        return [self.finished[k] for k in range(replicates)]
+                progress(epoch, float(best_loss))
+            if since_best >= self.settings.patience:
+                break
+        if self.settings.restore == "best":
+            copied(best, self.flat.state())
+        model = self.flat.trained()
+        model.threshold = best_cut(sigmoid(outputs(model, self.valid.inputs)).numpy(), self.valid.y)
+        return model
 
     def _epoch(self) -> None:
-        rows = self.x.shape[1]
-        order = torch.from_numpy(np.stack([g.permutation(rows) for g in self.shuffles]))
-        flat = to_device(order + torch.arange(self.stack.size)[:, None] * rows, self.stack.device)
-        for index in flat.split(self.settings.batch, dim=1):
-            if index.shape[1] == 1:
-                continue  # batch norm has no variance of one row
-            self.recorder(self._gradient, index, self.stack.masks(index.shape[1], self.dropouts))
-            self.optimiser.step()
+        for index in torch.from_numpy(self.shuffle.permutation(len(self.y))).split(self.settings.batch):
+            if len(index) > 1:  # batch norm has no variance of one row
+                self.recorder(self._gradient, index, self.flat.masks(len(index), self.dropout))
+                self.optimiser.step()
 
     def _gradient(self, index: Tensor, masks: Tensor | None = None) -> None:
-        batch = self.x.view(-1, self.x.shape[2]).index_select(0, index.reshape(-1)).view(*index.shape, -1)
-        label, share = self.y.view(-1)[index], 1 / index.shape[1]
+        batch, label, share = self.x.index_select(0, index), self.y[index], 1 / len(index)
         # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
-        self.stack.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)
-
-    def _update_best(self, loss: Tensor) -> None:
-        """Copies the replicates that improved, and lowers the learning rate of those on a plateau."""
-        better = loss < self.best_loss
-        self.best_loss = torch.where(better, loss, self.best_loss)
-        self.since_best = torch.where(better, 0, self.since_best + 1)
-        self.best.update(self.stack, better.nonzero()[:, 0])
-        clearly_better = loss < self.plateau_best * (1 - 1e-4)
-        self.plateau_best = torch.where(clearly_better, loss, self.plateau_best)
-        self.since_plateau = torch.where(clearly_better, 0, self.since_plateau + 1)
-        on_plateau = self.since_plateau > self.settings.plateau
-        if on_plateau.any():
-            self.optimiser.set_rate(torch.where(on_plateau, self.optimiser.rate * 0.1, self.optimiser.rate))
-            self.since_plateau = torch.where(on_plateau, 0, self.since_plateau)
-
-    def _remove(self, stopped: Tensor) -> None:
-        """Removes replicates from the stack, with their best or their present weights."""
-        current = Snapshot.of(self.stack)
-        if self.settings.restore == "best":
-            self.stack.load(self.best, torch.arange(self.stack.size))
-        models = self.stack.unstack()
-        for k in stopped.nonzero()[:, 0].tolist():
-            self.finished[self.names[k]] = models[k]
-        self.stack.load(current, torch.arange(self.stack.size))
-        keep = (~stopped).nonzero()[:, 0]
-        kept = keep.tolist()
-        self.names = [self.names[k] for k in kept]
-        if not kept:
-            return
-        kept_numbers = ~stopped.to(self.stack.device)[self.stack.owner]
-        old, rate = self.optimiser, self.optimiser.rate[keep]
-        present = self.stack.unstack()
-        on_device = keep.to(self.stack.device)
-        self.best = Snapshot(
-            self.best.theta[kept_numbers], [m[on_device] for m in self.best.means], [v[on_device] for v in self.best.variances]
-        )
-        self.stack = Stack([present[k] for k in kept], self.stack.theta.dtype, self.stack.device)
-        self.recorder = Recorder(self.stack)
-        self.optimiser = StackedAdam(self.stack, rate)
-        self.optimiser.mean, self.optimiser.square, self.optimiser.steps = old.mean[kept_numbers], old.square[kept_numbers], old.steps
-        self.x, self.y, self.x_valid, self.y_valid = (t[on_device] for t in (self.x, self.y, self.x_valid, self.y_valid))
-        self.shuffles, self.dropouts = [self.shuffles[k] for k in kept], [self.dropouts[k] for k in kept]
-        self.best_loss, self.since_best = self.best_loss[keep], self.since_best[keep]
-        self.plateau_best, self.since_plateau = self.plateau_best[keep], self.since_plateau[keep]
+        self.flat.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)
 
 
 def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, progress: Progress | None) -> nn.Module:

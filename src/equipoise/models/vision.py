@@ -279,12 +279,10 @@ def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
     fits = next((candidate for candidate in candidates if _accepts(model, *candidate)), None)
     if fits is None:
         sizes = ", ".join(map(str, sorted(SIZES)))
-        return (
-            f"None of the common sizes fits ({sizes} px). Read the images as in its training: size= (--size), or a transform of your own."
-        )
-    todo = [f"size={fits[1]} (--size {fits[1]})"] if list(fits[1:]) != size else []
+        return f"None of the common sizes fits ({sizes} px). Read the images as in its training: images.size (size=), or a transform."
+    todo = [f"size={fits[1]} (--set images.size={fits[1]})"] if list(fits[1:]) != size else []
     if fits[0] != channels:
-        todo.append(f"channels={fits[0]} (--channels {fits[0]})")
+        todo.append(f"channels={fits[0]} (--set images.channels={fits[0]})")
     wrap = ", or wrap it in equipoise.models.Repeated for grey images" if fits[0] > channels else ""
     return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
 

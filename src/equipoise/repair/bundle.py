@@ -289,7 +289,7 @@ class Bundle:
         if self.rule.needs_group and recorded.conflicts != "row":
             notes.append(
                 "the group of each row is taken as recorded; the repair resolved patients with several groups by "
-                f"--conflicts {recorded.conflicts}"
+                f"data.conflicts={recorded.conflicts}"
             )
         for note in notes:
             log.warning(note)

@@ -24,8 +24,9 @@ from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
-from equipoise.repair.save import Options, save_all
+from equipoise.repair.save import save_all
 from equipoise.repair.schema import Provenance
+from equipoise.repair.sections import ReportSpec
 from equipoise.repair.serving import Serving, saved_model, serving_of
 
 
@@ -132,12 +133,14 @@ class Comparison:
         """
         return Path(presenter("write_repair_page")(self, Path(path), thumbnails=thumbnails, group_names=group_names))
 
-    def save(self, folder: str | Path, *, model: str | None = None, score: str | None = None, **options: Any) -> Path:
+    def save(
+        self, folder: str | Path, *, model: str | None = None, score: str | None = None, overwrite: bool = False, **options: Any
+    ) -> Path:
         """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
 
         `Bundle.load(folder)` reads it. `model` names the factory of a custom network, as file.py:factory, so that `equipoise apply` can
         build it again. For a rule for scores, `score` names the column that will hold new scores. `overwrite=True` replaces an earlier
-        bundle; other options are those of `Options`.
+        bundle; other options are those of the section [report] of a case.
         """
         if self.serving is None:
             raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
@@ -146,7 +149,7 @@ class Comparison:
             serving = replace(serving, model=saved_model(model, serving.model.output, output_name=serving.model.output_name))
         if score is not None:
             serving = replace(serving, inputs=replace(serving.inputs, score=score))
-        save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))
+        save_all({self.label: self}, Path(folder), {self.label: serving}, ReportSpec(**options), overwrite=overwrite)
         return Path(folder)
 
 

@@ -131,7 +131,7 @@ def _by_label(subject: object) -> dict[str, Any]:
     if isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan}):
         return dict(subject)
     if isinstance(subject, Scan):
-        return {subject.roles.labels[0]: subject}
+        return {subject.columns.label[0]: subject}
     return {"": subject} if isinstance(subject, Scores) else {}
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import data, measures
-from equipoise.errors import raise_all
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
+from equipoise.errors import BadInput
+from equipoise.repair.case import CaseSpec
+from equipoise.repair.file_source import check_group_names, check_known, load_classifier
 from equipoise.repair.progress import Bars, counting, no_bars
 
 if TYPE_CHECKING:
@@ -27,23 +28,22 @@ if TYPE_CHECKING:
 class FileAudit:
     """The audit of the labels of a file, and the rows it was computed from."""
 
-    source: Source
+    case: CaseSpec
     audit: measures.Audit
     scores: Mapping[str, data.Scores]  # by label; empty if the table was read in batches
     files: Mapping[Path, data.ReadCohort]  # the files that a model was run on
-    valid: Path | None = None
     checks: Sequence[ScoreCheck] = ()  # of the model's scores with known ones
     layers: pd.DataFrame | None = None  # how well each layer predicts the group, if requested
-    group_names: Mapping[str, str] | None = None
     preprocessing_origin: str = ""  # in words, if the model came with its preprocessing
     returning: data.ReturningPatients | None = None  # patients of earlier periods; None if they were not identified
 
     @property
     def image_files(self) -> dict[str, data.ReadCohort]:
         """The files with images, by the prefix of their keys in `to_dict`."""
-        if self.source.reading.images is None:
+        if self.case.images.folder is None:
             return {}
-        return {"": self.files[self.source.file]} | ({"valid_": self.files[self.valid]} if self.valid else {})
+        valid = self.case.audit_spec.valid
+        return {"": self.files[self.case.table]} | ({"valid_": self.files[valid]} if valid else {})
 
     @property
     def preprocessing(self) -> dict[str, object] | None:
@@ -65,108 +65,75 @@ class FileAudit:
         return measures.with_checksum(document)
 
 
-def audit_file(
-    source: Source,
-    spec: measures.AuditSpec = measures.AuditSpec(),
-    *,
-    threshold: float | Mapping[str, float] | None = None,
-    earlier: Sequence[str | Path] = (),
-    keep_returning: bool = False,
-    group_names: Mapping[str, str] | None = None,
-    bars: Bars = no_bars,
-    running: Callable[[Code | None], None] | None = None,
-) -> FileAudit:
-    """The audit of each label of a file: of the scores in its columns, or of the network or estimator that is run on its rows.
+def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None) -> FileAudit:
+    """The audit of each label of a case: of the scores in its table, or of the network or estimator that is run on its rows.
 
-    A large table of scores, or a folder of them, is read in batches.
-
-    - `spec`: what is reported, and further files: validation rows to choose the threshold on, the training set of a simple model.
-    - `threshold`: of all labels, or of each by name; else the best one on the validation rows; else 0.5.
-    - `earlier`: files of earlier periods. Their patients are left out, or counted again with `keep_returning`.
-    - `group_names`: words for groups in a report; an unknown group is an error before the audit.
-    - `bars`: shows progress bars. `running` is called before the code in an exported program is run.
+    A large table of scores, or a folder of them, is read in batches. `bars` shows progress bars. `running` is called before the code in an
+    exported program is run.
 
     >>> import tempfile
-    >>> from equipoise.data import ReadOptions
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
     >>> _ = path.write_text("sick,p,sex\\n" + "1,0.9,F\\n0,0.2,F\\n1,0.4,M\\n0,0.3,M\\n" * 50)
-    >>> reading = ReadOptions(labels=["sick"], group=["sex"], reference=["M"])
-    >>> audit_file(Source(path, reading, scores=["p"]), threshold=0.5).audit["eod"].value
+    >>> case = CaseSpec(data={"table": path, "label": "sick", "score": "p", "group": "sex", "reference": "M"}, model={"threshold": 0.5})
+    >>> audit_file(case).audit["eod"].value
     1.0
     """
-    raise_all(_problems(source, spec, threshold, earlier))
-    model, reading, origin = load_classifier(source, running=running)
+    case = case.with_pairs()
+    spec, earlier, table = case.audit_spec, case.history.earlier, case.table
+    in_batches = case.model.load is None and data.is_large(table, case.data.max_table_bytes)
+    if earlier and in_batches:
+        raise BadInput(
+            f"{table} is read in batches, from which patients of history.earlier cannot be left out. Leave them out of the table."
+        )
+    model, columns, images, origin = load_classifier(case, running=running)
     files: dict[Path, data.ReadCohort] = {}
 
     def read(path: Path) -> dict[str, data.Scores]:
         if model is None:
-            return data.read_scores(path, reading, source.scores, logits=source.logits)
+            return data.read_scores(path, columns)
         from equipoise.models import scores_by_label
 
-        files[path] = data.read_cohort(path, reading, progress=counting(bars))
-        return scores_by_label(model, files[path].cohort, source.labels, source.output, source.outputs)
+        files[path] = data.read_cohort(path, columns, images, progress=counting(bars))
+        return scores_by_label(model, files[path].cohort, case.labels, case.model.output, case.outputs)
 
-    in_batches = model is None and data.is_large(source.file, reading.max_table_bytes)
-    scores = {} if in_batches else read(source.file)
-    checks = check_known(source, reading, model, files[source.file].cohort, scores) if model is not None else []
+    scores = {} if in_batches else read(table)
+    checks = check_known(case, images, model, files[table].cohort, scores) if model is not None else []
     training_set = None
     if spec.train is not None and model is not None:
-        training_set = data.read_cohort(spec.train, reading.with_bins_of(files[source.file].cohort), progress=counting(bars)).cohort
-        data.check_apart(training=training_set, test=files[source.file].cohort)
+        like_table = columns.with_bins_of(files[table].cohort)
+        training_set = data.read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
+        data.check_apart(training=training_set, test=files[table].cohort)
     returning = None
     if earlier:
-        patients = data.patients_in(list(map(Path, earlier)), reading.patient or "", limit=reading.max_table_bytes)
-        scores, returning = data.first_periods(scores, patients, keep=keep_returning)
+        patients = data.patients_in(list(earlier), columns.patient or "", limit=columns.max_table_bytes)
+        scores, returning = data.first_periods(scores, patients, keep=case.history.returning == "all")
     valid = {} if spec.valid is None else read(spec.valid)
     if scores:
-        check_group_names(group_names, next(iter(scores.values())))
+        check_group_names(case.report.words, next(iter(scores.values())))
     with bars("audit") as step:
-        audit = _audit_scores(source, scores, spec, threshold, valid, _label_progress(step, source.labels))
+        audit = _audit_scores(case, scores, valid, _label_progress(step, case.labels))
     if training_set is not None:
         from equipoise.repair.eq_audit import with_baselines
 
         with bars("simple model"):
-            audit = with_baselines(audit, scores, files[source.file].cohort, training_set)
-    layers = None
-    if spec.probe and model is not None:
-        layers = _probe_layers(model, files[source.file].cohort, spec, bars)
-    return FileAudit(source, audit, scores, files, spec.valid, checks, layers, group_names, origin, returning)
-
-
-def _problems(source: Source, spec: measures.AuditSpec, threshold: object, earlier: Sequence[object]) -> list[str]:
-    """Arguments that cannot be combined."""
-    reading, problems = source.reading, []
-    if source.model is None and (spec.train is not None or spec.probe):
-        problems.append("train= and probe= (--train, --probe) are for a model. Omit them.")
-    if spec.probe and len(source.labels) > 1:
-        problems.append("probe= (--probe) takes one label, since the layers are the same for all.")
-    if reading.classes and (spec.valid is not None or threshold is not None):
-        problems.append("classes are decided by argmax. Omit valid= and threshold= (--valid, --threshold).")
-    if earlier and reading.patient is None:
-        problems.append("earlier= (--earlier) finds patients by their ids. Name their column: patient= (--patient).")
-    if earlier and (spec.train is not None or spec.probe):
-        problems.append("train= and probe= (--train, --probe) are about all rows. Omit them, or earlier= (--earlier).")
-    if earlier and source.model is None and data.is_large(source.file, reading.max_table_bytes):
-        problems.append(f"{source.file} is read in batches, from which patients of earlier= (--earlier) cannot be left out.")
-    return problems
+            audit = with_baselines(audit, scores, files[table].cohort, training_set)
+    layers = _probe_layers(model, files[table].cohort, spec, bars) if spec.probe and model is not None else None
+    return FileAudit(case, audit, scores, files, checks, layers, origin, returning)
 
 
 def _audit_scores(
-    source: Source,
+    case: CaseSpec,
     scores: Mapping[str, data.Scores],
-    spec: measures.AuditSpec,
-    threshold: float | Mapping[str, float] | None,
     valid: Mapping[str, data.Scores],
     progress: Callable[[str], Callable[[int, int], None]],
 ) -> measures.Audit:
     """The audit of the scores of each label; without scores, of the table on disk, which is read in batches."""
-    kind = source.reading.kind
+    spec, kind = case.audit_spec, case.data.kind
     argmax = measures.ARGMAX if kind == "classes" else None  # on the margin over the other classes
-    rules = measures.rules_by_label(source.labels, argmax, threshold, valid, spec.optimise)
+    rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     if not scores:
-        scans = data.scan_scores(source.file, source.reading, source.scores, logits=source.logits)
-        return measures.audit_scans(scans, rules, spec, progress)
-    return measures.audit_labels(scores, rules, spec, kind, source.file.name, progress)
+        return measures.audit_scans(data.scan_scores(case.table, case.data), rules, spec, progress)
+    return measures.audit_labels(scores, rules, spec, kind, case.table.name, progress)
 
 
 def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:

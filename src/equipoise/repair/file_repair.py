@@ -1,19 +1,19 @@
 """`prepare_file`: the repair of scores in a file, or of a network or estimator on its rows, as `equipoise debias` runs it.
 
-The prepared repair shows a dry run (`estimate`), or tries the methods and writes the folder to serve (`run`).
+The prepared repair shows a dry run (`estimate`), or tries the methods (`repair`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
 from equipoise.data import (
     Cohort,
+    Columns,
     ReadCohort,
-    ReadOptions,
     Rows,
     Scores,
     check_apart,
@@ -25,57 +25,43 @@ from equipoise.data import (
     same_groups,
     without_folders,
 )
-from equipoise.errors import BadInput
-from equipoise.methods import Goal
+from equipoise.errors import UnknownName, collecting, raise_all
+from equipoise.methods import METHODS, read_settings
 from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
+from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
-from equipoise.repair.file_source import Source, check_group_names, check_known, load_classifier
-from equipoise.repair.folder import check_folder
+from equipoise.repair.file_source import check_group_names, check_known, load_classifier
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
-from equipoise.repair.save import Options, Saved, save_all
+from equipoise.repair.save import Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
 from equipoise.repair.schema import Provenance
 from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_model, saved_models
 
 
-@dataclass(frozen=True)
-class RepairRequest:
-    """The repair of the classifier of a source: the goal, the methods to try, the patients and the files to write."""
+@dataclass(frozen=True, eq=False)
+class Repaired:
+    """The comparison of each label on held-out patients; `save` writes a folder to serve."""
 
-    source: Source
-    goal: Goal = field(default_factory=Goal)
-    methods: Methods = field(default_factory=lambda: {"auto": {}})  # the settings of each method
-    goals: Mapping[str, Goal] | None = None  # by label, where a label has its own
-    test: Path | None = None  # a file with the test set; default: `test_fraction` of the patients are held out
-    test_fraction: float = 0.3
-    train: Path | None = None  # a file with the training set, for methods that train from scratch
-    seed: int = 0
-    budget: float | None = 600.0  # seconds for all methods together
-    recalibrate: bool = True
-    force: bool = False  # continue with too few patients in a cell
-    title: str | None = None  # of the report; default: the label and the model
-    probe: bool = False  # report how well each layer predicts the group
-    draws: int = 1000  # resamples of the probes
-    options: Options = field(default_factory=Options)  # of the files to write
-    arguments: Sequence[str] = ()  # the command, for the provenance
+    case: CaseSpec
+    comparisons: Mapping[str, Comparison]  # by label
+    serving: Mapping[str, Serving]
 
-    @property
-    def files(self) -> list[Path]:
-        """The files that are read."""
-        source = self.source
-        estimator = source.model if source.is_estimator else None
-        files = (source.file, source.weights, self.train, self.test, source.check_scores, estimator)
-        return [Path(file) for file in files if file is not None]
+    def save(self, folder: str | Path, *, overwrite: bool = False, bars: Bars = no_bars) -> dict[str, Saved]:
+        """The files written for each label in the folder: weights, rule, audits, report, cards and checksums."""
+        case = self.case
+        title = case.report.title or f"{len(case.labels)} {case.data.kind} of {without_folders(case.model.load or case.table.name)}"
+        return save_all(self.comparisons, Path(folder), self.serving, case.report, overwrite=overwrite, title=title, bars=bars)
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedRepair:
     """A classifier and its patients, ready for the repair."""
 
-    request: RepairRequest
+    case: CaseSpec
+    methods: Methods
     classifier: Repairable
     serving: Mapping[str, Serving]  # by label
     provenance: Provenance
@@ -84,121 +70,154 @@ class PreparedRepair:
 
     def estimate(self) -> RepairEstimate:
         """The dry run: the patients of each set, the work of each method, and about how long it would take."""
-        request = self.request
-        return estimate(self.classifier, request.methods, request.goal, request.draws if request.probe else None, request.budget)
+        spec = self.case.repair
+        return estimate(self.classifier, self.methods, self.case.common_goal, spec.draws if spec.probe else None, spec.seconds)
 
-    def run(self, folder: str | Path, *, bars: Bars = no_bars) -> tuple[dict[str, Comparison], dict[str, Saved]]:
-        """The comparison of each label, and the files written for it in the folder."""
-        check_folder(Path(folder), self.request.options.overwrite)  # before any work
-        request, source = self.request, self.request.source
-        cases = try_methods(
+    def repair(self, *, bars: Bars = no_bars) -> Repaired:
+        """The repair: every method tried, one chosen on the repair set and evaluated on the held-out patients."""
+        case, spec = self.case, self.case.repair
+        comparisons = try_methods(
             self.classifier,
-            request.methods,
-            request.goal,
-            goals=request.goals,
-            seed=request.seed,
-            budget=request.budget,
-            recalibrate=request.recalibrate,
-            force=request.force,
-            title=request.title,
+            self.methods,
+            case.common_goal,
+            goals=case.label_goals,
+            seed=spec.seed,
+            budget=spec.seconds,
+            recalibrate=spec.recalibrate,
+            force=spec.force,
+            title=case.report.title,
             provenance=self.provenance,
-            probe_draws=request.draws if request.probe else None,
-            thumbnails=request.options.thumbnails,
+            probe_draws=spec.draws if spec.probe else None,
+            thumbnails=case.report.thumbnails,
             bars=bars,
         )
-        title = request.title or f"{len(source.labels)} {source.reading.kind} of {without_folders(source.model or source.file.name)}"
-        return cases, save_all(cases, Path(folder), self.serving, request.options, title=title, bars=bars)
+        return Repaired(case, comparisons, self.serving)
 
 
-def prepare_file(request: RepairRequest, *, bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None) -> PreparedRepair:
-    """The repair of a request with its classifier loaded, its patients read and divided, and its scores compared with known ones.
+def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
+    """The methods of a case with their settings as the types that the methods declare; raises one error with everything wrong with them."""
+    names, problems = case.repair.method, list[str]()
+    problems += [f"--method {name} was given twice; name each method once" for name in dict.fromkeys(names) if names.count(name) > 1]
+    methods: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name, given in case.methods.items():
+        if name not in methods:
+            problems += UnknownName("method with settings, which is not among repair.method (--method):", name, methods).problems
+        else:
+            with collecting(problems):
+                methods[name] = read_settings(name, given)
+    for name in names if not case.repair.group_rules else ():
+        if name in METHODS and METHODS[name].needs_group:
+            problems.append(f"repair.group_rules = false leaves out rules that need each patient's group; --method {name} is one. Omit it.")
+        if name in METHODS and METHODS[name].runs_others:
+            methods[name]["allow_group"] = False
+    together = case.labels if len(case.labels) > 1 and not case.data.score else ()
+    with collecting(problems):
+        check_methods(methods, train=case.repair.train is not None, labels=together, kind=case.data.kind)
+    raise_all(problems)
+    return methods
 
-    `.estimate()` returns the dry run. `.run(folder)` tries the methods, chooses one on the repair set, evaluates it on the held-out
-    patients and writes a folder to serve; it returns the comparison of each label, and the files written for it. `bars` shows progress
+
+def prepare_file(
+    case: CaseSpec, *, arguments: Sequence[str] = (), bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None
+) -> PreparedRepair:
+    """The repair of a case with its classifier loaded, its patients read and divided, and its scores compared with known ones.
+
+    `.estimate()` returns the dry run. `.repair()` tries the methods, chooses one on the repair set and evaluates it on the held-out
+    patients; `.save(folder)` of the result writes a folder to serve. `arguments` are the command, for the provenance; `bars` shows progress
     bars, and `running` is called before the code in an exported program is run.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> rows = "".join(f"{k % 2},{(3 * k) % 10 / 10},{'FM'[k // 2 % 2]}\\n" for k in range(400))
     >>> _ = (folder / "scores.csv").write_text("sick,p,sex\\n" + rows)
-    >>> source = Source(folder / "scores.csv", ReadOptions(labels=["sick"], group=["sex"], reference=["M"]), scores=["p"])
-    >>> prepared = prepare_file(RepairRequest(source, Goal(max_gap=0.05), {"group-thresholds": {}}))
+    >>> data = {"table": folder / "scores.csv", "label": "sick", "score": "p", "group": "sex", "reference": "M"}
+    >>> prepared = prepare_file(CaseSpec(data=data, goal={"max_gap": 0.05}, repair={"method": "group-thresholds"}))
     >>> [step.method for step in prepared.estimate().methods]
     ['standard', 'group-thresholds']
-    >>> comparisons, saved = prepared.run(folder / "rule")
-    >>> comparisons["sick"].result.name, (folder / "rule" / "report.html").is_file()
+    >>> repaired = prepared.repair()
+    >>> repaired.comparisons["sick"].result.name, "report.html" in repaired.save(folder / "rule")["sick"].files
     ('group-thresholds', True)
     """
-    source, labels = request.source, request.source.labels
-    code = None if source.model is None or source.is_estimator else code_of(source.model)
-    model, reading, origin = load_classifier(source, code=code, running=running)
+    case = case.with_pairs()
+    labels, table, spec, named = case.labels, case.table, case.repair, case.model.load
+    methods = methods_of(case)
+    code = None if named is None or case.model.is_estimator else code_of(named)
+    model, columns, images, origin = load_classifier(case, code=code, running=running)
     network = model if isinstance(model, nn.Module) else None
-    if network is None and (request.train is not None or request.probe):
-        raise BadInput("train= and probe= (--train, --probe) are for a network. Omit them.")
-    check_methods(request.methods, train=request.train is not None, **offers(model, bool(reading.features)))
-    checkpoint, weight_notes = (None, []) if network is None else original_weights(network, source.weights)
+    check_methods(methods, train=spec.train is not None, **offers(model, bool(columns.features)))
+    checkpoint, weight_notes = (None, []) if network is None else original_weights(network, case.model.weights)
     files: dict[Path, ReadCohort] = {}
 
-    def read(path: Path, how: ReadOptions) -> list[Rows]:
+    def read(path: Path, how: Columns) -> list[Rows]:
         """The rows of a file: one set with all outputs of a network, otherwise the scores of each label."""
         if model is None:
-            return list(read_scores(path, how, source.scores, logits=source.logits).values())
-        files[path] = read_cohort(path, how, progress=counting(bars))
+            return list(read_scores(path, how).values())
+        files[path] = read_cohort(path, how, images, progress=counting(bars))
         return [files[path].cohort] if network is not None else list(scores_by_label(model, files[path].cohort, labels).values())
 
-    rows = read(source.file, reading)
-    check_group_names(request.options.group_names, rows[0])
-    train = None if request.train is None else read_cohort(request.train, reading.with_bins_of(rows[0]), progress=counting(bars)).cohort
-    repair, test = _sets(request, rows, lambda path: read(path, reading.like(rows[0])))
+    rows = read(table, columns)
+    check_group_names(case.report.words, rows[0])
+    like_table = columns.with_bins_of(rows[0])
+    train = None if spec.train is None else read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
+    repair, test = _sets(case, rows, lambda path: read(path, columns.like(rows[0])))
     for repaired, held_out in zip(repair, test, strict=True):  # a label may be unknown in rows where another one is known
         check_apart(training=train, repair=repaired, test=held_out)
-    output = _output(source, network, repair[0])
-    file = files.get(source.file)
+    output = _output(case, network, repair[0])
+    file = files.get(table)
     checks = []
-    if file is not None and source.check_scores is not None:
-        scores = scores_by_label(model, file.cohort, labels, output, source.outputs)
-        checks = check_known(source, reading, model, file.cohort, scores)
-    classifier = Repairable.of(model, labels, repair, test, train, source.outputs if len(labels) > 1 else None)
-    columns = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
+    if file is not None and case.model.check_scores is not None:
+        scores = scores_by_label(model, file.cohort, labels, output, case.outputs)
+        checks = check_known(case, images, model, file.cohort, scores)
+    classifier = Repairable.of(model, labels, repair, test, train, case.outputs if len(labels) > 1 else None)
+    names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
     if network is None or file is None:
-        scored = zip(labels, rows, source.scores or [PREDICTOR_SCORE], strict=True)
-        serving = {label: Serving(inputs_of(own, **columns, score=column, logits=source.logits)) for label, own, column in scored}
+        scored = zip(labels, rows, columns.score or [PREDICTOR_SCORE], strict=True)
+        serving = {label: Serving(inputs_of(own, **names, score=column, logits=columns.logits)) for label, own, column in scored}
     else:
-        if reading.images is not None:
-            columns |= {"image_column": reading.image_column, "view_column": reading.view}
-        inputs, sample = inputs_of(file.cohort, **columns), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
-        load, chosen = str(source.model), classifier.chosen
-        only = {} if chosen is not None else {labels[0]: saved_model(load, output, code=code, output_name=source.output_name)}
-        models = only if chosen is None else saved_models(chosen, labels, load, code)
+        if images.folder is not None:
+            names |= {"image_column": images.column, "view_column": columns.view or ("view" if images.from_headers else None)}
+        inputs, sample = inputs_of(file.cohort, **names), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
+        chosen = classifier.chosen
+        only = {} if chosen is not None else {labels[0]: saved_model(str(named), output, code=code, output_name=case.output_name)}
+        models = only if chosen is None else saved_models(chosen, labels, str(named), code)
         serving = {label: Serving(inputs, own, sample, checkpoint) for label, own in models.items()}
     limits, notes = _notes(file, rows[0], weight_notes, checks, origin)
-    arguments, name = request.arguments, source.model or f"scores in {source.file.name}"
-    cohort = None if file is None else file.cohort
-    provenance = Provenance.now(arguments=arguments, model=name, seed=request.seed, files=request.files, cohort=cohort, limits=limits)
-    return PreparedRepair(request, classifier, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
+    cohort, called = None if file is None else file.cohort, named or f"scores in {table.name}"
+    provenance = Provenance.now(arguments=arguments, model=called, seed=spec.seed, files=_files(case), cohort=cohort, limits=limits)
+    return PreparedRepair(case, methods, classifier, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
 
 
-def _sets(request: RepairRequest, rows: Sequence[Rows], read: Callable[[Path], Sequence[Rows]]) -> tuple[Sequence[Rows], Sequence[Rows]]:
+def _files(case: CaseSpec) -> list[Path]:
+    """The files that are read."""
+    model = case.model
+    estimator = model.load if model.is_estimator else None
+    files = (case.table, model.weights, case.repair.train, case.repair.test, model.check_scores, estimator)
+    return [Path(file) for file in files if file is not None]
+
+
+def _sets(case: CaseSpec, rows: Sequence[Rows], read: Callable[[Path], Sequence[Rows]]) -> tuple[Sequence[Rows], Sequence[Rows]]:
     """The repair sets and the test sets of the same rows: those of a file, or held out."""
-    if request.test is not None:
-        return rows, [same_groups(own, held_out) for own, held_out in zip(rows, read(request.test), strict=True)]
+    spec = case.repair
+    if spec.test is not None:
+        return rows, [same_groups(own, held_out) for own, held_out in zip(rows, read(spec.test), strict=True)]
     if isinstance(rows[0], Cohort):
-        repair, test = hold_out(rows[0], request.test_fraction, seed=request.seed)
+        repair, test = hold_out(rows[0], spec.test_fraction, seed=spec.seed)
         return [repair], [test]
     scores = cast(Sequence[Scores], rows)
-    by_label = hold_out_scores(dict(zip(request.source.labels, scores, strict=True)), request.test_fraction, seed=request.seed)
+    by_label = hold_out_scores(dict(zip(case.labels, scores, strict=True)), spec.test_fraction, seed=spec.seed)
     return list(by_label[0].values()), list(by_label[1].values())
 
 
-def _output(source: Source, network: nn.Module | None, repair: Rows) -> str:
+def _output(case: CaseSpec, network: nn.Module | None, repair: Rows) -> str:
     """The type of the network's output, logit or probability, if known; wrong shapes are reported before any work."""
+    output = case.model.output
     if network is None or isinstance(repair, Scores):
-        return source.output
-    if len(source.labels) > 1:
-        set_output(network, source.output)
-        return source.output
-    scores_by_label(network, repair.take(range(min(2, len(repair)))), source.labels)
-    return resolve_output(network, repair.inputs, source.output)
+        return output
+    if len(case.labels) > 1:
+        set_output(network, output)
+        return output
+    scores_by_label(network, repair.take(range(min(2, len(repair)))), case.labels)
+    return resolve_output(network, repair.inputs, output)
 
 
 def _notes(

@@ -144,13 +144,13 @@ def check_methods(
                 f"{name} changes a network, and these are scores without one. Use one of: {able}; or give the network with --model"
             )
         elif method.needs_train and not train:
-            problems.append(f"{name} trains from scratch and needs a training set: --train train.csv (in Python train=)")
+            problems.append(f"{name} trains from scratch and needs a training set: --set repair.train=train.csv (in Python train=)")
         if method.needs_layers and not layers:
             problems.append(
                 f"{name} needs the layers of a network, which an exported program no longer has. Give the architecture as file.py:factory."
             )
         if method.kind == Kind.PROBES and not features:
-            problems.append(f"{name} reads further columns next to the score. Name them: --feature age (Python: features=[...])")
+            problems.append(f"{name} reads further columns next to the score. Name them: --set data.features=age (Python: features=[...])")
     raise_all(problems)
 
 

@@ -86,7 +86,7 @@ def image_files(frame: pd.DataFrame, column: str | None, folder: Path, name: str
     """The image file of each row, from the column with the names of images."""
     if column is None or column not in frame.columns:
         shown = ", ".join(map(str, frame.columns))
-        raise BadInput(f"no column with the names of images. Name it with --image-column. The columns are: {shown}.", source=name)
+        raise BadInput(f"no column with the names of images. Name it with images.column. The columns are: {shown}.", source=name)
     return list(find_files(frame[column], folder, column, allow_outside=allow_outside))
 
 

@@ -9,7 +9,7 @@ from equipoise.data import ObjectArray, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSums
 
-STATE_PAIRING = "State which with --paired or --unpaired (paired=True, paired=False), or name a column of patient ids with --patient."
+STATE_PAIRING = "State which with --set compare.paired=true or false (paired=True or False), or name a column of patient ids, --patient."
 
 
 def same_rows(before: Scores, after: Scores) -> None:
@@ -51,7 +51,7 @@ def aligned(first: Scores, second: Scores, first_name: str, second_name: str) ->
         raise BadInput(
             f"the same rows are needed in both: {first_name} has {len(first_ids - second_ids):,} that {second_name} lacks, and "
             f"{second_name} has {len(second_ids - first_ids):,} that {first_name} lacks. Keep the rows that both models scored, with the "
-            "same ids (--id)."
+            "same ids (data.id)."
         )
     order = _order(first, second)
     where = f"in {second_name} than in {first_name}"
@@ -138,8 +138,8 @@ def incompatibilities(
         checks = [
             ("measures", set(first.measures), set(second.measures), "Audit both with the same --measure."),
             ("attributes", set(first.groups), set(second.groups), "Audit both with the same --group."),
-            ("confidence levels", first.level, second.level, "Audit both with the same --level."),
-            ("weighting", first.weighted, second.weighted, "Audit both with or without --weight."),
+            ("confidence levels", first.level, second.level, "Audit both with the same audit.level."),
+            ("weighting", first.weighted, second.weighted, "Audit both with or without data.weight."),
         ]
         for what, first_value, second_value, remedy in checks:
             if first_value != second_value:
@@ -153,7 +153,7 @@ def incompatibilities(
             if unmatched:
                 problems.append(
                     f"{where}: different groups of {attribute}; not in both: {', '.join(sorted(unmatched))}. Write groups in the same way, "
-                    "or leave out those that are not in both with --common-groups (common_groups=True)."
+                    "or leave out those that are not in both with --set compare.common_groups=true (common_groups=True)."
                 )
     return problems
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling
 from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.saved_predictor import SavedPredictor, save_predictor
 from equipoise.repair.schema import RUN, RUN_FORMAT, Provenance, Run, SavedOnnx, SetSize
+from equipoise.repair.sections import ReportSpec
 from equipoise.repair.serving import Serving
 from equipoise.repair.verify import sealed
 
@@ -67,18 +68,6 @@ class Compared(Protocol):
     def measured(self, progress: Progress | None = None) -> Findings: ...
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the files that are written in addition to the weights."""
-
-    onnx: bool = True
-    onnx_rule: bool = False
-    thumbnails: bool = False
-    card: Path | None = None
-    overwrite: bool = False
-    group_names: Mapping[str, str] = field(default_factory=dict)  # words for groups in the report
-
-
 @dataclass(frozen=True, eq=False)
 class Saved:
     """The files of a saved bundle, the content of audit.json, and the reasons why files could not be written."""
@@ -112,8 +101,9 @@ def save_all(
     comparisons: Mapping[str, Compared],
     folder: Path,
     serving: Mapping[str, Serving],
-    options: Options = Options(),
+    options: ReportSpec = ReportSpec(),
     *,
+    overwrite: bool = False,
     title: str = "",
     bars: Bars = no_bars,
 ) -> dict[str, Saved]:
@@ -124,8 +114,8 @@ def save_all(
     """
     if rank() > 0:
         return {}
-    check_folder(folder, options.overwrite)
-    with filling(folder, overwrite=options.overwrite) as temporary:
+    check_folder(folder, overwrite)
+    with filling(folder, overwrite=overwrite) as temporary:
         places = folders(folder, list(comparisons))
         if len(places) == 1:
             return {label: _write_bundle(case, temporary, folder, serving[label], options, bars) for label, case in comparisons.items()}
@@ -143,7 +133,7 @@ def _write_overview(
     saved: Mapping[str, Saved],
     places: Mapping[str, Path],
     title: str,
-    options: Options,
+    options: ReportSpec,
 ) -> None:
     """Writes the files about all labels: audit.json, report.html and README.txt."""
     first = next(iter(comparisons.values()))
@@ -162,7 +152,7 @@ def _write_overview(
         write_text(temporary / file, text)
 
 
-def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Serving, options: Options, bars: Bars) -> Saved:
+def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Serving, options: ReportSpec, bars: Bars) -> Saved:
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
     failures = dict(case.failures)
     candidate = case.result.candidate
@@ -210,7 +200,7 @@ def _recording(failures: dict[str, str], what: str) -> Iterator[None]:
 
 
 def _write_onnx(
-    case: Compared, temporary: Path, serving: Serving, options: Options, failures: dict[str, str], bars: Bars
+    case: Compared, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars
 ) -> Exported | None:
     """Writes model.onnx and compares it with torch; None if the export failed."""
     rule = case.result.candidate.rule

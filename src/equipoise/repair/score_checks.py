@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import IMAGE_COLUMNS, Cohort, ReadOptions, Scores, check_cohort, read_table
+from equipoise.data import IMAGE_COLUMNS, Cohort, Columns, ImageFolder, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import FloatArray, Ranking
 from equipoise.models import chosen_outputs, probabilities_of
 from equipoise.repair.score_hints import hint_for
+from equipoise.repair.sections import TOLERANCE
 
-TOLERANCE = 1e-4  # largest difference of a score that the same network may have on another machine
 SHOWN = 5  # ids in a message
 
 
@@ -142,31 +142,32 @@ def known_scores(known: object, score: str | None = None, id: str | None = None)
 
 def check_known_scores(
     file: str | Path,
-    columns: Sequence[str],
+    known_columns: Sequence[str],
     model: object,
     cohort: Cohort,
     scores: Mapping[str, Scores],
     *,
-    reading: ReadOptions,
+    columns: Columns,
+    images: ImageFolder,
     outputs: Mapping[str, int | str] | None = None,
     tolerance: float = TOLERANCE,
 ) -> list[ScoreCheck]:
     """The scores of each label compared with a column of known scores in a file; raises `ScoresDiffer` with all differences.
 
-    Rows are joined by the names of images or by the column `reading.id`. For classes, which are decided by argmax, softmax probabilities
+    Rows are joined by the names of images or by the column `columns.id`. For classes, which are decided by argmax, softmax probabilities
     are compared, since these are what other software reports; `outputs` maps classes to outputs of the network.
     """
     file = Path(file)
     if cohort.kind == "classes" and isinstance(model, nn.Module):
         scores = probabilities_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs), cohort)
-    names = [reading.id] if reading.images is None else [reading.image_column] if reading.image_column else list(IMAGE_COLUMNS)
-    frame = read_table(file, text={name for name in names if name}, limit=reading.max_table_bytes)
+    names = [columns.id] if images.folder is None else [images.column] if images.column else list(IMAGE_COLUMNS)
+    frame = read_table(file, text={name for name in names if name}, limit=columns.max_table_bytes)
     key = next((name for name in names if name in frame.columns), None)
     if key is None:
         tried, listed = (", ".join(map(str, items)) for items in (names, frame.columns))
         raise BadInput(f"no column with the ids of the rows (tried {tried}). The columns are: {listed}.", source=file.name)
     checks, only = [], len(scores) == 1
-    for (label, found), column in zip(scores.items(), columns, strict=True):
+    for (label, found), column in zip(scores.items(), known_columns, strict=True):
         known = known_scores(frame, column, key)
         check = compare_with_known(found, known, tolerance, file.name if only else label)
         checks.append(check if check.agrees else with_hint(check, model if only else None, cohort, found, known))

@@ -28,7 +28,7 @@ PADS = (8, 16, 32, 64)
 COMMON = {224: (256, 232, 230, 240), 299: (342, 320), 64: (72, 80), 320: (365,), 384: (438,), 512: (584,)}  # crop: usual resized sides
 NO_REASON = (
     "None of the usual reasons explains it (logits, another output, another resize, crop, interpolation or normalisation). Check the "
-    "weights, and prepare the images by your own code: --transform file.py:transform, or eq.Cohort.from_dataset."
+    "weights, and prepare the images by your own code: --set images.transform=file.py:transform, or eq.Cohort.from_dataset."
 )
 
 
@@ -51,13 +51,13 @@ def _hint_from_values(score: FloatArray, known: FloatArray, tolerance: float) ->
     rounding = _rounding_error(known)
     if rounding and _agree(score, known, rounding):
         places = _decimal_places(known)
-        return f"The known scores are rounded to {places} decimal places; the differences are no larger: --tolerance {rounding:g}"
+        return f"The known scores are rounded to {places} decimal places; the differences are no larger: --set model.tolerance={rounding:g}"
     if _agree(score, expit(known), tolerance):
         if ((known >= 0) & (known <= 1)).all():
-            return "They agree if the network returns probabilities already: --output-type probability (output='probability')."
+            return "They agree if the network returns probabilities already: --set model.output=probability (output='probability')."
         return "The known scores are logits, and their probabilities agree: write 1 / (1 + exp(-logit)) instead."
     if _agree(expit(score), known, tolerance):
-        return "They agree if the network returns logits: --output-type logit (output='logit')."
+        return "They agree if the network returns logits: --set model.output=logit (output='logit')."
     if _agree(score, 1 - known, tolerance):
         return "The known scores are 1 minus those of the network: they are of the negative class, or the network's output is."
     if _agree(score, known / 100, tolerance):
@@ -93,7 +93,7 @@ def _hint_from_outputs(network: nn.Module, cohort: Cohort, known: FloatArray, ro
     names = getattr(network.inner, "pathologies", getattr(network.inner, "targets", None))
     for k, column in enumerate(columns):
         if k != network.which and any(_agree(values, known[: len(sample)], tolerance) for values in (column, expit(column))):
-            return f"They are those of another output of the network: --output-name {names[k] if names else k}."
+            return f"They are those of another output of the network: --set model.outputs={names[k] if names else k}."
     return ""
 
 
@@ -167,37 +167,37 @@ def _geometries(height: int, width: int, current: Geometry) -> list[Geometry]:
 
 def _difference(options: dict[str, Any], source: Images) -> str:
     """The options of another preprocessing on the command line, and those in use that must be left out for it."""
-    in_use = {"--transform": ""}
+    in_use = {"images.transform": ""}
     if source.transform is None:
         geometry = source.geometry or Geometry((int(source.shape[2]), int(source.shape[3])))
         current = geometry.to_dict() | {"channels": int(source.shape[1]), "mean": source.mean, "std": source.std}
         in_use = _command_line(current)
     arguments = _command_line(options)
-    left_out = [f"{flag} {value}".rstrip() for flag, value in in_use.items() if flag not in arguments]
+    left_out = [name for name in in_use if name not in arguments]
     without = f" and without {' and '.join(left_out)}" if left_out else ""
-    return f"with {' '.join(f'{flag} {value}' for flag, value in arguments.items())}{without}"
+    return f"with {' '.join(f'--set {name}={value}' for name, value in arguments.items())}{without}"
 
 
 def _command_line(options: dict[str, Any]) -> dict[str, str]:
-    """Options of `Images.open` as on the command line, with their values."""
+    """Options of `Images.open` as settings of a case, with their values."""
     if options.get("preset"):
-        return {"--preset": str(options["preset"])} | ({} if options["size"] == 224 else {"--size": str(options["size"])})
+        return {"images.preset": str(options["preset"])} | ({} if options["size"] == 224 else {"images.size": str(options["size"])})
     resize, crop = options["resize"], options["crop"]
     square = isinstance(resize, list) and resize[0] == resize[1]
     arguments: dict[str, str] = {}
     if square and not isinstance(crop, int):
-        arguments["--size"] = str(resize[0])
+        arguments["images.size"] = str(resize[0])
     elif resize is not None:
-        arguments["--resize"] = str(resize) if isinstance(resize, int) else "x".join(map(str, resize))
+        arguments["images.resize"] = str(resize) if isinstance(resize, int) else "x".join(map(str, resize))
     if crop is not None:
-        arguments["--crop"] = str(crop)
+        arguments["images.crop"] = str(crop)
     if options["interpolation"] != "bilinear":
-        arguments["--interpolation"] = str(options["interpolation"])
+        arguments["images.interpolation"] = str(options["interpolation"])
     if options["channels"] != 1:
-        arguments["--channels"] = str(options["channels"])
+        arguments["images.channels"] = str(options["channels"])
     mean, std = options["mean"], options["std"]
     if (mean, std) != NORMS[options["channels"]]:
         names = {tuple(v * len(mean) if len(v) == 1 else v for v in (n["mean"], n["std"])): name for name, n in NAMED_NORMS.items()}
         numbers = "/".join(",".join(f"{x:g}" for x in (v[:1] if len(set(v)) == 1 else v)) for v in (mean, std))
-        arguments["--normalise"] = names.get((mean, std), numbers)
+        arguments["images.normalise"] = names.get((mean, std), numbers)
     return arguments

@@ -271,7 +271,7 @@ def transform_to_serve(
     recorded = None if images is None else images.transform
     if recorded is None:
         if given is not None:
-            raise BadInput(f"the network in {folder} takes images without a transform. Omit --transform (transform=).")
+            raise BadInput(f"the network in {folder} takes images without a transform. Omit images.transform (transform=).")
         return None
     if given is not None and not isinstance(given, str):
         return as_transform(given)
@@ -281,7 +281,8 @@ def transform_to_serve(
         )
     name = recorded.named.rpartition(":")[2]
     if given is None and not Path(recorded.path).is_file():
-        raise BadInput(f"the code of the transform, {recorded.path}, no longer exists. Name its present place: --transform file.py:{name}")
+        instead = f"--set images.transform=file.py:{name}"
+        raise BadInput(f"the code of the transform, {recorded.path}, no longer exists. Name its present place: {instead}")
     named = given or f"{recorded.path}:{name}"
     code = code_of(named, here=given is not None)
     if code is None or code.sha256 != recorded.sha256:
@@ -292,7 +293,7 @@ def transform_to_serve(
     if given is None and not trust:
         raise Untrusted(
             f"{folder} needs code to prepare its images, which would run with all your rights: {code}. Its SHA-256 is {code.sha256}, the "
-            f"same as in the repair. Read it, then run it with --trust (Python: trust=True), or name it yourself: --transform {named}"
+            f"same as in the repair. Read it, then run it with --trust (Python: trust=True), or name it: --set images.transform={named}"
         )
     if given is None and running is not None:
         running(code)

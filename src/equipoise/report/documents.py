@@ -20,7 +20,7 @@ from equipoise.models import (
     state_like,
     state_prefix,
 )
-from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
+from equipoise.repair import WEIGHT_FILES, Comparison, ReportSpec, Saved, Serving
 from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
 from equipoise.report.templating import page_of, render
@@ -39,11 +39,11 @@ from equipoise.report.wording.repairs import (
 CARDS = "card.md and card.xml"
 
 
-def documents_of(case: Comparison, options: Options) -> dict[str, Callable[[], dict[str, str]]]:
+def documents_of(case: Comparison, options: ReportSpec) -> dict[str, Callable[[], dict[str, str]]]:
     """The documents of a comparison: for each, a function that returns the texts of its files by name."""
     return {
         CARDS: lambda: cards(case, options.card),
-        "report.html": lambda: {"report.html": report_page(case, thumbnails=options.thumbnails, names=options.group_names)},
+        "report.html": lambda: {"report.html": report_page(case, thumbnails=options.thumbnails, names=options.words)},
     }
 
 
@@ -52,7 +52,7 @@ def readme(
     folder: Path,
     place: Path,
     serving: Serving,
-    options: Options,
+    options: ReportSpec,
     onnx: Exported | None,
     failures: Mapping[str, str],
 ) -> str:
@@ -64,7 +64,7 @@ def readme(
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),
         "when": case.provenance.when,
-        "verdict": f"{repair_answer(case, groups_called(case, options.group_names))} {repair_set_words(case)}",
+        "verdict": f"{repair_answer(case, groups_called(case, options.words))} {repair_set_words(case)}",
         "rule": rule.describe(),
         "needs_group": rule.needs_group,
         "randomised": rule.randomised,
@@ -116,7 +116,7 @@ def readme(
 
 
 def overview(
-    title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path], options: Options = Options()
+    title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path], options: ReportSpec = ReportSpec()
 ) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
@@ -141,7 +141,7 @@ def overview(
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
-    return {"report.html": labels_page(title, cases, saved, places, options.group_names), "README.txt": "\n".join(map(plain, lines))}
+    return {"report.html": labels_page(title, cases, saved, places, options.words), "README.txt": "\n".join(map(plain, lines))}
 
 
 def labels_page(

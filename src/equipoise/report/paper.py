@@ -125,7 +125,7 @@ def report_of_folder(
     if page is None and pdf is None:
         raise BadInput(f"{folder} has its page already: {report}. Give --pdf FILE.pdf to print it, or --report FILE.html to copy it.")
     if group_names:
-        raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit --group-name.")
+        raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit report.words.")
     if page is not None:
         check_ending(Path(page))
     content = verified_report(folder)

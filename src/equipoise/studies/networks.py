@@ -1,6 +1,6 @@
 """Networks of a study: the paper's MLP, a vision backbone with or without pretrained weights, or a factory in the user's code.
 
-The trained networks of a block of splits are stored in one safetensors file, which is verified when read and cannot run code.
+The trained network of a split is stored in a safetensors file, which is verified when read and cannot run code.
 """
 
 import hashlib
@@ -49,11 +49,6 @@ class Network:
     model: str = MLP
     pretrained: str = ""
 
-    @property
-    def stacks(self) -> bool:
-        """Whether the networks of several splits are trained and repaired as one stack."""
-        return self.model == MLP
-
     def build(self, shape: Sequence[int], seed: int, *, pretrained: bool = True) -> nn.Module:
         """An untrained network for inputs of this shape, the same for the same seed. `pretrained=False` skips reading initial weights."""
         self.check(shape)
@@ -98,22 +93,17 @@ class Network:
             )
 
 
-def to_bytes(models: Sequence[nn.Module], seeds: Sequence[int], about: Mapping[str, Any]) -> bytes:
-    """A safetensors file with the weights of one network per seed, and a description."""
+def to_bytes(model: nn.Module, about: Mapping[str, Any]) -> bytes:
+    """A safetensors file with the weights of a network, and a description."""
     from safetensors.torch import save
 
-    tensors = {
-        f"{seed}/{name}": tensor.detach().cpu().contiguous().clone()
-        for seed, model in zip(seeds, models, strict=True)
-        for name, tensor in model.state_dict().items()
-    }
-    thresholds = [getattr(model, "threshold", None) for model in models]
-    notes = {**about, "seeds": list(seeds), "thresholds": thresholds, "sha256": _digest(tensors)}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    notes = {**about, "threshold": getattr(model, "threshold", None), "sha256": _digest(tensors)}
     return bytes(save(tensors, {"equipoise": json.dumps(notes)}))
 
 
-def from_bytes(content: bytes, source: str) -> tuple[dict[int, dict[str, Tensor]], dict[str, Any]]:
-    """The state dict of each seed, and the description. Raises an error that names `source` if the content is damaged."""
+def from_bytes(content: bytes, source: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state dict, and the description. Raises an error that names `source` if the content is damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -124,15 +114,11 @@ def from_bytes(content: bytes, source: str) -> tuple[dict[int, dict[str, Tensor]
             raise ValueError("its checksum is wrong")
     except (SafetensorError, ValueError, KeyError) as error:
         raise BadInput(f"{source} is damaged ({error}). Run the study again to replace it.") from error
-    states: dict[int, dict[str, Tensor]] = {int(seed): {} for seed in about["seeds"]}
-    for key, tensor in tensors.items():
-        seed, _, name = key.partition("/")
-        states[int(seed)][name] = tensor
-    return states, about
+    return tensors, about
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The description in a file of networks, without reading their weights."""
+    """The description in the file of a network, without reading their weights."""
     with path.open("rb") as file:
         length = file.read(8)
         return _description(length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size)), str(path))

@@ -159,7 +159,6 @@ class Plan:
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
     fractions: tuple[float, float, float] = PROTOCOLS["split"]
     privileged: tuple[float, float, float] = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
-    stack: Annotated[int, Field(ge=1)] = 10  # replicates that are trained and repaired as one network
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
     pretrained: str | dict[str, str] = ""  # initial weights of backbones (a file, or "imagenet"), or a table by backbone
@@ -215,10 +214,10 @@ UNKNOWN_ROWS = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task of a study. A task without a method trains the networks of its block, by the named recipe if there is one."""
+    """One task of a study. A task without a method trains the network of its split, by the named recipe if there is one."""
 
     data: str
-    seeds: tuple[int, ...]
+    seed: int
     method: str = ""
     measure: str = ""
     recipe: str = ""
@@ -226,19 +225,19 @@ class Task:
     @property
     def key(self) -> str:
         """The name of the task and of its file."""
-        block = f"{self.data}@{self.seeds[0]:04d}-{self.seeds[-1]:04d}"
+        split = f"{self.data}@{self.seed:04d}"
         if self.method:
-            return f"{block}@{self.method}@{self.measure}"
-        return f"{block}@{self.recipe}" if self.recipe else block
+            return f"{split}@{self.method}@{self.measure}"
+        return f"{split}@{self.recipe}" if self.recipe else split
 
     @property
     def training(self) -> "Task":
-        """The task that trains the networks of this block."""
-        return Task(self.data, self.seeds, recipe=self.recipe)
+        """The task that trains the network of this split."""
+        return Task(self.data, self.seed, recipe=self.recipe)
 
     def __str__(self) -> str:
         what = f"{self.method}, {self.measure}" if self.method else f"training{self.recipe and f' ({self.recipe})'}"
-        return f"{self.data}, splits {self.seeds[0]}-{self.seeds[-1]}: {what}"
+        return f"{self.data}, split {self.seed}: {what}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,9 +265,8 @@ def tasks_of(plan: Plan) -> list[Task]:
     """All tasks of a study, each training before the tasks that need it."""
     tasks: list[Task] = []
     for data in plan.data:
-        for start in range(0, plan.splits, plan.stack):
-            seeds = plan.seeds[start : start + plan.stack]
-            methods = [Task(data.name, seeds, arm.name, measure, arm.training) for arm in plan.methods for measure in plan.measures]
+        for seed in plan.seeds:
+            methods = [Task(data.name, seed, arm.name, measure, arm.training) for arm in plan.methods for measure in plan.measures]
             tasks += [*dict.fromkeys(task.training for task in methods), *methods]
     return tasks
 
@@ -281,4 +279,4 @@ def cost(plan: Plan, task: Task) -> float:
         recipe = CATALOGUE[data.source]
         rows, features = int(data.options.get("n", recipe.rows)), recipe.features
     effort = METHODS[plan.arm(task.method).method].effort if task.method else TRAINING_EFFORT
-    return effort * rows * (1 + features / 400) * len(task.seeds)
+    return effort * rows * (1 + features / 400)

@@ -134,7 +134,7 @@ def read_traces(folder: StudyFolder) -> pd.DataFrame:
 
 
 def read_timings(folder: StudyFolder) -> pd.DataFrame:
-    """The seconds of each finished task, training included, in total and per split."""
+    """The seconds of each finished task, training included."""
     timings = []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
@@ -143,12 +143,11 @@ def read_timings(folder: StudyFolder) -> pd.DataFrame:
         elif not task.method and path.with_suffix(".json").is_file():
             seconds = float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["seconds"])
         elif path.is_file():
-            seconds = float(rows.from_bytes(path.read_bytes(), str(path))["task_seconds"].iloc[0])
+            seconds = float(rows.from_bytes(path.read_bytes(), str(path))["seconds"].iloc[0])
         else:
             continue
-        stack = len(task.seeds)
-        timings.append((task.data, task.method or "training", task.measure, stack, seconds, seconds / stack))
-    return pd.DataFrame(timings, columns=["data", "method", "measure", "stack", "task_seconds", "seconds"])
+        timings.append((task.data, task.seed, task.method or "training", task.measure, seconds))
+    return pd.DataFrame(timings, columns=["data", "seed", "method", "measure", "seconds"])
 
 
 def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
@@ -242,14 +241,14 @@ def read_whole(folder: StudyFolder) -> pd.DataFrame:
 def _verified_origin(content: bytes, task: Task, source: str) -> tuple[str, str]:
     """The fingerprint and version in the file of a task. Raises an error if the file is damaged or incomplete."""
     if not task.method:
-        states, about = networks.from_bytes(content, source)
-        if tuple(states) != task.seeds:
-            raise BadInput(f"{source} holds the networks of other splits.")
+        about = networks.from_bytes(content, source)[1]
+        if about["task"] != task.key:
+            raise BadInput(f"{source} holds the network of another split.")
         return about["fingerprint"], about["version"]
     frame = rows.from_bytes(content, source)
-    same = frame[["data", "method", "measure"]].eq([task.data, task.method, task.measure]).all(axis=None)
-    if not same or tuple(frame["seed"]) != task.seeds:
-        raise BadInput(f"{source} holds other rows than its name says.")
+    expected = (task.data, task.seed, task.method, task.measure)
+    if [*frame[["data", "seed", "method", "measure"]].itertuples(index=False, name=None)] != [expected]:
+        raise BadInput(f"{source} holds another row than its name says.")
     return str(frame["fingerprint"].iloc[0]), str(frame["version"].iloc[0])
 
 

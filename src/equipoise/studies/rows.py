@@ -17,13 +17,13 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput, first_line
 from equipoise.measures import GAPS, FloatArray, cell_index
 
-TIMINGS = ("seconds", "task_seconds")  # of the method, without training: per split, and for the whole stack
+TIMINGS = ("seconds",)  # of the method, without training
 P_VALUES = ("p_value", "valid_p_value")  # of the largest |gap| over the groups
 LIMIT = "limit"  # upper bound (group-aware): the best performance on the original network's test scores within the |gap| of the row
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, for pooled folds (see summary)
 PACE = "pace"  # size of one step, in units pruned or epochs
 SIZES = ("train_rows", "valid_rows", "test_rows")  # of the sets of the split
-SCHEMA_VERSION = 3  # of files of rows
+SCHEMA_VERSION = 4  # of files of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
 UNREAD = ("noise", "valid_noise")  # columns of earlier versions that are ignored
 # Columns that every file has. Others may be absent, such as those of a measure that was added later, and are then read as NaN.
@@ -57,7 +57,6 @@ SCHEMA = pa.schema(
         ("max_gap", _REAL),
         ("settings", _TEXT),
         ("notes", _TEXT),
-        ("stack", _WHOLE),
         ("device", _TEXT),
         *((name, _REAL) for name in SIZES),
         *((name, _REAL) for name in TIMINGS),

@@ -13,6 +13,7 @@ import torch
 from equipoise.data import Images, count_by_kind
 from equipoise.errors import EquipoiseError
 from equipoise.models import computing_on, requested_device
+from equipoise.studies.networks import MLP
 from equipoise.studies.plan import Outcome, Plan, Task, Work, cost, tasks_of
 from equipoise.studies.results import StudyFolder, finished, locked_folder
 from equipoise.studies.runners import Runner, cores, started_runner
@@ -20,7 +21,7 @@ from equipoise.studies.runners import Runner, cores, started_runner
 log = logging.getLogger(__name__)
 LIVES = 3  # the run stops after this many workers have died in one task
 IMAGE_WORKER_BYTES = 10 * 2**30  # GPU memory of a worker on images: training VGG-16, and rows kept there
-TABLE_WORKER_BYTES = 4 * 2**30  # on tables: a CUDA context, and ten splits of 30,000 rows of 501 numbers
+TABLE_WORKER_BYTES = 2 * 2**30  # on tables: a CUDA context, and 30,000 rows of 501 numbers
 
 
 class TasksFailed(EquipoiseError):
@@ -85,7 +86,7 @@ def run_study(
 
 def _workers_on_gpu(plan: Plan, device: str | None) -> int | None:
     """The number of workers that fit into the memory of the GPU; None if networks are not computed on one."""
-    tables = all(plan.network(data.name).stacks for data in plan.data)
+    tables = all(plan.network(data.name).model == MLP for data in plan.data)
     with computing_on(device):
         requested = requested_device()
     if not torch.cuda.is_available() or (requested is None and tables) or (requested is not None and requested.type != "cuda"):
@@ -122,8 +123,8 @@ class _Run:
         plan = self.folder.plan
         self.total = len(tasks_of(plan))
         self.costs = {task.key: cost(plan, task) for task in self.pending}
-        # If networks are deleted after use, splits are run in order, so that a run that is stopped early has complete splits of all data.
-        self.pending = sorted(self.pending, key=lambda task: (() if plan.keep_networks else task.seeds, -self.costs[task.key], task.key))
+        # Splits are run in order, so that a worker finds the sets of its last task, and a run that is stopped early has complete splits.
+        self.pending = sorted(self.pending, key=lambda task: (task.seed, task.data, -self.costs[task.key], task.key))
         self.uses_left.update(task.training.key for task in self.pending if task.method)
 
     def run_all(self, runner: Runner) -> None:
@@ -146,7 +147,7 @@ class _Run:
             )
 
     def _next_task(self) -> Task | None:
-        """The most expensive task whose networks exist; trainings first, since other tasks wait for them.
+        """The next task whose network exists; trainings first, since other tasks wait for them.
 
         If networks are deleted after use, trainings come last, so that few networks exist at a time.
         """
@@ -191,9 +192,7 @@ class _Run:
         note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost in this task"
         log.warning(note)
         if self.deaths[task.key] >= LIVES:
-            raise TasksFailed(
-                f"{note}. The results of all finished tasks are stored. Check the memory: use fewer --workers, or a smaller stack."
-            )
+            raise TasksFailed(f"{note}. The results of all finished tasks are stored. Check the memory: use fewer --workers.")
         self.pending.insert(0, task)
         return note
 

@@ -16,6 +16,7 @@ from pydantic_core.core_schema import ValidationInfo
 from equipoise.data import (
     CONFLICTS,
     Cohort,
+    Columns,
     bin_problems,
     cohort_from_table,
     read_table,
@@ -30,7 +31,6 @@ from equipoise.studies.networks import check_model
 STRICT = ConfigDict(extra="forbid")
 SOURCE, FILE = "from-source", "from-file"  # the two kinds of data, as they appear in the location of a pydantic error
 SOURCES = tuple(CATALOGUE)
-ROLES = ("label", "group", "reference", "patient", "id", "features", "positive", "attribute_as_input", "scale", "bins", "conflicts")
 SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do not affect results
 MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
 Decoding = Callable[[int], None]  # called with the number of images decoded since the last call
@@ -182,11 +182,9 @@ class FromFile:
 
     def load(self, root: str | Path | None = None, decoding: Decoding | None = None) -> Cohort:  # noqa: ARG002 (as FromSource.load)
         """The cohort in the file."""
-        groups = [self.group] if isinstance(self.group, str) else self.group
-        text = {name for name in (self.patient, self.id, *groups) if name is not None and name not in self.bins}
-        words = [self.label] if self.positive is not None else []
-        roles = {name: getattr(self, name) for name in ROLES}
-        return cohort_from_table(read_table(self.path, text=text, words=words), text, name=self.path.name, **roles)
+        columns = Columns(**{name: value for name, value in vars(self).items() if name in Columns.model_fields})
+        frame, how = read_table(self.path, text=columns.text, words=columns.words), (self.attribute_as_input, self.scale)
+        return cohort_from_table(frame, columns, self.path.name, text=columns.text, attribute_as_input=how[0], scale=how[1])
 
     def checksum(self, root: str | Path | None) -> str:  # noqa: ARG002 (as FromSource.checksum)
         """The checksum of the file."""

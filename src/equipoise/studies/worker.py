@@ -1,7 +1,7 @@
 """Performs one task of a study. The result depends only on the arguments: every process and machine returns the same bytes.
 
-A training task trains the networks of a block of splits as a stack. A method task repairs them on the validation sets for one measure and
-evaluates the result on the test sets. Files are written by the main process.
+A training task trains the network of one split. A method task repairs it on the validation set for one measure and evaluates the result on
+the test set. Files are written by the main process.
 """
 
 import json
@@ -10,7 +10,7 @@ import pickle
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,14 +32,14 @@ from equipoise.measures import (
     tabulate,
     upper_bound,
 )
-from equipoise.methods import METHODS, Candidate, make_settings, run_many
-from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train, train_stack
+from equipoise.methods import METHODS, Candidate, make_settings, run_method
+from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks, rows
 from equipoise.studies.plan import Outcome, Plan, Work
 from equipoise.studies.protocols import balanced_parts, fold_parts
 from equipoise.studies.sources import FromSource
 
-KEPT_BLOCKS = 2  # the number of blocks whose data a process caches
+KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
 
 def attempt(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> Outcome:
@@ -55,14 +55,14 @@ def attempt(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> O
 def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
     """The content of the file of a task.
 
-    `cohort` is pickled, or None for a simulation. `trained` is the file with the networks of the block, or its content; None to train them.
+    `cohort` is pickled, or None for a simulation. `trained` is the file with the network of the split, or its content; None to train it.
     """
     with one_thread(), computing_on(work.device):
-        parts = _block_parts(work, cohort)
+        parts = _cached_parts(work, cohort)
         if trained is None:
             return _train(work, parts)
         content = trained.read_bytes() if isinstance(trained, Path) else trained
-        return rows.to_bytes(_repair(work, parts, _load_networks(work, parts, content)))
+        return rows.to_bytes([_repair(work, parts, _load_network(work, parts, content))])
 
 
 @contextmanager
@@ -79,19 +79,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_blocks: OrderedDict[tuple[str, str, tuple[int, ...]], list[Parts]] = OrderedDict()
+_splits: OrderedDict[tuple[str, str, int], Parts] = OrderedDict()
 
 
-def _block_parts(work: Work, cohort: bytes | None) -> list[Parts]:
-    """The sets of every split of a block, cached for the next task of the same block."""
-    key = (work.fingerprint, work.task.data, work.task.seeds)
-    if key not in _blocks:
-        while len(_blocks) >= KEPT_BLOCKS:
-            _blocks.popitem(last=False)
-        loaded = None if cohort is None else pickle.loads(cohort)
-        _blocks[key] = [_parts(work.plan, work.task.data, loaded, seed) for seed in work.task.seeds]
-    _blocks.move_to_end(key)
-    return _blocks[key]
+def _cached_parts(work: Work, cohort: bytes | None) -> Parts:
+    """The sets of a split, cached for the next task of the same split."""
+    key = (work.fingerprint, work.task.data, work.task.seed)
+    if key not in _splits:
+        while len(_splits) >= KEPT_SPLITS:
+            _splits.popitem(last=False)
+        _splits[key] = _parts(work.plan, work.task.data, None if cohort is None else pickle.loads(cohort), work.task.seed)
+    _splits.move_to_end(key)
+    return _splits[key]
 
 
 def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
@@ -110,87 +109,52 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     return Parts(train, valid, test)
 
 
-def _stackable(parts: Sequence[Parts]) -> list[list[int]]:
-    """Groups of splits that can form one stack, since their sets have equal shapes. Without patient ids, all splits do."""
-    groups: dict[tuple[torch.Size, ...], list[int]] = {}
-    for k, sets in enumerate(parts):
-        groups.setdefault((sets.train.inputs.shape, sets.valid.inputs.shape), []).append(k)
-    return list(groups.values())
-
-
-def _train(work: Work, parts: Sequence[Parts]) -> bytes:
-    """The file with the trained network of every split."""
-    plan, seeds = work.plan, work.task.seeds
-    network = plan.network(work.task.data)
-    default = IMAGES if len(parts[0].train.inputs.shape) == 4 else Training()
-    settings = replace(default, **plan.recipe(work.task.data, work.task.recipe))
+def _train(work: Work, parts: Parts) -> bytes:
+    """The file with the trained network of a split."""
+    plan, task, shape = work.plan, work.task, parts.train.inputs.shape
+    network = plan.network(task.data)
+    network.check(shape)
+    settings = replace(IMAGES if len(shape) == 4 else Training(), **plan.recipe(task.data, task.recipe))
     start = time.perf_counter()
-    models: dict[int, nn.Module] = {}
-    for group in _stackable(parts):
-        network.check(parts[group[0]].train.inputs.shape)
-        if network.stacks:
-            models |= zip(group, train_stack([(parts[k].train, parts[k].valid, seeds[k]) for k in group], settings=settings), strict=True)
-        else:
-            for k in group:
-                untrained = network.build(parts[k].train.inputs.shape, seeds[k])
-                models[k] = train(parts[k].train, parts[k].valid, seed=seeds[k], model=untrained, settings=settings)
-    about = {"fingerprint": work.fingerprint, "version": work.version, "task": work.task.key, "seconds": time.perf_counter() - start}
-    return networks.to_bytes([models[k] for k in range(len(parts))], seeds, about)
+    untrained = None if network.model == networks.MLP else network.build(shape, task.seed)
+    model = train(parts.train, parts.valid, seed=task.seed, model=untrained, settings=settings)
+    about = {"fingerprint": work.fingerprint, "version": work.version, "task": task.key, "seconds": time.perf_counter() - start}
+    return networks.to_bytes(model, about)
 
 
-def _load_networks(work: Work, parts: Sequence[Parts], content: bytes) -> list[nn.Module]:
-    states, about = networks.from_bytes(content, f"the networks of {work.task.training.key}")
-    network = work.plan.network(work.task.data)
-    models = []
-    for seed, sets, threshold in zip(work.task.seeds, parts, about["thresholds"], strict=True):
-        model = network.build(sets.train.inputs.shape, seed, pretrained=False)
-        model.load_state_dict(states[seed])
-        model.__dict__["threshold"] = threshold
-        models.append(model.eval())
-    return models
+def _load_network(work: Work, parts: Parts, content: bytes) -> nn.Module:
+    state, about = networks.from_bytes(content, f"the network of {work.task.training.key}")
+    model = work.plan.network(work.task.data).build(parts.train.inputs.shape, work.task.seed, pretrained=False)
+    model.load_state_dict(state)
+    model.__dict__["threshold"] = about["threshold"]
+    return model.eval()
 
 
-def _repair(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -> list[dict[str, object]]:
-    """Repairs the networks, and returns one row per split."""
+def _repair(work: Work, parts: Parts, model: nn.Module) -> dict[str, object]:
+    """The row of a repaired network."""
     plan, task = work.plan, work.task
     arm = plan.arm(task.method)
-    goal = arm.goal(task.data, task.measure, plan.performance)
-    settings = arm.settings_for(task.data)
+    goal, settings = arm.goal(task.data, task.measure, plan.performance), arm.settings_for(task.data)
     start = time.perf_counter()
-    candidates: dict[int, Candidate] = {}
-    for group in _stackable(parts):
-        repaired = run_many(
-            arm.method,
-            [models[k] for k in group],
-            [parts[k].valid for k in group],
-            goal,
-            seeds=[task.seeds[k] for k in group],
-            trains=[parts[k].train for k in group] if arm.train or METHODS[arm.method].needs_train else None,
-            settings=settings,
-        )
-        candidates |= zip(group, repaired, strict=True)
+    used_train = parts.train if arm.train or METHODS[arm.method].needs_train else None
+    candidate = run_method(arm.method, model, parts.valid, goal, seed=task.seed, train=used_train, settings=settings)
     seconds = time.perf_counter() - start
     recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
-    common = {
+    used = {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}
+    salt = work.fingerprint if plan.protocol == "folds" else None
+    return {
         "fingerprint": work.fingerprint,
         "version": work.version,
         "data": task.data,
+        "seed": task.seed,
         "method": task.method,
         "measure": task.measure,
         "performance_measure": plan.performance,
-        "settings": json.dumps(
-            {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}, sort_keys=True, default=str
-        ),
-        "stack": len(parts),
-        "device": str(compute_device(models[0], parts[0].valid.inputs)),
-        "seconds": seconds / len(parts),
-        "task_seconds": seconds,
+        "settings": json.dumps(used, sort_keys=True, default=str),
+        "device": str(compute_device(model, parts.valid.inputs)),
+        "seconds": seconds,
+        **_row(candidate, model, parts, task.measure, plan.performance, task.seed, salt),
     }
-    salt = work.fingerprint if plan.protocol == "folds" else None
-    return [
-        {**common, "seed": seed, **_row(candidates[k], models[k], parts[k], task.measure, plan.performance, seed, salt)}
-        for k, seed in enumerate(task.seeds)
-    ]
 
 
 def _row(

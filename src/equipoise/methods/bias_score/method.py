@@ -18,7 +18,8 @@ from equipoise.methods.bias_score.rule import BiasScoreRule, rule_of
 from equipoise.methods.constant import WORST, refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Label, LabelResult, frame, trace_row
-from equipoise.methods.goal import Goal, Note, limits_of, spare
+from equipoise.methods.goal import Goal, Note
+from equipoise.methods.kept_rates import limits_of, spare
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import (
     DEPTHS,
@@ -118,40 +119,40 @@ def bias_score(
 
     `network` holds the outputs of the network on the rows of the cohort, if they were computed before.
     """
-    label = Label.of([cohort], goal)
+    label = Label.of(cohort, goal)
     if network is None and model is not None and isinstance(cohort, Cohort):
         network = ReadOnce(model, cohort.inputs)
-    original = predict(model, cohort, raw=None if network is None else network.raw()).score[None]
+    original = predict(model, cohort, raw=None if network is None else network.raw()).score
     start = label.original(original)
     least = None
     if goal.keep:
         before = label.rates(original, start.threshold)
         least = limits_of(goal.keep, before)
-        start = replace(start, spare=spare(before, least))
+        start = replace(start, spare=float(spare(before, least)))
     reading = read_by(model, cohort, settings)
-    problem = probed(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seeds[0]), network, train)
+    problem = probed(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seed), network, train)
     # The minimum performance is counted from the held-out probes at no cost: what they lack there is not lost by the repair.
-    plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
-    settled = goal.settled(min(float(start.performance[0]), plain))
-    stated = goal.settled(float(start.performance[0]))  # the original's value is its value, whatever the probes lack
+    plain = label.evaluate(problem.held_out.chance).performance
+    settled = goal.settled(min(start.performance, plain))
+    stated = goal.settled(start.performance)  # the original's value is its value, whatever the probes lack
     narrowest = finest(problem)
 
     def evaluate(scores: FloatArray, max_gap: float) -> LabelResult:
-        return label.evaluate(scores[None], max(max_gap, narrowest), least)
+        return label.evaluate(scores, max(max_gap, narrowest), least)
 
     steps = _steps(problem, settings.steps, evaluate)
     results = [start, *(evaluate(problem.priced(problem.held_out, step.costs), step.max_gap) for step in steps)]
-    held_out = frame([trace_row(number, result, 0) for number, result in enumerate(results)])
-    delivery = _delivery(model, network, reading, problem, [step.costs for step in steps], held_out, original[0], stated)
+    held_out = frame([trace_row(number, result) for number, result in enumerate(results)])
+    delivery = _delivery(model, network, reading, problem, [step.costs for step in steps], held_out, original, stated)
     eligible = held_out.copy()
     eligible.loc[refused(delivery.decisions, cohort.attribute.codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
     selection = select(eligible, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # in-sample values of the chosen row may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    cells = label.cells(delivery.decisions[:, None])  # (steps, 1, ...)
-    trace.insert(1, "gap", worst_gap(goal.measure, cells)[:, 0])
-    trace.insert(2, "performance", performance_values(goal.performance, cells)[:, 0])
+    cells = label.cells(delivery.decisions)  # one table per step
+    trace.insert(1, "gap", worst_gap(goal.measure, cells))
+    trace.insert(2, "performance", performance_values(goal.performance, cells))
     trace.insert(3, "threshold", trace.pop("threshold"))
     trace["max_gap"] = [np.nan, *(step.max_gap for step in steps)]
     fit_steps = [FitStep(plain_rule(NAME, trace, 0, cohort, stated), None, (Note("original_kept"),))]

@@ -8,7 +8,7 @@ from scipy.special import logit as logit_of
 from torch import device as Device
 from torch import nn
 
-from equipoise.data import MISSING, Cohort, Rows, Scores
+from equipoise.data import MISSING, BoolArray, Cohort, Rows, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -24,7 +24,7 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.goal import Goal
-from equipoise.models import BoolArray, Heads, Probe, Reading, ReadOnce, features, fit_probe, log_loss, product_device, value_of
+from equipoise.models import Heads, Probe, Reading, ReadOnce, features, fit_probe, log_loss, product_device, value_of
 
 FAINT = 0.01  # features of images that vary by less than this share of the median standard deviation are treated as rounding noise
 FINEST_SCORE = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
@@ -143,7 +143,7 @@ def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tupl
     if isinstance(rows, Scores):
         if rows.features is None:
             raise BadInput(
-                f"bias-score reads further columns next to the score, and {rows.name!r} has none. Name them: --feature age "
+                f"bias-score reads further columns next to the score, and {rows.name!r} has none. Name them: --set data.features=age "
                 "(Python: features=...), or use a method that decides by the score."
             )
         columns = np.column_stack([rows.features.fitted().numbers(rows.features.frame), finite_logit(rows.score)])

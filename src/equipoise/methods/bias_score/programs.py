@@ -25,7 +25,7 @@ import numpy as np
 from equipoise.measures import QUOTIENTS, FloatArray, predictive, worst_gap
 from equipoise.methods.bias_score.problem import Problem
 from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.goal import NOISE
+from equipoise.methods.kept_rates import NOISE
 
 DOUBTFUL = 60  # rows in the first program, plus as many for each gap
 TOLERANCE = 1e-9  # smallest value of a row that counts, relative to the largest |u|
@@ -222,6 +222,6 @@ def _parity_stakes(label: int, level: float, half: float, groups: int) -> FloatA
 
 def _merit(result: LabelResult, max_gap: float) -> tuple[bool, bool, float]:
     """A key that sorts the best last: rates kept, |gap| within the bound, then performance, or the smallest |gap| outside the bound."""
-    size, kept = abs(float(result.gap[0])), result.spare is None or bool(result.spare[0] >= -NOISE)
+    size, kept = abs(result.gap), result.spare is None or result.spare >= -NOISE
     inside = size <= max_gap + NOISE
-    return kept, inside, float(result.performance[0]) if inside else -size
+    return kept, inside, result.performance if inside else -size

@@ -313,7 +313,7 @@ def left_out_words(audit: LabelAudit) -> str:
 def varying_words(varying: GroupConflicts) -> str:
     """The number of patients with more than one group, and how they are counted."""
     have = "patient has" if varying.patients == 1 else "patients have"
-    return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
+    return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (data.conflicts)"
 
 
 def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:

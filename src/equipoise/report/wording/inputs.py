@@ -30,7 +30,7 @@ def input_words(checks: Sequence[object], preprocessing: Mapping[str, object] | 
     """The preprocessing of the images with its origin, and the result of each comparison with known scores (`ScoreCheck`)."""
     lines = []
     if preprocessing is not None:
-        unchecked = "" if checks else "; the scores were not compared with known ones (--check-scores)"
+        unchecked = "" if checks else "; the scores were not compared with known ones (model.check_scores)"
         lines.append(f"images: {preprocessing_words(preprocessing)}{f' ({origin})' if origin else ''}{unchecked}")
     return lines + list(map(str, checks))
 

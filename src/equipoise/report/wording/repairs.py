@@ -246,7 +246,7 @@ def budget_words(notes: Iterable[Note]) -> str:
     """Which methods the budget stopped or left out; empty if it did not run out."""
     ran_out = {"cut_short": "{} was stopped after {steps:,} steps", "no_time": "{} was not tried"}
     cut = dict.fromkeys(ran_out[note.kind].format(note.subject, **note.numbers) for note in notes if note.kind in ran_out)
-    return f"the budget (--budget) ran out: {', '.join(cut)}" if cut else ""
+    return f"the budget (repair.budget) ran out: {', '.join(cut)}" if cut else ""
 
 
 def error_unit(comparison: Comparison) -> str:

@@ -1,4 +1,7 @@
-"""Any one module under repair, with one or several outputs: on a CPU, on a GPU, or in several processes (see ranks)."""
+"""A network under repair: any module, with one or several outputs, on a CPU, on a GPU, or in several processes (see ranks).
+
+`Repairable` is what a method gets as its model. `repairable_mlp` has a faster one for the paper's network.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -8,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import Images
+from equipoise.data import FloatArray, Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
-from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, as_matrix
-from equipoise.models.optimisers import OPTIMISERS, Blockwise, SingleSteps, copied
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope, adversarial_gradients, shuffled
+from equipoise.models.optimisers import OPTIMISERS, Blockwise, Optimiser, TorchSteps, copied
 from equipoise.models.score import (
     as_scores,
-    evaluating,
     feed_outputs,
     in_pieces,
     logit_of,
@@ -30,16 +30,17 @@ from equipoise.models.units import Layer, combine_sums, find_units, gap_gradient
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
 DISTINCT = 50  # distinct scores in bfloat16, below which rounding would determine thresholds and gaps: full precision is used instead
+Slope = Callable[..., Tensor]  # logits (b,) and further values of their rows, each (b,) -> derivatives (b,)
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
 
-class SingleReplica(Replicas):
-    """Any one module with one output per row."""
+class Repairable:
+    """A copy of a network with one output per row, and the rows that it is repaired on."""
 
     select_outputs = staticmethod(single_output)  # as `taken` in `score.outputs`
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
-        self.size, self.rows, self.inputs = 1, len(inputs), inputs
+        self.rows, self.inputs = len(inputs), inputs
         self.output_shape: tuple[int, ...] = (len(inputs),)  # rows of input, and outputs per row if there are several
         self.original_device, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
@@ -48,29 +49,35 @@ class SingleReplica(Replicas):
         self._feeds: dict[int, Feed] = {id(inputs): self.feed}
         self.output = output_kind(model, inputs)
         self.probability = self.output == "probability"
-        self.reduced = self.device.type == "cuda"  # scores during the repair are in bfloat16
+        # Scores during the repair are in bfloat16, a lower precision than those of the repaired network.
+        self.reduced = self.device.type == "cuda"
         self._coarse = False  # whether bfloat16 gives nearly all rows the same score
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._marked: list[Tensor] = []
         self._layers: list[Layer] = []
         self._at_once = rows_at_once(self.feed, AT_ONCE.get(self.device.type, AT_ONCE["cpu"]))  # lowered if memory is too small
-        self._optimisers = []
-        self._frozen = np.zeros(1, bool)
+        self._optimisers: list[Optimiser] = []
         self._steps: dict[tuple[Backward, int], Captured] = {}
         self._backwards: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
+        # Numbers of parameter tensors: frozen ones (requires_grad=False), and all.
         self.frozen = (sum(not p.requires_grad for p in model.parameters()), sum(1 for _ in model.parameters()))
 
     def _trainable(self) -> list[nn.Parameter]:
         return [p for p in self.model.parameters() if p.requires_grad]
 
-    def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
+    def batches(self, generator: np.random.Generator, batch: int, least: int = 1) -> Iterator[Tensor]:
+        """All rows once, shuffled, as indices (b,) of at most `batch` rows; without a last batch of fewer than `least` rows of input."""
+        return shuffled(self.rows, generator, batch, least)
+
+    def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Scores (b,) and features (b, k) of the rows index (b,), with a graph; in eval mode or, with a generator, in training mode."""
         features: list[Tensor] = []
         last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
-        x = self.feed(index[0])
+        x = self.feed(index)
         try:
-            with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generators is None else self._training(generators):
+            with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generator is None else self._training(generator):
                 for layer in last:
                     hooks.enter_context(layer.register_forward_pre_hook(lambda _module, args: features.append(args[0])))
                 raw = single_output(self.model(x), len(x))
@@ -80,12 +87,12 @@ class SingleReplica(Replicas):
             raise too_large(len(x)) from error
         raw = raw.float()
         last_input = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
-        return (raw if self.probability else torch.sigmoid(raw))[None], last_input[None]
+        return raw if self.probability else torch.sigmoid(raw), last_input
 
     @contextmanager
-    def _training(self, generators: Sequence[np.random.Generator]) -> Iterator[None]:
+    def _training(self, generator: np.random.Generator) -> Iterator[None]:
         """Training mode, with dropout from the generator; eval mode and torch's own generators are restored afterwards."""
-        with _seeded(int(generators[0].integers(2**31)), self.device):
+        with _seeded(int(generator.integers(2**31)), self.device):
             self.model.train()
             try:
                 yield
@@ -93,19 +100,21 @@ class SingleReplica(Replicas):
                 self.model.eval()
 
     def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """As `scores_and_features` in eval mode, without a graph; valid as long as the network does not change."""
         batches: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():  # every row once; random batches would compute each many times
-            in_pieces(lambda part: batches.append(self.scores_and_features(part[None])), torch.arange(self.rows), self.feed)
-        scores, features = (torch.cat(parts, dim=1) for parts in zip(*batches, strict=True))
+            in_pieces(lambda part: batches.append(self.scores_and_features(part)), torch.arange(self.rows), self.feed)
+        scores, features = (torch.cat(parts) for parts in zip(*batches, strict=True))
 
         def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
-            rows = index[0].to(self.device)
-            return scores[:, rows], features[:, rows]
+            rows = index.to(self.device)
+            return scores[rows], features[rows]
 
         return scores_and_features
 
-    def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
-        source = self.inputs if inputs is None else inputs[0]
+    def evaluate(self, inputs: Tensor | Images | None = None) -> FloatArray:
+        """The scores (rows,) of all rows in eval mode, or of other inputs."""
+        source = self.inputs if inputs is None else inputs
         if id(source) not in self._feeds:  # a feed holds its inputs, so that their id is not reused
             self._feeds[id(source)] = Feed(source, self.device)
         feed = self._feeds[id(source)]
@@ -113,26 +122,31 @@ class SingleReplica(Replicas):
         if self.reduced and not self._coarse and len(scores.unique()) < min(DISTINCT, len(feed)):
             self._coarse = True
             scores = self._all_scores(feed)
-        return scores.reshape(1, -1).numpy()
+        return scores.reshape(-1).numpy()
 
-    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generator: np.random.Generator | None = None) -> None:
+        """Sets the gradient to that of the sum of weights (b,) times scores of the rows index (b,), in eval mode.
+
+        With a generator, in training mode with dropout from it: batch norm then normalises by all rows of index, including those with
+        weight zero, and its running statistics are updated.
+        """
         rows, (weight,) = self._rows_and_values(index, [weights])
-        if generators is not None:
-            self._proxy_gradient_in_training(rows, weight, generators)
+        if generator is not None:
+            self._proxy_gradient_in_training(rows, weight, generator)
             return
         shard, w = ranks.share(rows), ranks.share(weight)
         weighted = w.reshape(len(w), -1).any(1).nonzero()[:, 0]  # in eval mode, rows without weight have no effect
         self._set_gradient(self._proxy_backward, shard[weighted], [w[weighted]], len(rows))
 
     def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The rows of input (b,) at indices (1, b), and the values of these rows."""
-        return index[0], [v[0] for v in values]
+        """The rows of input (b,) at indices (b,), and the values of these rows."""
+        return index, list(values)
 
-    def _proxy_gradient_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
+    def _proxy_gradient_in_training(self, rows: Tensor, w: Tensor, generator: np.random.Generator) -> None:
         """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
-            with self._training(generators):
+            with self._training(generator):
                 raw = self._raw_outputs(rows)
             self._proxy_backward(raw, w.to(self.device))
         except torch.OutOfMemoryError as error:
@@ -146,6 +160,11 @@ class SingleReplica(Replicas):
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
     def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        """Sets the gradient to that of a loss with derivative `slope(logits, *values)` with respect to the logits (b,), in eval mode.
+
+        The values are (b,), one per row. `slope` must be the same function at every step, treat rows independently, and be zero where
+        all values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
+        """
         rows, row_values = self._rows_and_values(index, values)
         self._set_gradient(self._logit_backward(slope), ranks.share(rows), [ranks.share(v) for v in row_values], len(rows))
 
@@ -155,7 +174,7 @@ class SingleReplica(Replicas):
 
             def backward(raw: Tensor, *values: Tensor) -> None:
                 logits = logit_of(raw, self.probability)
-                logits.backward(slope(logits.detach()[None], *(v[None] for v in values))[0])
+                logits.backward(slope(logits.detach(), *values))
 
             self._backwards[slope] = backward
         return self._backwards[slope]
@@ -213,40 +232,61 @@ class SingleReplica(Replicas):
         return on_device.cpu()
 
     def adversarial_gradient(self, loss: Tensor, adversary_loss: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        """Sets the gradient to that of `loss`, minus its projection on that of `adversary_loss`, minus `weight` times the latter.
+
+        The adversary's parameters get the gradient of `adversary_loss`.
+        """
         parameters = self._trainable()
-        push, against = adversarial_gradients(loss, adversary_loss, parameters, adversary)
+        of_adversary = torch.autograd.grad(adversary_loss, [*parameters, *adversary], retain_graph=True)
+        push, against = torch.autograd.grad(loss, parameters), of_adversary[: len(parameters)]
+        for p, gradient in zip(adversary, of_adversary[len(parameters) :], strict=True):
+            p.grad = gradient
+        self._set_projected(push, against, weight)
+
+    def _set_projected(self, push: tuple[Tensor, ...], against: tuple[Tensor, ...], weight: float) -> None:
+        """Sets the gradient to `push`, minus its projection on `against`, minus `weight` times the latter."""
         dot = torch.stack([x.sum() for x in torch._foreach_mul(push, against)]).sum()
         square = torch.stack([x.sum() for x in torch._foreach_mul(against, against)]).sum()
         share = -(dot / square.clamp(min=1e-12) + weight)
-        for p, a, b in zip(parameters, push, torch._foreach_mul(against, share), strict=True):
+        for p, a, b in zip(self._trainable(), push, torch._foreach_mul(against, share), strict=True):
             p.grad = a + b
+
+    def optimiser(self, name: str, rate: float) -> Optimiser:
+        """An optimiser: adam, adamw (not for the paper's MLP), blockwise (see optimisers) or sgd."""
+        self._optimisers.append(self._make_optimiser(name, rate))
+        return self._optimisers[-1]
 
     def _make_optimiser(self, name: str, rate: float) -> Optimiser:
         parameters = self._trainable()
         if not parameters:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
         if name == "blockwise":
-            return SingleSteps(Blockwise(parameters, rate))
-        return SingleSteps(OPTIMISERS.get(name, torch.optim.SGD)(parameters, lr=rate, fused=self.device.type == "cuda"))
+            return Blockwise(parameters, rate)
+        return TorchSteps(OPTIMISERS.get(name, torch.optim.SGD)(parameters, lr=rate, fused=self.device.type == "cuda"), rate)
 
     def _state(self) -> list[Tensor]:
         """Everything that fine-tuning changes: parameters that are not frozen, and running statistics."""
         return [*(p.data for p in self._trainable()), *self.model.buffers()]
 
-    def _mark(self, replicates: BoolArray) -> None:
-        if replicates[0]:
-            self._marked = copied(self._state(), self._marked)
+    def mark(self) -> None:
+        """Copies the present state, with the moments of its optimisers, for `restore`."""
+        self._marked = copied(self._state(), self._marked)
+        for optimiser in self._optimisers:
+            optimiser.mark()
 
-    def _restore(self, replicates: BoolArray) -> None:
-        if replicates[0]:
-            copied(self._marked, self._state())  # in place: recorded steps read these tensors
+    def restore(self) -> None:
+        """Restores the state, with the moments of its optimisers, of the last mark."""
+        copied(self._marked, self._state())  # in place: recorded steps read these tensors
+        for optimiser in self._optimisers:
+            optimiser.restore()
 
-    def keep(self, replicates: BoolArray) -> None:
-        if replicates[0]:
-            self._kept = copy.deepcopy(self.model)
+    def keep(self) -> None:
+        """Copies the present state, for `kept`."""
+        self._kept = copy.deepcopy(self.model)
 
-    def kept(self) -> list[nn.Module]:
-        return [self._on_original_device(copy.deepcopy(self._kept))]
+    def kept(self) -> nn.Module:
+        """The network in the state of the last `keep`."""
+        return self._on_original_device(copy.deepcopy(self._kept))
 
     def _on_original_device(self, model: nn.Module) -> nn.Module:
         """The network on its original device and in its original layout."""
@@ -255,11 +295,19 @@ class SingleReplica(Replicas):
         return model.to(self.original_device)
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
+        """The number of units in the layers that match; selects these layers for `influence` and `prune`.
+
+        Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
+        """
         self._layers = find_units(self.model, self.feed(torch.arange(min(2, self.rows))), pattern, granularity)
         return self._layers[-1].end
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
-        w = torch.from_numpy(weights[0]).float().view(self.output_shape)
+        """The scores (rows,), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (units,).
+
+        `criterion` selects another measure of the units' influence on that sum (see units).
+        """
+        w = torch.from_numpy(weights).float().view(self.output_shape)
         weighted = w.reshape(len(w), -1).any(1)
         # Rows without weight need no backward pass and go last.
         order = torch.cat([ranks.share(weighted.nonzero()[:, 0]), ranks.share((~weighted).nonzero()[:, 0])])
@@ -272,7 +320,7 @@ class SingleReplica(Replicas):
         ranks.add_up([total])
         scores = torch.zeros(self.output_shape, dtype=torch.float64)
         scores[order] = as_scores(raw, self.output).cpu()
-        return self._sum_over_processes(scores).reshape(1, -1).numpy(), combine_sums(criterion, total)[None] / len(w)
+        return self._sum_over_processes(scores).reshape(-1).numpy(), combine_sums(criterion, total) / len(w)
 
     def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
         """Raw outputs of the rows in this order, and the sums (sums, units) that make up the criterion.
@@ -296,47 +344,22 @@ class SingleReplica(Replicas):
         return torch.cat(outputs)[: len(order)] if outputs else torch.empty(0), total
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
+        """Switches off the marked units (units,): their pre-activation, or their outgoing weights if the next layer is known."""
         if outgoing:
             raise BadInput('outgoing weights of a unit are known only for the MLP; for other networks use cut="pre-activation"')
-        switch_off(self.model, self._layers, units[0])
+        switch_off(self.model, self._layers, units)
 
-    def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
+    def perturb(self, generator: np.random.Generator, spread: float) -> None:
+        """Multiplies every original parameter by a draw from N(1, spread^2)."""
         with torch.no_grad():
             for parameter, original in zip(self.model.parameters(), self._original.parameters(), strict=True):
-                parameter.copy_(original * (1 + spread * _noise(original, generators[0])))
+                parameter.copy_(original * (1 + spread * _noise(original, generator)))
 
 
-class ManyOutputs(SingleReplica):
-    """One module with several outputs. A row of a method is a pair of image i and label l, at i * labels + l."""
-
-    select_outputs = staticmethod(as_matrix)
-
-    def __init__(self, model: ChosenOutputs, inputs: Tensor | Images) -> None:
-        super().__init__(model, inputs)
-        self.images, self.labels = len(inputs), len(model.columns)
-        self.rows, self.output_shape = self.images * self.labels, (self.images, self.labels)
-        with evaluating(self.model), torch.no_grad():
-            few = self.feed(torch.arange(min(2, self.images)))
-            self.width = as_matrix(self.model.get_submodule("inner")(few), len(few)).shape[1]
-
-    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
-        """Batches of whole images with at most `batch` pairs, but with `least` images or more."""
-        for images in shuffled(self.images, generators, max(least, batch // self.labels), least):
-            yield (images[:, :, None] * self.labels + torch.arange(self.labels)).reshape(len(images), -1)
-
-    def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The images (b,) of pairs (1, b * labels), and the values of the pairs as (b, labels)."""
-        images = index[0].view(-1, self.labels)[:, 0] // self.labels
-        return images, [v[0].view(-1, self.labels) for v in values]
-
-    def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
-        patterns = [f"{WRAPPED}{p}" for p in ([pattern] if isinstance(pattern, str) else pattern)]
-        few = self.feed(torch.arange(min(2, self.images)))
-        self._layers = find_units(self.model, few, patterns, granularity, self.width)
-        return self._layers[-1].end
-
-    def kept(self) -> list[nn.Module]:
-        return [self._on_original_device(copy.deepcopy(self._kept.get_submodule("inner")))]
+def shuffled(rows: int, generator: np.random.Generator, batch: int, least: int = 1) -> Iterator[Tensor]:
+    """The positions of all rows, shuffled, as indices (b,); without a last batch of fewer than `least`."""
+    order = torch.from_numpy(generator.permutation(rows))
+    yield from (index for index in order.split(batch) if len(index) >= least)
 
 
 def _noise(like: Tensor, rng: np.random.Generator) -> Tensor:
