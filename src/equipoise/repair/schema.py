@@ -208,21 +208,16 @@ class Provenance:
             hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
             if (transform := cohort.source.transform) is not None and transform.path is not None:
                 hashes[transform.path.name] = transform.sha256
+        libraries = {"torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
         return cls(
             command=shlex.join(map(without_folders, arguments)),
             model=without_folders(model),
             seed=seed,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=versions(),
+            versions={"equipoise": __version__, **libraries, "python": platform.python_version()},
             hashes=hashes,
             limits=list(limits),
         )
-
-
-def versions() -> dict[str, str]:
-    """The versions of Equipoise and of the libraries that influence its results."""
-    libraries = {"torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
-    return {"equipoise": __version__, **libraries, "python": platform.python_version()}
 
 
 @checked(config=STRICT, kw_only=True, frozen=True)
