@@ -108,6 +108,7 @@ class TwoCuts:
     """Decided by lot between two thresholds of each group: the audit reports no rates at either of them."""
 
     needs_group, randomised = True, True
+    shared, argmax, origin = None, False, ""
 
     def decide(self, scores: Scores) -> np.ndarray:
         return np.where(scores.score >= 0.05, np.where(scores.score >= 0.3, 1.0, 0.5), 0.0)

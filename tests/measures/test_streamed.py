@@ -167,7 +167,7 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     assert len(read) == 1
     assert list(found.labels) == list(LABELS)
     assert found.comparisons == whole.comparisons
-    for name, own in {**found, "derived": found.no_finding}.items():
+    for name, own in {**found.labels, "derived": found.no_finding}.items():
         other = whole.no_finding if name == "derived" else whole[name]
         assert (own.rows, own.patients, own.own_comparisons) == (other.rows, other.patients, other.own_comparisons)
         for column in EXACT:

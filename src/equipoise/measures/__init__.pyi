@@ -5,6 +5,7 @@ from .audit import records as records
 from .audit import sums_of as sums_of
 from .audit_history import History as History
 from .audit_history import history as history
+from .audit_history import is_history as is_history
 from .audit_spec import DERIVED as DERIVED
 from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
@@ -81,7 +82,6 @@ from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
-from .history_file import is_history as is_history
 from .intervals import combined as combined
 from .margins import gap_margin as gap_margin
 from .margins import performance_margin as performance_margin
@@ -111,7 +111,6 @@ from .recalibration import LogitMap as LogitMap
 from .recalibration import logit_map as logit_map
 from .rules import ARGMAX as ARGMAX
 from .rules import NEVER as NEVER
-from .rules import LabelRules as LabelRules
 from .rules import Rule as Rule
 from .rules import Threshold as Threshold
 from .rules import best_threshold as best_threshold

@@ -22,7 +22,7 @@ from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.rules import Rule, Threshold
+from equipoise.measures.rules import Rule
 from equipoise.measures.score_measures import CURVES
 from equipoise.presenting import presenter
 
@@ -111,9 +111,9 @@ class LabelAudit:
             "digest": self.digest,
             "resampled": "rows" if self.patients is None else "patients",
             "decision": self.rule.describe(),
-            "threshold": self.rule.value if isinstance(self.rule, Threshold) else None,
-            "threshold_origin": self.rule.origin if isinstance(self.rule, Threshold) else None,
-            "argmax": isinstance(self.rule, Threshold) and self.rule.argmax,
+            "threshold": self.rule.shared,
+            "threshold_origin": None if self.rule.shared is None else self.rule.origin,
+            "argmax": self.rule.argmax,
             "needs_group": self.rule.needs_group,
             "references": self.references,
             "references_assumed": list(self.assumed),

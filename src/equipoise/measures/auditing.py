@@ -7,6 +7,7 @@ says what is estimated.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,12 +94,10 @@ def audit_labels(
     `name` is that of the audit, the first scores' if there is none. `also` are further measures of a label, such as that of the goal of its
     repair.
     """
-    specs = {label: spec.changed(also=(*spec.also, *own)) for label, own in (also or {}).items()}
-    untested = {
-        label: untested_audit(each, rules[label], specs.get(label, spec), progress(label) if progress else None)
-        for label, each in scores.items()
-    }
-    derived = None
+    untested, derived = {}, None
+    for label, own in scores.items():
+        asked = spec.changed(also=(*spec.also, *also[label])) if also else spec
+        untested[label] = untested_audit(own, rules[label], asked, progress(label) if progress else None)
     if spec.no_finding == DERIVED:
         derived = untested_audit(none_of(scores, rules), NoneOf(tuple(rules)), spec_of_no_finding(spec), has_scores=False)
     return tested_together(untested, kind, name or next(iter(scores.values())).name, spec.no_finding, derived)
@@ -270,11 +269,13 @@ def adjust_together(untested: Sequence[UntestedAudit]) -> list[LabelAudit]:
 
 def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
     """The gap of each measure with the largest absolute value among the groups with sufficient data."""
+    by_measure: dict[str, list[dict[str, Any]]] = {}
+    for row in gaps.to_dict("records"):
+        by_measure.setdefault(str(row["measure"]), []).append({str(name): value for name, value in row.items()})
     headlines = {}
-    for measure, frame in gaps.groupby("measure", sort=False):
-        rows = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    for measure, rows in by_measure.items():
         known = [row for row in rows if not np.isnan(row["value"])]
         missing = len(rows) - len(known)
         note = f"{missing} of {len(rows)} groups have insufficient data" if missing and known else None
-        headlines[str(measure)] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+        headlines[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
     return headlines

@@ -22,7 +22,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.cells import FloatArray, normalised, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.rules import Rule, Threshold
+from equipoise.measures.rules import Rule
 
 COLUMNS = ["attribute", "group", "label", "threshold", "above", "score"]
 LEAST = 5  # patients between two thresholds; more if the audit requires more per cell
@@ -60,7 +60,7 @@ def by_threshold(scores: Scores, rule: Rule, units: IntArray, least: int) -> pd.
     """
     enough = max(least, LEAST)
     attributes = [a for a in scores.attributes if np.array_equal(a.codes < 0, scores.attributes[0].codes < 0)]
-    shared = (float(rule.value),) if isinstance(rule, Threshold) else ()
+    shared = () if rule.shared is None else (float(rule.shared),)
     while True:
         single = len(attributes) == 1
         cuts = {level: shared or _reported_cuts(rule, level) for level in attributes[0].levels} if single else {"": shared}

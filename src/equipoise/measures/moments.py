@@ -121,8 +121,8 @@ class Moments:
     @cached_property
     def _sides(self) -> tuple[FloatArray, FloatArray]:
         """The coefficients of numerators and denominators (ratios, columns)."""
-        top, bottom = (np.array([each[k] for each in self.ratios.values()], dtype=np.float64) for k in (0, 1))
-        return top, bottom
+        sides = np.array([each[:2] for each in self.ratios.values()], dtype=np.float64)
+        return sides[:, 0], sides[:, 1]
 
     @cached_property
     def _values(self) -> FloatArray:
@@ -149,29 +149,24 @@ class Moments:
         terms = ((np.abs(slope) @ self.second) * np.abs(slope)).sum(-1)
         covariances = slope @ self.second @ slope.swapaxes(-1, -2)
         varies = ~(np.diagonal(covariances, axis1=-2, axis2=-1) <= ROUNDING * terms)
-        factor = np.where(varies, np.sqrt(self._finite), self._finite * 0.0)
+        _, clusters = self._effective
+        finite = ratio(clusters, np.maximum(clusters - 1, 0.0))  # finite-sample factors; NaN for one patient
+        unequal = clusters < self.units
+        if unequal.any():
+            third = np.fmin(ratio(2 - ratio(clusters, self.units), clusters), ratio(np.ones_like(clusters), np.sqrt(clusters)))
+            finite = np.where(unequal, ratio(np.ones_like(clusters), 1 + ratio(np.ones_like(clusters), clusters) - 2 * third), finite)
+        factor = np.where(varies, np.sqrt(finite), finite * 0.0)
         return covariances * factor[..., None] * factor[..., None, :]
 
     @cached_property
-    def _kish(self) -> FloatArray:
-        """(sum of n)^2 / sum of n^2 over the patients' denominators n of all ratios (groups, ratios)."""
+    def _effective(self) -> tuple[FloatArray, FloatArray]:
+        """(sum of n)^2 / sum of n^2 over the patients' denominators n of all ratios (groups, ratios), and the effective patients.
+
+        These are all patients, unless their rows or weights are unequal.
+        """
         bottom = self._sides[1]
-        return ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
-
-    @cached_property
-    def _clusters(self) -> FloatArray:
-        """The effective numbers of patients in all denominators (groups, ratios): all of them, unless rows or weights are unequal."""
-        return np.where(self._kish < self.units * (1 - 1e-9), self._kish, self.units)
-
-    @cached_property
-    def _finite(self) -> FloatArray:
-        """The finite-sample factors of the variances of all ratios (groups, ratios); NaN for one patient."""
-        clusters, unequal = self._clusters, self._clusters < self.units
-        factor = ratio(clusters, np.maximum(clusters - 1, 0.0))
-        if unequal.any():
-            third = np.fmin(ratio(2 - ratio(clusters, self.units), clusters), ratio(np.ones_like(clusters), np.sqrt(clusters)))
-            factor = np.where(unequal, ratio(np.ones_like(clusters), 1 + ratio(np.ones_like(clusters), clusters) - 2 * third), factor)
-        return factor
+        kish = ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
+        return kish, np.where(kish < self.units * (1 - 1e-9), kish, self.units)
 
     @cached_property
     def _sizes(self) -> FloatArray:
@@ -180,14 +175,16 @@ class Moments:
         unclustered = np.nan_to_num(ratio(np.nan_to_num(self._either - self._values**2), np.maximum(self.rows - 1, 0.0)))
         spread = (unclustered > 0) & (variance > 0)
         effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
-        size = np.where(spread, self.rows / effect, np.minimum(self._kish, self.rows))
-        weighted = (self.rows <= self.units + 1e-9) & (self._clusters < self.units)  # one row per patient, unequal weights
-        return np.where(weighted, np.minimum(size, self._clusters), size)
+        kish, clusters = self._effective
+        size = np.where(spread, self.rows / effect, np.minimum(kish, self.rows))
+        weighted = (self.rows <= self.units + 1e-9) & (clusters < self.units)  # one row per patient, unequal weights
+        return np.where(weighted, np.minimum(size, clusters), size)
 
     @cached_property
     def _degrees(self) -> FloatArray:
-        single = (self.rows <= self.units + 1e-9) & ~(self._clusters < self.units)
-        return np.where(single, np.inf, np.maximum(self._clusters - 1, 1.0))
+        _, clusters = self._effective
+        single = (self.rows <= self.units + 1e-9) & ~(clusters < self.units)
+        return np.where(single, np.inf, np.maximum(clusters - 1, 1.0))
 
     def value(self, name: str) -> FloatArray:
         """The ratio of each group (groups,); NaN if the denominator is empty."""
@@ -207,7 +204,7 @@ class Moments:
         >>> moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1])).effective_patients("tpr").round(2).tolist()
         [1.8]
         """
-        return self._column(self._clusters, name)
+        return self._column(self._effective[1], name)
 
     def _column(self, values: FloatArray, name: str) -> FloatArray:
         column: FloatArray = values[:, self._place(name)]

@@ -26,6 +26,9 @@ class NoneOf:
 
     labels: tuple[str, ...]
     KIND: ClassVar[str] = "none of the labels"
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
+    origin: ClassVar[str] = ""
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
 

@@ -38,6 +38,9 @@ class Described:
     needs_group: bool = False
     randomised: bool = False
     KIND: ClassVar[str] = "described"
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
+    origin: ClassVar[str] = ""
 
     def decide(self, scores: Scores) -> FloatArray:
         """Raises an error: the file has only the description of the rule."""

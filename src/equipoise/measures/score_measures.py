@@ -69,7 +69,8 @@ def _read_curves(
     decided = (rows.rank >= cut[clusters.code]).astype(np.float64)
     units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
     sums = moments_of(decided, rows.y, clusters.code, clusters.groups, units, rows.weight)
-    size_at, size = (fewer_clusters(sums.size(rate), sums.degrees(rate), level) for rate in rates)
+    size_at = fewer_clusters(sums.size(rates[0]), sums.degrees(rates[0]), level)
+    size = fewer_clusters(sums.size(rates[1]), sums.degrees(rates[1]), level)
     limits = wilson(value, size, level)
     limits_at = wilson(np.where(known, at, np.nan), size_at, level)
     ends = []

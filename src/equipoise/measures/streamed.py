@@ -208,16 +208,9 @@ def _no_finding_parts(stored: Stored, rules: Mapping[str, Rule]) -> Iterator[Sco
 def _untested_audit(
     stored: Stored, parts: Parts, rule: Rule, spec: AuditSpec, progress: Progress | None, *, has_scores: bool = True
 ) -> UntestedAudit:
-    """All estimates of the audit of one label: from its rows if they are in memory, otherwise from sums over the parts."""
+    """All estimates of the audit of one label, from its rows if they are in memory; else from three passes: one to count, two to add up."""
     if stored.whole:
         return untested_audit(next(parts()), rule, spec, progress, has_scores=has_scores)
-    return _untested_audit_in_parts(stored, parts, rule, spec, progress, has_scores)
-
-
-def _untested_audit_in_parts(
-    stored: Stored, parts: Parts, rule: Rule, spec: AuditSpec, progress: Progress | None, has_scores: bool
-) -> UntestedAudit:
-    """All estimates of the audit of one label, from three passes over the parts: one to count, two to add up."""
     shape = tuple(len(a.levels) for a in stored.attributes)
     if math.prod(shape) * 2 > MOST_BINS // 16:
         raise BadInput(

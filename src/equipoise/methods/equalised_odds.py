@@ -117,6 +117,8 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     shares: tuple[Share, ...]  # of each group among the fitted rows
     origin: str = "given"
     KIND: ClassVar[str] = KIND
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = True
 

@@ -99,6 +99,8 @@ class RejectOption:
     groups: Groups  # all that were seen, the reference first
     origin: str = "given"
     KIND: ClassVar[str] = KIND
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = False
 
@@ -190,11 +192,11 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     top = int(rank[step, best[step]])
     notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    limits = settled.changed(max_gap=max_gap, max_loss=None)
+    limits = settled.derived(max_gap=max_gap, max_loss=None)
     if top == 1:
         why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
     else:
-        limits = limits if top == 2 else settled.changed(max_gap=None)
+        limits = limits if top == 2 else settled.derived(max_gap=None)
         why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
     return Fit(rule, trace, step + 1, (why,), met, settled, notes)
 

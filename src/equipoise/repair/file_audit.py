@@ -110,8 +110,17 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
     valid = {} if spec.valid is None else read(spec.valid)
     if scores:
         check_group_names(case.report.words, next(iter(scores.values())))
+    argmax = measures.ARGMAX if columns.kind == "classes" else None  # on the margin over the other classes
+    rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
-        audit = _audit_scores(case, scores, valid, _label_progress(step, case.labels))
+
+        def progress(label: str) -> measures.Progress:  # as a share of that of all labels
+            return lambda done, total: step(case.labels.index(label) * total + done, len(case.labels) * total)
+
+        if in_batches:
+            audit = measures.audit_scans(data.scan_scores(table, case.data), rules, spec, progress)
+        else:
+            audit = measures.audit_labels(scores, rules, spec, columns.kind, table.name, progress)
     if training_set is not None:
         from equipoise.repair.eq_audit import with_baselines
 
@@ -119,30 +128,6 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
             audit = with_baselines(audit, scores, files[table].cohort, training_set)
     layers = _probe_layers(model, files[table].cohort, spec, bars) if spec.probe and model is not None else None
     return FileAudit(case, audit, scores, files, checks, layers, origin, returning)
-
-
-def _audit_scores(
-    case: CaseSpec,
-    scores: Mapping[str, data.Scores],
-    valid: Mapping[str, data.Scores],
-    progress: Callable[[str], Callable[[int, int], None]],
-) -> measures.Audit:
-    """The audit of the scores of each label; without scores, of the table on disk, which is read in batches."""
-    spec, kind = case.audit_spec, case.data.kind
-    argmax = measures.ARGMAX if kind == "classes" else None  # on the margin over the other classes
-    rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
-    if not scores:
-        return measures.audit_scans(data.scan_scores(case.table, case.data), rules, spec, progress)
-    return measures.audit_labels(scores, rules, spec, kind, case.table.name, progress)
-
-
-def _label_progress(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:
-    """The progress of each label as a share of that of all labels."""
-
-    def progress(label: str) -> Callable[[int, int], None]:
-        return lambda done, total: step(labels.index(label) * total + done, len(labels) * total)
-
-    return progress
 
 
 def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:

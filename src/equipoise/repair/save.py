@@ -18,7 +18,7 @@ from torch import nn
 
 from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import EquipoiseError
-from equipoise.measures import UPPER_BOUND, AuditSpec, Baseline, LabelAudit, Threshold, records
+from equipoise.measures import UPPER_BOUND, AuditSpec, Baseline, LabelAudit, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
@@ -205,7 +205,7 @@ def _write_onnx(
     """Writes model.onnx and compares it with torch; None if the export failed."""
     rule = case.result.candidate.rule
     with_rule = options.onnx_rule or onnx_in(case.result.candidate.network) is not None  # the repair of an ONNX file returns decisions
-    threshold = rule.value if with_rule and isinstance(rule, Threshold) else None
+    threshold = rule.shared if with_rule else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None

@@ -16,6 +16,8 @@ TOLERANCE = 1e-4  # between a score and the known one
 
 def _by_label(value: Any) -> Any:
     """One value for all labels, or one for each by name; texts are VALUE or LABEL=VALUE."""
+    if isinstance(value, str) and "=" in value:
+        value = [value]
     if not isinstance(value, (list, tuple)):
         return value
     pairs = [(label.strip(), _number(text.strip())) for label, _, text in (str(text).rpartition("=") for text in value)]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from equipoise.measures import Threshold
 from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import (
     HEADS,
@@ -105,7 +104,7 @@ def readme(
             "masks": masks_in(state_like(weights, model)),
             "masked_loading": MASKED_LOADING.rstrip(),
             "onnx": onnx,
-            "onnx_rule": options.onnx_rule and isinstance(rule, Threshold),
+            "onnx_rule": options.onnx_rule and rule.shared is not None,
             "output": saved.output,
             "images": inputs.images is not None,
             "own": saved.code is None and (inputs.images is None or inputs.images.transform is None),

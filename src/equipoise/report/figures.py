@@ -10,7 +10,7 @@ import pandas as pd
 
 from equipoise.data import Scores, atomic_path
 from equipoise.errors import BadInput
-from equipoise.measures import ALL_ROWS, LabelAudit, Threshold, group_estimate, shared_thresholds, shown_scores, sweep
+from equipoise.measures import ALL_ROWS, LabelAudit, group_estimate, shared_thresholds, shown_scores, sweep
 from equipoise.repair import with_sufficient_data
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
@@ -186,8 +186,8 @@ def thresholds_figure(scores: Scores, audit: LabelAudit, gap: str = "eod") -> An
     lines = alt.Chart(frame).mark_line().encode(x=x, y=alt.Y("value:Q", title=None), color=colour)
     zero = alt.Chart(pd.DataFrame({"y": [0]})).mark_rule(strokeDash=[4, 4], color=GREY).encode(y="y:Q")
     layers = zero + lines
-    if isinstance(audit.rule, Threshold):
-        used = pd.DataFrame({"x": [min(max(audit.rule.value, 0), 1)]})
+    if audit.rule.shared is not None:
+        used = pd.DataFrame({"x": [min(max(audit.rule.shared, 0), 1)]})
         layers += alt.Chart(used).mark_rule(color="#333").encode(x=alt.X("x:Q", title="threshold"))
     title = f"{short_name(audit.name)}: by threshold; the vertical line is the one in use"
     return layers.properties(width=460, height=260, title=title)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise import __version__
-from equipoise.measures import OVERALL_SCORE_MEASURES, Estimate, LabelAudit, Threshold, group_estimate
+from equipoise.measures import OVERALL_SCORE_MEASURES, Estimate, LabelAudit, group_estimate
 from equipoise.report.origin import Origin
 from equipoise.report.panels import DIAGONAL, Called, Mark, Panel, RateView, Scale, decision_panels, dot, path_through, percents, x_at, y_at
 from equipoise.report.templating import LIMITS, numbered, page_of, script_data
@@ -133,7 +133,7 @@ def _answer(audit: LabelAudit, called: GroupNames, views: Sequence["AuditView"])
         "conclusion": " ".join(further),
         "interval_words": f"simultaneous {percent(audit.settings.level)} intervals, for {comparisons}",
         "harms": harms(audit),
-        "largest": None if largest is None else Estimate.of_gap(dict(largest)),
+        "largest": None if largest is None else Estimate.of_gap(largest),
         "largest_words": sentence(largest_words(audit)),
         "unflagged": unflagged_words({audit.name: audit}),
         "largest_measure": "" if largest is None else str(largest["measure"]),
@@ -284,7 +284,7 @@ def threshold_data(audit: LabelAudit, called: Called = str) -> dict[str, Any] | 
             groups.append({"name": short(called(str(group))), "reference": reference, "cells": by_label})
         attributes.append({"name": short(name), "groups": groups})
     positions = sorted(set(table["threshold"]) - {0.0})
-    return {"attributes": attributes, "positions": positions, "used": audit.rule.value if isinstance(audit.rule, Threshold) else None}
+    return {"attributes": attributes, "positions": positions, "used": audit.rule.shared}
 
 
 def _short_numbers(values: Iterable[float]) -> list[float]:

@@ -49,6 +49,8 @@ class BiasScoreRule:
     centre: float  # the probability of the label at which a positive decision breaks even
     origin: str = "given"
     KIND: ClassVar[str] = KIND
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
 

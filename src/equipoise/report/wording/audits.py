@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import FEW, Audit, Baseline, BaselineComparison, Estimate, LabelAudit, Threshold
+from equipoise.measures import FEW, Audit, Baseline, BaselineComparison, Estimate, LabelAudit
 from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
@@ -31,14 +31,14 @@ MARK_AND_INTERVAL = (
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 
-def largest_gap(audit: LabelAudit) -> "pd.Series[Any] | None":
+def largest_gap(audit: LabelAudit) -> dict[str, Any] | None:
     """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
-    gaps = audit.gaps
-    pool = gaps[gaps["value"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
-    for preferred in (pool["clear"], ~pool["attribute"].isin(audit.intersections)):
-        selected = preferred.reindex(pool.index)
-        pool = pool[selected] if selected.any() else pool
-    return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
+    shown = distinct(audit.gaps["measure"].unique())
+    rows: Any = audit.gaps.to_dict("records")
+    pool = [row for row in rows if row["measure"] in shown and not math.isnan(row["value"])]
+    pool = [row for row in pool if row["clear"]] or pool
+    pool = [row for row in pool if row["attribute"] not in audit.intersections] or pool
+    return max(pool, key=lambda row: abs(row["value"]), default=None)
 
 
 def largest_words(audit: LabelAudit) -> str:
@@ -241,8 +241,7 @@ def unflagged_words(audits: Mapping[str, LabelAudit], kind: str = "labels") -> s
     found = {label: alike for label, audit in audits.items() if (alike := _alike(audit))}
     if not found:
         return ""
-    rules = [audits[label].rule for label in found]
-    by_argmax = any(isinstance(rule, Threshold) and rule.argmax for rule in rules)
+    by_argmax = any(audits[label].rule.argmax for label in found)
     advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
         return f"{sentence(next(iter(found.values())).words)}, which hides differences between groups.{advice}"
@@ -264,9 +263,10 @@ def decisions_words(audits: Mapping[str, LabelAudit]) -> str:
 
 def _overall(audit: LabelAudit, rate: str, of: str) -> float | None:
     """A rate of all patients with (`of` "positives") or without the finding, over the groups of the first attribute; None if unknown."""
-    groups = audit.groups[audit.groups["attribute"] == audit.groups["attribute"].iloc[0]] if len(audit.groups) else audit.groups
-    known = groups[groups[rate].notna() & (groups[of] > 0)]
-    return float((known[rate] * known[of]).sum() / known[of].sum()) if len(known) else None
+    columns = [audit.groups[name].tolist() for name in ("attribute", rate, of)]
+    of_first = [(value, count) for attribute, value, count in zip(*columns, strict=True) if attribute == columns[0][0]]
+    known = [(value, count) for value, count in of_first if not pd.isna(value) and not pd.isna(count) and count > 0]
+    return float(sum(value * count for value, count in known) / sum(count for _, count in known)) if known else None
 
 
 def _detectable_words(audit: LabelAudit, called: GroupNames) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from equipoise.measures import Contribution, Estimate, Threshold
+from equipoise.measures import Contribution, Estimate
 from equipoise.methods import Goal, Judgement, Note
 from equipoise.repair import Balance, Comparison, ScoredCandidate
 from equipoise.report.text import amount, sentence, short_name, thousand
@@ -262,7 +262,7 @@ def groups_called(comparison: Comparison, given: Mapping[str, str] | None) -> Gr
 def is_original(comparison: Comparison) -> bool:
     """Whether the result is the original: the same scores for all test rows and the same threshold. Then nothing can change."""
     before, after = comparison.original.candidate.rule, comparison.result.candidate.rule
-    same_rule = isinstance(before, Threshold) and isinstance(after, Threshold) and before.value == after.value
+    same_rule = before.shared is not None and before.shared == after.shared
     return same_rule and np.array_equal(comparison.original.test.score, comparison.result.test.score)
 
 
@@ -276,11 +276,11 @@ def met_words(judgement: Judgement) -> str:
 def original_words(comparison: Comparison) -> str:
     """The threshold of the original model and its origin; empty for classes, which are decided by argmax."""
     candidate = comparison.original.candidate
-    if not isinstance(candidate.rule, Threshold) or candidate.rule.argmax:
+    if candidate.rule.shared is None or candidate.rule.argmax:
         return ""
     best = f"of best {performance_words(candidate.goal.performance)} on the repair set"
     origin = "in use" if candidate.goal.threshold is not None else best
-    return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
+    return f"The original decides by score >= {candidate.rule.shared:.4g}, the threshold {origin}."
 
 
 def method_words(tried: ScoredCandidate) -> str:
