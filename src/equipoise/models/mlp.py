@@ -84,8 +84,7 @@ class _Norm:
     """The views of a batch norm that a step needs: of its parameters, their gradients and the running statistics."""
 
     weight: Tensor  # (width,)
-    bias: Tensor  # (width,)
-    shift: Tensor  # (width, 1), the bias
+    shift: Tensor  # (width, 1)
     weight_gradient: Tensor
     bias_gradient: Tensor
     mean: Tensor
@@ -101,8 +100,6 @@ class FlatMLP:
         self.chunk = CPU_CHUNK if self.device.type == "cpu" else CHUNK
         self.model = copy.deepcopy(model).to(self.device).eval()
         self.width, self.depth, self.dropout = model.width, model.depth, model.dropout.p
-        self.limit = round(self.dropout * 65536)  # of the 16 bits that decide whether a unit is dropped
-        self.kept = 1 / (1 - self.limit / 65536)  # the factor of the units that are not
         self.parameters = dict(self.model.named_parameters())
         sizes = [p.numel() for p in self.parameters.values()]
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters.values()])
@@ -117,6 +114,16 @@ class FlatMLP:
         self.linears = [self._linear(f"linears.{k}") for k in range(self.depth + 1)]
         self.out, self.norms = self._linear("out"), [self._norm(f"norms.{k}") for k in range(self.depth + 1)]
         self.means, self.variances = [norm.mean for norm in self.norms], [norm.variance for norm in self.norms]
+
+    @property
+    def limit(self) -> int:
+        """The number below which 16 random bits drop a unit."""
+        return round(self.dropout * 65536)
+
+    @property
+    def kept(self) -> float:
+        """The factor of the units that are not dropped."""
+        return 1 / (1 - self.limit / 65536)
 
     def state(self) -> list[Tensor]:
         """Everything that training changes: the parameters in one tensor, and running statistics."""
@@ -134,7 +141,7 @@ class FlatMLP:
     def _norm(self, name: str) -> _Norm:
         weight, bias = (self.parameters[f"{name}.{kind}"].data for kind in ("weight", "bias"))
         running = (self.model.get_buffer(f"{name}.running_{kind}") for kind in ("mean", "var"))
-        return _Norm(weight, bias, bias[:, None], self.gradients[f"{name}.weight"], self.gradients[f"{name}.bias"], *running)
+        return _Norm(weight, bias[:, None], self.gradients[f"{name}.weight"], self.gradients[f"{name}.bias"], *running)
 
     def logits(self, x: Tensor, *, masks: Tensor | None = None, training: bool = False, kept: list[Tensor] | None = None) -> Tensor:
         """The logits (rows,) of inputs (rows, features).
@@ -145,17 +152,21 @@ class FlatMLP:
         """
         h = x.T[None]
         for k in range(self.depth + 1):
-            z = self.linears[k](h)
+            z = self._recorded(f"linears.{k}", h)
             if kept is not None:
                 kept.append(z)
             h = torch.relu(z)
             if masks is not None:
                 h = h * masks[k]
-            norm = self.norms[k]
-            h = F.batch_norm(h, norm.mean, norm.variance, norm.weight, norm.bias, training=training)
+            scale, shift = self.parameters[f"norms.{k}.weight"], self.parameters[f"norms.{k}.bias"]
+            h = F.batch_norm(h, self.means[k], self.variances[k], scale, shift, training=training)
         if kept is not None:
             kept.append(h)
-        return self.out(h)[0, 0]
+        return self._recorded("out", h)[0, 0]
+
+    def _recorded(self, layer: str, h: Tensor) -> Tensor:
+        """The outputs (1, out, rows) of a linear layer for inputs (1, in, rows), differentiable by its parameters."""
+        return torch.baddbmm(self.parameters[f"{layer}.bias"][None, :, None], self.parameters[f"{layer}.weight"][None], h)
 
     @torch.no_grad()
     def fill_gradient(self, x: Tensor, slope: Callable[[Tensor], Tensor], *, masks: Tensor | None = None, training: bool = False) -> None:
