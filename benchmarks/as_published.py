@@ -98,7 +98,7 @@ def finetuned(parts: Sequence[eq.Parts], models: Sequence[torch.nn.Module]) -> l
     goal, seeds = eq.Goal("spd", max_gap=BOUND, selection="paper"), range(len(parts))
     settings = {"schedule": "paper", "restore": "last"}
     runs = zip(models, parts, seeds, strict=True)
-    return [run_method("adversarial-finetune", model, p.valid, goal, seed=seed, settings=settings) for model, p, seed in runs]
+    return [run_method("adversarial-finetune", model, p.valid, {"": goal}, seed=seed, settings=settings) for model, p, seed in runs]
 
 
 def adversarial(splits: int) -> None:

@@ -84,7 +84,7 @@ def tried(name: str, measure: str, what: str, parts: Parts, models: Sequence[tor
     )
     start = time.process_time()
     found = [
-        run_method(method, m, rows, goal, seed=seed, settings=settings)
+        run_method(method, m, rows, {"": goal}, seed=seed, settings=settings)
         for m, rows, seed in zip(models, [part.valid for part in parts], range(len(parts)), strict=True)
     ]
     report(name, measure, what, found, parts, time.process_time() - start)

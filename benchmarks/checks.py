@@ -64,7 +64,7 @@ def evals_per_epoch() -> None:
         for count in (3, 1):
             given = {"schedule": "paper", "evals_per_epoch": count}
             found = [
-                run_method("bias-gda", m, rows, goal, seed=seed, settings=given)
+                run_method("bias-gda", m, rows, {"": goal}, seed=seed, settings=given)
                 for m, rows, seed in zip(models, [p.valid for p in parts], range(20), strict=True)
             ]
             report(f"COMPAS, bias-gda, evals_per_epoch={count}", found, parts, measure)
@@ -98,7 +98,7 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
     for method, search in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
         Label.evaluate = SEARCHES[search]  # type: ignore[method-assign]
         goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None, selection="paper")
-        candidate = run_method(method, model, parts.valid, goal, seed=seed)
+        candidate = run_method(method, model, parts.valid, {"": goal}, seed=seed)
         test = predict(candidate.model, parts.test)
         cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)
         gap, performance = gap_values("spd", cells)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))

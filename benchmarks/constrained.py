@@ -95,7 +95,7 @@ def main() -> None:
                 goal = eq.Goal(measure, min_performance=min_performance, selection=given.selection)
                 valids = [p.valid for p in parts]
                 found = [
-                    run_method(method, m, rows, goal, seed=seed, settings=given_to.get(method, {}))
+                    run_method(method, m, rows, {"": goal}, seed=seed, settings=given_to.get(method, {}))
                     for m, rows, seed in zip(models, valids, seeds, strict=True)
                 ]
                 took = (time.perf_counter() - start) / len(seeds)

@@ -110,7 +110,7 @@ def gda_epoch(model: nn.Module, cohort: Cohort) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         settings = {"schedule": "paper", "batch": MINI, "epochs": epochs, "stop_below": 0.0}
-        run_method("bias-gda", model, cohort, Goal("eod", min_performance=0.0, selection="paper"), seed=0, settings=settings)
+        run_method("bias-gda", model, cohort, {"": Goal("eod", min_performance=0.0, selection="paper")}, seed=0, settings=settings)
         torch.cuda.synchronize()
         took.append(time.perf_counter() - start)
     return (took[2] - took[1]) / 3

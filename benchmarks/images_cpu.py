@@ -63,7 +63,7 @@ def main() -> None:
             "bias-gda",
             model,
             cohort,
-            Goal("eod", min_performance=0.0, selection="paper"),
+            {"": Goal("eod", min_performance=0.0, selection="paper")},
             seed=0,
             settings={**FINE_TUNING, "epochs": 2},
         )
@@ -73,7 +73,7 @@ def main() -> None:
             "bias-gda",
             model,
             cohort,
-            Goal("eod", min_performance=0.0, selection="paper"),
+            {"": Goal("eod", min_performance=0.0, selection="paper")},
             seed=0,
             settings={**FINE_TUNING, "epochs": 1},
         )

@@ -96,7 +96,16 @@ def hospital(folder: Path, rows: int = 240) -> None:
 def debias_command(home: Path, out: Path, repair: str) -> list[str]:
     """The command that writes a folder."""
     roles = ["--label", "sick", "--group", "sex", "--reference", "M", "--set", "data.id=id"]
-    network = ["--model", str(home / "net.py:build"), "--weights", str(home / "net.safetensors"), "--set", "report.onnx=false", "--set", "audit.draws=10"]
+    network = [
+        "--model",
+        str(home / "net.py:build"),
+        "--weights",
+        str(home / "net.safetensors"),
+        "--set",
+        "report.onnx=false",
+        "--set",
+        "audit.draws=10",
+    ]
     quick = ["--set", "goal.selection=paper", "--set", "repair.force=true"]  # two repairs that decide differently, from few patients
     return ["debias", str(home / "local.csv"), *roles, *network, *quick, *REPAIRS[repair], "--out", str(out), "--overwrite"]
 

@@ -46,7 +46,7 @@ def tried(data: str, measure: str, units: str, criterion: str, parts: Sequence[e
     start = time.process_time()
     valids, goal = [part.valid for part in parts], eq.Goal(measure, min_performance=PRUNING_FLOORS[data][measure], selection="paper")
     found = [
-        run_method("pruning" if settings else "standard", m, rows, goal, seed=seed, settings=settings)
+        run_method("pruning" if settings else "standard", m, rows, {"": goal}, seed=seed, settings=settings)
         for m, rows, seed in zip(models, valids, range(len(parts)), strict=True)
     ]
     seconds = (time.process_time() - start) / len(parts)

@@ -41,7 +41,7 @@ def rows_of(data: str) -> list[dict[str, object]]:
         start = time.perf_counter()
         repair, goal = [part.valid for part in parts], Goal(MEASURE, max_loss=0.05, selection="paper")
         candidates = [
-            run_method(method, m, rows, goal, seed=seed, settings=settings)
+            run_method(method, m, rows, {"": goal}, seed=seed, settings=settings)
             for m, rows, seed in zip(models, repair, range(SPLITS), strict=True)
         ]
         seconds = (time.perf_counter() - start) / SPLITS

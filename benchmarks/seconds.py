@@ -37,7 +37,7 @@ def main() -> None:
             )
             settings = {"schedule": "paper"} if "schedule" in METHODS[step].settings.__dataclass_fields__ else {}
             train = parts.train if METHODS[step].needs_train else None
-            run_method(step, model, parts.valid, goal, seed=0, train=train, settings=settings)
+            run_method(step, model, parts.valid, {"": goal}, seed=0, train=train, settings=settings)
         seconds, theirs = time.perf_counter() - start, PUBLISHED.get(step)
         print(f"| {step} | {theirs or ''} | {seconds:.2f} | {f'{theirs / seconds:.0f}' if theirs else ''} |", flush=True)
 

@@ -67,7 +67,7 @@ def main() -> None:
                     goal, given = eq.Goal(measure, min_performance=floors[name][measure], selection=selection), SETTINGS[method, name]
                     start = time.perf_counter()
                     found = [
-                        run_method(method, m, rows, goal, seed=seed, settings=given)
+                        run_method(method, m, rows, {"": goal}, seed=seed, settings=given)
                         for m, rows, seed in zip(models, [p.valid for p in parts], list(range(splits)), strict=True)
                     ]
                     seconds = (time.perf_counter() - start) / splits

@@ -38,17 +38,17 @@ MADE = (
     "Scores",
 )  # by functions: how they are built is no concern of users
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
-    "data": ("XRAY_RANGE", "UNIT_RANGE", "ReadOptions"),
+    "data": ("XRAY_RANGE", "UNIT_RANGE", "Columns", "ImageFolder"),
     "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
-    "repair": ("Source", "audit_file", "FileAudit", "RepairRequest", "prepare_file"),
+    "repair": ("audit_file", "FileAudit", "prepare_file", "Repaired"),
     "studies": ("Recipe", "File"),
 }
 
 
 def write_pages(folder: Path) -> None:
     """Writes every generated page into `folder`; a page that has not changed keeps its time, so that Sphinx does not read it again."""
-    pages = {f"reference/{page.__name__}": page() for page in (commands, api, settings)} | {"concepts/_methods": methods()}
+    pages = {f"reference/{page.__name__}": page() for page in (commands, api, settings, case_file)} | {"concepts/_methods": methods()}
     for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -143,6 +143,80 @@ def settings() -> str:
         if fields(method.settings):
             lines = [f"| `{field}` | `{default}` | {comment} |" for field, default, comment in _fields(method.settings)]
             parts.append(f"## {name}\n\n{method.title}\n\n| setting | default | meaning |\n|---|---|---|\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+CASE_FILE = """# The case file
+
+What a hospital knows is written down once, and every command reads it:
+
+```toml
+# case.toml
+[data]
+table = "local.csv"
+label = "pneumonia"
+group = "sex"
+reference = "M"
+patient = "patient_id"
+
+[images]
+folder = "xrays/"
+size = 224
+
+[model]
+load = "my_model.py:build"
+weights = "net.safetensors"
+threshold = 0.4
+
+[goal]
+measure = "eod"
+max_gap = 0.05
+
+[report]
+words = { F = "women", M = "men" }
+
+[pruning]
+units = 1500
+```
+
+```sh
+equipoise audit case.toml
+equipoise debias case.toml --out repaired/
+```
+
+Paths are relative to the file. A flag overrides the file, and `--set section.key=value` reaches every setting, with or without a file; the
+value is read as TOML, or else as text. A list is given by repeating it, and a key of a table by one more point:
+
+```sh
+equipoise audit scores.csv --label y --score p --group sex --set audit.level=0.9 --set report.words.F=women
+```
+
+In Python, `eq.Case.load("case.toml")` is the same object: `.audit()` returns the audit and `.debias().save("repaired/")` writes the bundle.
+All problems of a case come in one message, which names the setting and its flag.
+
+Below `[goals.LABEL]` stand the parts of the goal that one of several labels has for itself, and below the name of a method its
+[settings](settings.md).
+
+"""
+
+
+def case_file() -> str:
+    """The page of the case file as Markdown, with a table of the settings of each section, from the fields themselves."""
+    from equipoise.repair import Case
+    from equipoise.specification import extra_of, fields_of
+
+    parts = [CASE_FILE]
+    for section in fields_of(Case):
+        lines = []
+        for key, field in fields_of(Case, section).items():
+            extra, default = extra_of(field), field.get_default(call_default_factory=True)
+            shown = extra.get("shown") or ("" if default in (None, (), {}) else f"`{default}`")
+            help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}.".replace("|", "\\|")
+            flag = f"`{extra['flag']}`" if extra.get("flag") else ""
+            lines.append(f"| `{key}` | {flag} | {shown} | {help} |")
+        if lines:
+            head = "| setting | flag | default | meaning |\n|---|---|---|---|\n"
+            parts.append(f"## [{section}]\n\n{head}" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 
 

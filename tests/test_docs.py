@@ -195,7 +195,6 @@ def test_every_command_on_a_page_exists(page):
     ("equipoise data cach", False),
     ("equipoise audit scores.csv --label y --score p --group sex", True),
     ("equipoise audit scores.csv --label y --scores p --group sex", False),
-    ("equipoise audit scores.csv --label y --score p", False),
     ("equipoise audit scores.csv --label y --group sex --draws many", False),
 ])  # fmt: skip
 def test_the_check_of_commands_can_fail(line, fine):

@@ -219,7 +219,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         if rule.randomised and ids is None:
             raise BadInput(f"the rule is randomised, {NO_IDS}.")
         named = scores if ids is None else replace(scores, ids=ids)
-        decided = rule.draw(named, self.seed_) if rule.randomised else rule.decide(scores)  # type: ignore[attr-defined]
+        decided = rule.draw(named, self.seed_) if rule.randomised else rule.decide(scores)
         classes: npt.NDArray[Any] = self.classes_[np.where(decided == 1, self._positive, 1 - self._positive)]
         return classes
 

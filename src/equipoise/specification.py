@@ -27,7 +27,7 @@ class Specification(BaseModel):
     equipoise.errors.BadInput: size (--size): input should be greater than or equal to 1; got 0
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=False, defer_build=True)
 
     def __init__(self, *values: Any, **named: Any) -> None:
         given = dict(zip(type(self).model_fields, values, strict=False))

@@ -123,7 +123,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, tmp_path
     write_csv("scores.csv")
     (tmp_path / "file").write_text("old")
     monkeypatch.setattr("equipoise.data.read_table", lambda *_, **__: pytest.fail("the rows were read"))
-    code, out, err = run("audit", "scores.csv", *SHORT, option, "file/inside")
+    code, out, err = run("audit", "scores.csv", *SHORT, *(("--set", f"{option}=file/inside") if "." in option else (option, "file/inside")))
     assert (code, out) == (2, "")
     assert says(err, "error", "file/inside")
     assert (tmp_path / "file").read_text() == "old"

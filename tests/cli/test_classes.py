@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import equipoise as eq
-from support.command import ran
+from support.command import instead, ran
 from support.facts import says
 from support.multilabel import CLASSES, classes_cohort, fitted, network
 from support.published import debias
@@ -127,9 +127,9 @@ def test_the_repair_equals_that_of_python(repaired: Path, place: Path) -> None:
     ("more", "facts"),
     [
         (["--method", "group-thresholds"], ["group-thresholds", "classes"]),
-        (["--label", "sex"], ["--set", "data.classes=--label"]),
-        (["--set", "data.positive=none"], ["data.classes", "data.positive"]),
-        (["--set", "data.classes=none"], ["--set", "data.classes=none", "twice"]),
+        (["--label", "sex"], ["classes", "label"]),
+        (["--set", "data.positive=none"], ["classes", "positive"]),
+        (["--set", "data.classes=none"], ["class", "none", "twice"]),
     ],
 )
 def test_options_that_exclude_classes_are_listed_in_one_message(place: Path, tmp_path: Path, more: list[str], facts: list[str]) -> None:
@@ -159,9 +159,9 @@ def test_an_audit_of_classes_takes_no_threshold_and_needs_the_network(place: Pat
 
 
 def test_one_class_is_too_few(place: Path, tmp_path: Path) -> None:
-    given = [word for word in _options(place) if word not in ("data.classes", *CLASSES)]
-    found = ran("debias", *given, "--set", "data.classes=none", "--out", tmp_path / "out")
-    assert (found.code, "data.classes" in found.err) == (2, True)
+    given = instead(_options(place), "--set", "data.classes=none")
+    found = ran("debias", *given, "--out", tmp_path / "out")
+    assert (found.code, "classes" in found.err) == (2, True)
 
 
 def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Pa
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
     audits = eq.audit(net.eval(), _cohort(place))
-    assert "none" in audits
+    assert "none" in audits.labels
     assert "other" not in audits
     for name in CLASSES:
         assert f'href="audit-{name}.html"' in overview
@@ -192,7 +192,7 @@ def test_known_probabilities_of_the_classes_are_checked(place: Path, tmp_path):
     table = pd.DataFrame(known, columns=CLASSES).assign(pid=frame["pid"])
     table.to_csv(tmp_path / "known.csv", index=False)
     table.rename(columns=dict(zip(CLASSES, [CLASSES[1], CLASSES[0], CLASSES[2]], strict=True))).to_csv(tmp_path / "wrong.csv", index=False)
-    roles = [*_options(place), "--set", "data.id=pid", *(word for name in CLASSES for word in ("--score", name))]
+    roles = [*_options(place), "--set", "data.id=pid", *(word for name in CLASSES for word in ("--set", f"model.known={name}"))]
     for name in COLUMNS:
         roles += ["--set", f"data.features={name}"]
     found = ran("audit", *roles, "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--json")
@@ -202,6 +202,6 @@ def test_known_probabilities_of_the_classes_are_checked(place: Path, tmp_path):
         wrong = ran(*command, *roles, "--set", f"model.check_scores={tmp_path / 'wrong.csv'}")
         assert wrong.code == 2
         assert says(wrong.err, CLASSES[0], CLASSES[1], "900")
-    few = ran("audit", *roles[:-4], "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--score", CLASSES[0])
+    few = ran("audit", *roles[:-4], "--set", f"model.check_scores={tmp_path / 'known.csv'}", "--set", f"model.known={CLASSES[0]}")
     assert few.code == 2
-    assert says(few.err, "--score", "data.classes")
+    assert says(few.err, "model.known", "class")

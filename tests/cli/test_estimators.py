@@ -101,8 +101,8 @@ def test_options_of_networks_are_refused(run, local):
         "repair.train=x.csv",
     )
     assert ran.code == 2
-    assert "audit.probe" in ran.err
-    assert "audit.train" in ran.err
+    assert "repair.probe" in ran.err
+    assert "repair.train" in ran.err
 
 
 def test_an_onnx_file_is_audited_and_repaired(run, local):
@@ -148,8 +148,8 @@ def test_known_scores_of_an_estimator_are_checked_before_its_repair(run, local):
         "--set",
         "model.trust_pickle=true",
         *RULE,
-        "--score",
-        "p",
+        "--set",
+        "model.known=p",
     )
     wrong = run(*repair, "--set", "model.check_scores=wrong.csv", "--out", "repaired")
     assert wrong.code == 2
@@ -183,9 +183,9 @@ def test_known_scores_of_an_onnx_file_are_checked_before_its_repair(run, local):
         "--set",
         "report.onnx=false",
     )
-    wrong = run(*repair, "--set", "model.check_scores=known.csv", "--score", "q", "--out", "repaired")
+    wrong = run(*repair, "--set", "model.check_scores=known.csv", "--set", "model.known=q", "--out", "repaired")
     assert wrong.code == 2, wrong.err
     assert says(wrong.err, "known.csv", "900 of 900")
-    right = run(*repair, "--set", "model.check_scores=known.csv", "--score", "p", "--out", "repaired")
+    right = run(*repair, "--set", "model.check_scores=known.csv", "--set", "model.known=p", "--out", "repaired")
     assert right.code == 0, right.err
     assert says(right.out, "known.csv", "900 rows")

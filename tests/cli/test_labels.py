@@ -224,10 +224,10 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
         (["--method", "adversarial-finetune"], ["adversarial-finetune", "labels"]),
         (["--label", "Effusion"], ["--label", "Effusion"]),
         (["--set", "goals.Efusion.max_gap=0.1"], ["'Effusion'"]),
-        (["--set", "goals.Effusion.max_gab=0.1"], ["'max_gab'", "'max_gap'"]),
+        (["--set", "goals.Effusion.max_gab=0.1"], ["max_gab", "'max_gap'"]),
         (["--set", "goals.Effusion.max_gap=small"], ["'small'"]),
         (["--set", "model.outputs=Effusion"], ["LABEL=OUTPUT", "'Effusion'"]),
-        (["--set", "model.outputs=Efusion=0"], ["--set", "model.outputs='Efusion'", "'Effusion'"]),
+        (["--set", "model.outputs=Efusion=0"], ["model.outputs", "'Efusion'", "Effusion"]),
     ],
 )
 def test_options_that_exclude_several_labels_are_reported_before_anything_runs(place, tmp_path, capsys, more, expected):

@@ -229,12 +229,13 @@ def test_scores_of_17_digits_are_decided_the_same_in_csv_and_parquet(run, score)
         assert {row["group"]: row["selection_rate"] for row in json.loads(out)["groups"]} == flagged
 
 
-@pytest.mark.parametrize("role", ["--patient", "--group", "--set", "data.id=--label", "--score"])
+@pytest.mark.parametrize("role", ["--patient", "--group", "data.id", "--label", "--score"])
 def test_a_list_in_parquet_has_no_role(run, role):
     table = pa.Table.from_pandas(_scores().assign(id=np.arange(240)), preserve_index=False).append_column("l", pa.array([[1], [2]] * 120))
     pq.write_table(table, "s.parquet")
     roles = {"--label": "y", "--score": "p", "--group": "sex"} | {role: "l"}
-    code, _, err = run("audit", "s.parquet", *(word for pair in roles.items() for word in pair))
+    words = [("--set", f"{name}={value}") if "." in name else (name, value) for name, value in roles.items()]
+    code, _, err = run("audit", "s.parquet", *(word for pair in words for word in pair))
     assert code == 2
     assert says(err, "'l'", "lists")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
-from equipoise.data import Attribute, Bins, bins_from_dict, read_bins
+from equipoise.data import Attribute, Bins, read_bins
 from equipoise.data.bins import Span, parse_edges
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
@@ -47,7 +47,6 @@ def test_names_of_bins_are_unique_and_every_number_has_a_bin(edges, whole):
     values = np.array([edges[0] - 1, *edges, edges[-1] + 1, np.nan], dtype=float)
     codes = bins.codes(values)
     assert codes.tolist() == [0, *range(1, len(edges) + 1), len(edges), -1]
-    assert bins_from_dict({"age": bins.to_dict()}) == {"age": bins}
 
 
 @pytest.mark.parametrize(
@@ -145,9 +144,3 @@ def test_all_problems_of_bins_are_in_one_error():
     with pytest.raises(BadInput) as caught:
         Scores.from_frame(_frame(), label="y", score="p", group=["sex", "age"], bins={"age": [60, 40], "race": [1]})
     assert len(caught.value.problems) == 2
-
-
-@pytest.mark.parametrize("document", [{"age": 1}, {"age": {"edges": [1]}}, {"age": {"edges": [2, 1], "whole": True}}, ["age"]])
-def test_damaged_saved_bins_are_refused(document):
-    with pytest.raises(BadInput, match="bins"):
-        bins_from_dict(document)

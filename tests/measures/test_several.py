@@ -10,9 +10,9 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, LabelRules, Threshold, audit_labels, holm
+from equipoise.measures import AuditSpec, Threshold, audit_labels, holm
 from equipoise.repair import audit
-from support.facts import facts, says
+from support.facts import facts
 
 
 @pytest.fixture
@@ -61,15 +61,6 @@ def test_what_cannot_be_audited_is_said(cohort):
         audit(nn.Identity(), classes, threshold=0.4)
     with pytest.raises(BadInput, match=facts("NaN")):
         audit(nn.Identity(), Cohort.from_arrays(cohort.inputs * torch.nan, cohort.targets, cohort.groups, labels=["a", "b"]))
-
-
-def test_rules_are_told_a_label(cohort):
-    rules = LabelRules({"a": Threshold(0.3), "b": Threshold(0.7)})
-    assert rules["b"].value == 0.7
-    assert says(rules.describe(), f"a: {rules['a'].describe()}", f"b: {rules['b'].describe()}")
-    assert not rules.needs_group
-    with pytest.raises(BadInput, match=facts("rule[label].decide")):
-        rules.decide(Scores.of(cohort.labelled("a"), np.zeros(len(cohort.labelled("a")))))
 
 
 def test_all_labels_are_one_family_of_comparisons():

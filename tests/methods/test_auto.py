@@ -9,8 +9,8 @@ import pytest
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import Rule
-from equipoise.methods import METHODS, Candidate, HeldOut, Note, auto, run_method
-from equipoise.methods.cross_fitted_choice import SURE
+from equipoise.methods import METHODS, HeldOut, LabelCandidate, Note, auto, choose_method, choosing, run_method
+from equipoise.methods.choosing import SURE
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
 from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.models import predict
@@ -104,11 +104,11 @@ def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
 def test_a_network_without_a_gap_to_speak_of_stops_after_the_original():
     goal, ended = paper_goal("eod", max_gap=1.0), []
     cases = [trained("mlp", seed) for seed in range(3)]
-    gaps = [abs(run_method("standard", m, p.valid, goal, seed=1).trace["gap"].iloc[0]) for m, p in cases]
+    gaps = [abs(run_method("standard", m, p.valid, {"": goal}, seed=1).trace["gap"].iloc[0]) for m, p in cases]
     max_gap = 2 * sorted(gaps)[0] + 1e-6  # one original is within half of it
     for model, parts in cases:
         settings = {"settings": QUICK, "methods": METHODS_TRIED}
-        found = run_method("auto", model, parts.valid, paper_goal("eod", max_gap=max_gap), seed=1, settings=settings)
+        found = run_method("auto", model, parts.valid, {"": paper_goal("eod", max_gap=max_gap)}, seed=1, settings=settings)
         ended.append(any((note.kind, note.subject) == ("not_tried", "standard") for note in found.notes))
     assert ended[gaps.index(min(gaps))]
     assert not all(ended)
@@ -132,11 +132,11 @@ def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_on
 
 def test_what_meets_the_goal_is_compared_by_the_goal_whatever_else_it_has(problem):
     model, parts = problem
-    standard = debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5)
+    standard = debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5).only
     near, far = (
         replace(standard, trace=standard.trace.assign(gap=gap, performance=performance)) for gap, performance in ((0.01, 0.52), (0.4, 0.47))
     )
-    assert auto._in_sample_key(near, model, parts.valid) < auto._in_sample_key(far, model, parts.valid)
+    assert choose_method([[far], [near]], None) == 1
 
 
 def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):
@@ -170,10 +170,10 @@ def test_fine_tuning_ends_with_the_steps_that_it_has_when_its_time_is_up(problem
     np.testing.assert_array_equal(cut.trace["gap"], free.trace["gap"].iloc[:2])
 
 
-def _standard(problem) -> tuple[Candidate, Cohort]:
+def _standard(problem) -> tuple[LabelCandidate, Cohort]:
     """The original with honest selection, and its rows."""
     model, parts = problem
-    return debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest"), parts.valid
+    return debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest").only, parts.valid
 
 
 def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(problem):
@@ -192,11 +192,11 @@ def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(p
         return [replace(standard, trace=pd.DataFrame(values), chosen=chosen, held_out=HeldOut(before, after), rule=rule)]
 
     original, aware, blind = candidate(0, False, chosen=0), candidate(all_of_it, True), candidate(all_of_it - 1, False)
-    assert auto.best_of([original, aware, blind], [rows]) == 2  # one patient more or less is no difference
+    assert choose_method([original, aware, blind], [rows]) == 2  # one patient more or less is no difference
     far = candidate(1, False)
-    assert auto.best_of([original, aware, far], [rows]) == 1
-    assert auto.best_of([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
-    assert auto.best_of([original], [rows]) == 0
+    assert choose_method([original, aware, far], [rows]) == 1
+    assert choose_method([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
+    assert choose_method([original], [rows]) == 0
 
 
 def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_of_what_was_taken(problem, monkeypatch):
@@ -215,18 +215,18 @@ def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_o
         "equalised-odds": (0.0376, 0.031),
     }
 
-    def size_and_error(own: Candidate, _: object) -> tuple[float, float]:
+    def size_and_error(own: LabelCandidate, _: object) -> tuple[float, float]:
         upper, error = upper_and_error[own.method]
         return upper - SURE * error, error
 
-    monkeypatch.setattr(auto, "_size_and_error", size_and_error)
+    monkeypatch.setattr(choosing, "size_and_error", size_and_error)
     rules = dict(zip(upper_and_error, (standard.rule, thresholds, thresholds, randomised), strict=True))
     tried = [candidate(method, rule) for method, rule in rules.items()]
-    assert auto.best_of(tried, [rows]) == 0  # no group rule is clearly better than it, and the randomised one not than the group rules
-    assert auto.best_of([tried[0], tried[3]], [rows]) == 1
+    assert choose_method(tried, [rows]) == 0  # no group rule is clearly better than it, and the randomised one not than the group rules
+    assert choose_method([tried[0], tried[3]], [rows]) == 1
     upper_and_error["reject-option"] = (0.11, 0.039)
     upper_and_error["group-thresholds"] = (0.12, 0.039)
-    assert auto.best_of(tried, [rows]) == 3
+    assert choose_method(tried, [rows]) == 3
 
 
 def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows_too(problem):
@@ -242,12 +242,12 @@ def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows
         return [replace(standard, method=method, trace=pd.DataFrame(values), chosen=1, held_out=HeldOut(before, after))]
 
     lucky, sound = candidate("pruning", 0.0, 0), candidate("bias-gda", -0.03, all_of_it)  # nothing is left of the first on held-out rows
-    assert auto.best_of([lucky, sound], [rows]) == 1
+    assert choose_method([lucky, sound], [rows]) == 1
     probes = candidate("bias-score", -0.03, all_of_it)
-    assert len(rows) < auto.PROBED_ROWS
-    assert auto.best_of([probes, sound], [rows]) == 1
-    assert auto.best_of([candidate("pruning", -0.03, all_of_it), sound], [rows]) == 0  # the first of equals
-    assert auto.best_of([probes, candidate("bias-gda", -0.2, 0)], [rows]) == 0  # which are better
+    assert len(rows) < choosing.PROBED_ROWS
+    assert choose_method([probes, sound], [rows]) == 1
+    assert choose_method([candidate("pruning", -0.03, all_of_it), sound], [rows]) == 0  # the first of equals
+    assert choose_method([probes, candidate("bias-gda", -0.2, 0)], [rows]) == 0  # which are better
 
 
 def test_the_default_repairs_without_a_setting_and_is_judged_without_a_test_set(problem):

@@ -107,7 +107,7 @@ def test_without_dropout_a_user_module_gives_what_the_mlp_gives():
 
     settings = {"epochs": 2, "learning_rate": 1e-3, "batch": 64, "mode": "train"}
     mlp, single = (
-        run_method("bias-gda", m, parts.valid, paper_goal("eod", min_performance=0.5), seed=1, settings=settings)
+        run_method("bias-gda", m, parts.valid, {"": paper_goal("eod", min_performance=0.5)}, seed=1, settings=settings)
         for m in (model, Wrapped())
     )
     np.testing.assert_allclose(mlp.trace["gap"], single.trace["gap"], atol=0.02)

@@ -115,5 +115,5 @@ def test_a_study_repeats_the_published_choice(monkeypatch):
     monkeypatch.setitem(METHODS, "three", Method("three", _steps, NoSettings, "three steps"))
     model, parts = trained("mlp")
     goal = paper_goal("spd", min_performance=0.1)
-    assert run_method("three", model, parts.valid, goal, seed=0).chosen == 2
-    assert run_method("three", model, parts.valid, goal, seed=0, refuse_constant=True).chosen != 2
+    assert run_method("three", model, parts.valid, {"": goal}, seed=0).chosen == 2
+    assert run_method("three", model, parts.valid, {"": goal}, seed=0, refuse_constant=True).chosen != 2

@@ -180,7 +180,9 @@ def test_more_performance_is_left_than_by_bias_gda_at_the_same_gap(problem):
     goal = paper_goal("spd", max_gap=0.03)
     kept = {}
     for method, settings in (("bias-gda", {"learning_rate": 1e-3}), ("constrained", {})):
-        result = run_method(method, model, parts.valid, goal, seed=0, settings={"schedule": "paper", "batch": 64, "epochs": 40, **settings})
+        result = run_method(
+            method, model, parts.valid, {"": goal}, seed=0, settings={"schedule": "paper", "batch": 64, "epochs": 40, **settings}
+        )
         assert result.met_in_sample
         kept[method] = result.trace["performance"].iloc[result.chosen]
     assert kept["constrained"] > kept["bias-gda"] + 0.01

@@ -15,9 +15,9 @@ from equipoise.measures import bootstrap_cells, gap_values, linearised, tabulate
 from equipoise.methods import METHODS, Label
 from equipoise.methods.bias_score.problem import Posteriors, Problem
 from equipoise.methods.bias_score.programs import parity_path
+from equipoise.methods.choosing import choose_step
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
-from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train
@@ -300,7 +300,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
     none = Evidence(empty, y, codes, levels, units, paper_goal(measure))
     assert np.isnan(none.gap[1])
-    assert choose([none], (0, 7), [paper_goal(measure, min_performance=0.0)])[0].step == 0
+    assert choose_step([none], (0, 7), [paper_goal(measure, min_performance=0.0)]).step == 0
 
 
 def test_the_teacher_takes_the_place_of_the_label_in_the_weights():

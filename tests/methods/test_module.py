@@ -29,6 +29,6 @@ def test_a_user_module_gives_what_the_mlp_gives():
 
     goal = paper_goal("eod", min_performance=0.55)
     for method, settings in SETTINGS.items():
-        mlp, module = (run_method(method, m, parts.valid, goal, seed=1, settings=settings) for m in (model, Wrapped()))
+        mlp, module = (run_method(method, m, parts.valid, {"": goal}, seed=1, settings=settings) for m in (model, Wrapped()))
         np.testing.assert_allclose(mlp.trace["gap"], module.trace["gap"], atol=0.02)
         assert mlp.chosen == module.chosen

@@ -5,7 +5,7 @@ import pytest
 from torch import nn
 
 from equipoise.measures import Threshold
-from equipoise.methods import Candidate, Goal
+from equipoise.methods import Goal, LabelCandidate
 from equipoise.methods.remarks import nearness
 from equipoise.report import note_words
 from support.goals import paper_goal
@@ -13,7 +13,7 @@ from support.goals import paper_goal
 
 def _near(goal: Goal, chosen: int = 0, **columns: list[float]) -> str:
     trace = pd.DataFrame({"step": range(len(columns["gap"])), "threshold": 0.5, **columns})
-    found = nearness(Candidate("test", nn.Identity(), Threshold(0.5), trace, chosen, (), False, goal, 0), goal)
+    found = nearness(LabelCandidate("test", nn.Identity(), Threshold(0.5), trace, chosen, (), False, goal, 0), goal)
     return "" if found is None else note_words(found)
 
 

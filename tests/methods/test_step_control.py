@@ -119,7 +119,7 @@ def test_the_gap_closes_from_any_learning_rate_and_performance_holds(method: str
     model, cohort = problems[kind]
     goal = paper_goal("eod", max_loss=0.08)
     for rate in rates:
-        found = run_method(method, model, cohort, goal, seed=0, settings={"learning_rate": rate})
+        found = run_method(method, model, cohort, {"": goal}, seed=0, settings={"learning_rate": rate})
         trace = found.trace
         start = abs(trace["gap"].iloc[0])
         assert start > 0.1
@@ -145,7 +145,7 @@ def test_evaluations_are_limited(problems):
 
 def test_steps_remove_about_as_much_as_their_number_says(problems):
     model, cohort = problems["mlp"]
-    found = run_method("bias-gda", model, cohort, paper_goal("spd", max_loss=0.05), seed=0)
+    found = run_method("bias-gda", model, cohort, {"": paper_goal("spd", max_loss=0.05)}, seed=0)
     removed = 1 - found.trace["gap"] / found.trace["gap"].iloc[0]
     assert len(found.trace) > 8
     assert np.corrcoef(found.trace["step"] * SHARE, removed)[0, 1] > 0.9

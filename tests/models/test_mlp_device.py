@@ -204,7 +204,7 @@ def test_a_method_runs_on_a_gpu_from_the_same_start_as_on_the_cpu(method, settin
 
     def found() -> Candidate:
         used = parts.train if method == "adversarial-training" else None
-        return run_method(method, model, parts.valid, paper_goal(measure="eod"), seed=0, train=used, settings=settings)
+        return run_method(method, model, parts.valid, {"": paper_goal(measure="eod")}, seed=0, train=used, settings=settings)
 
     expected = found()
     with computing_on("cuda"):

@@ -53,7 +53,7 @@ def test_each_entry_is_audited_as_eq_audit_does(parts, model, result, both):
     before, after = eq.audit(model, parts.test), eq.audit(result, parts.test)
     assert both.found.before["eod"].to_dict() == before["eod"].to_dict()
     assert both.found.after["eod"].to_dict() == after["eod"].to_dict()
-    assert (both.original.name, both.result.name, both.result.candidate) == ("original", "repaired", result)
+    assert (both.original.name, both.result.name, both.result.candidate) == ("original", "repaired", result.only)
     change = after["eod"].value - before["eod"].value
     assert both.found.gap_change.value == pytest.approx(change)
 
@@ -77,7 +77,7 @@ def test_an_audit_has_a_report(parts, model, tmp_path):
 
 
 def test_the_choice_among_results_is_by_the_repair_set(parts, model, result):
-    worse = replace(result, trace=result.trace.assign(gap=0.9))
+    worse = result.with_labels({"": replace(result.only, trace=result.trace.assign(gap=0.9))})
     found = eq.compare({"original": model, "worse": worse, "better": result}, parts.test)
     assert found.result.name == "better"
 

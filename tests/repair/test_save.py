@@ -18,15 +18,16 @@ from equipoise.data import Cohort, hold_out, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
-from equipoise.repair import Comparison, Options, Provenance, Repairable, Saved, Serving, save_all, try_methods
+from equipoise.repair import Comparison, Provenance, Repairable, Saved, Serving, save_all, try_methods
 from equipoise.repair.schema import Inputs
+from equipoise.repair.sections import ReportSpec
 from equipoise.repair.serving import saved_model
 from support import hospital
 from support.bundles import rule_in_file
 from support.facts import facts, says
 from support.goals import paper_goal
 
-QUIET = Options(onnx=False)
+QUIET = ReportSpec(onnx=False)
 LABEL = "sick"
 PROVENANCE = Provenance(
     command="equipoise debias ...",
@@ -70,8 +71,8 @@ def _tried(model, repair: Cohort, test: Cohort, methods: dict, goal: Goal) -> Co
     return try_methods(Repairable.of(model, [LABEL], [repair], [test]), methods, goal, title="Sick", provenance=PROVENANCE)[LABEL]
 
 
-def _saved(case: Comparison, folder: Path, serving: Serving, options: Options) -> Saved:
-    return save_all({LABEL: case}, folder, {LABEL: serving}, options)[LABEL]
+def _saved(case: Comparison, folder: Path, serving: Serving, options: ReportSpec, **more: bool) -> Saved:
+    return save_all({LABEL: case}, folder, {LABEL: serving}, options, **more)[LABEL]
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -174,7 +175,7 @@ def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tri
     assert np.abs(score - headed.original.test.score).max() > 0.01
 
     monkeypatch.chdir(tmp_path)
-    again = _saved(case, out, serving, Options(onnx=False, overwrite=True))  # a repair without heads leaves none behind
+    again = _saved(case, out, serving, QUIET, overwrite=True)  # a repair without heads leaves none behind
     assert HEADS not in again.files
     assert not (out / HEADS).exists()
     assert json.loads((out / "run.json").read_text())["heads"] is None
@@ -183,7 +184,7 @@ def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tri
 def test_the_onnx_file_and_its_agreement_are_recorded(tried, serving, tmp_path):
     pytest.importorskip("onnxscript")
     _, case, _ = tried
-    written = _saved(case, tmp_path / "out", serving, Options())
+    written = _saved(case, tmp_path / "out", serving, ReportSpec())
     assert written.onnx.max_difference <= 1e-5
     assert json.loads((tmp_path / "out" / "run.json").read_text())["onnx"]["max_difference"] == written.onnx.max_difference
     assert says((tmp_path / "out" / "README.txt").read_text(), "model.onnx", "torch")
@@ -209,7 +210,7 @@ def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_p
             "card": "equipoise.report.documents.cards",
         }
         monkeypatch.setattr(place[broken], fails)
-    options = Options(onnx=what == "model.onnx")
+    options = ReportSpec(onnx=what == "model.onnx")
     written = _saved(replace(tried[1], failures={"pruning": "no layers"}), tmp_path / "out", serving, options)
     assert list(written.failures) == ["pruning", what]
     expected = "pip install 'equipoise[onnx]'" if broken == "extra" else "ValueError: no such operator: bessel"
@@ -223,7 +224,7 @@ def test_only_a_threshold_can_be_part_of_the_onnx_network(tried, serving, tmp_pa
     _, case, _ = tried
     monkeypatch.setattr("equipoise.repair.save.to_onnx", lambda *_, **__: None)
     grouped = replace(case, chosen=1)
-    written = _saved(grouped, tmp_path / "out", serving, Options(onnx_rule=True))
+    written = _saved(grouped, tmp_path / "out", serving, ReportSpec(onnx_rule=True))
     assert "rule.json" in written.failures["the rule in model.onnx"]
 
 
@@ -243,7 +244,7 @@ def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_p
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(BadInput, match=facts(out / "README.txt", os.strerror(number))) as caught:
-        _saved(tried[1], out, serving, Options(onnx=False, overwrite=True))
+        _saved(tried[1], out, serving, QUIET, overwrite=True)
     assert ("space" in str(caught.value).replace(os.strerror(number), "")) == (number == errno.ENOSPC)  # the remedy is in the message
     assert (_contents(out) if out.exists() else {}) == before
     assert [path.name for path in tmp_path.iterdir()] == (["out"] if existing else [])

@@ -113,7 +113,7 @@ def test_another_preprocessing_is_found(folder, options, hint):
 @pytest.mark.parametrize(
     ("in_use", "left_out"),
     [
-        ({"size": SIDE, "mean": (0.0,), "std": (1.0,)}, "images.normalise=unit"),
+        ({"size": SIDE, "mean": (0.0,), "std": (1.0,)}, "images.normalise"),
         (RIGHT, "images.resize and images.crop"),
         ({"transform": lambda image: torch.full((1, SIDE, SIDE), image.getpixel((0, 0)) / 255)}, "images.transform"),
     ],
@@ -181,7 +181,7 @@ def _run(folder, capsys, monkeypatch, *arguments: object) -> tuple[int, str, str
     return code, *capsys.readouterr()
 
 
-CHECK = ("--set", "model.check_scores=known.csv", "--score", "p")
+CHECK = ("--set", "model.check_scores=known.csv", "--set", "model.known=p")
 
 
 def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(folder, capsys, monkeypatch):
@@ -193,7 +193,7 @@ def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(fo
         found = json.loads(out)
         assert code == 0
         assert found["checked_scores"][0]["rows"] == N
-        assert found["preprocessing"]["transform" if "net.py:transform" in options else "crop"]
+        assert found["preprocessing"]["transform" if "images.transform=net.py:transform" in options else "crop"]
     code, out, _ = _run(folder, capsys, monkeypatch, "--set", "images.resize=20", "--set", f"images.crop={SIDE}")
     assert code == 0
     assert says(out, "resized to 20 pixels", "central 16 x 16", "not compared", "model.check_scores")
@@ -202,17 +202,20 @@ def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(fo
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv"), ["--set", "model.check_scores=--score", "got 0"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv"), ["model.check_scores", "model.known", "got 0"]),
         (("--set", f"images.size={SIDE}", "--set", "model.tolerance=0.1"), ["model.tolerance", "model.check_scores"]),
-        (("--set", f"images.size={SIDE}", *CHECK, "--set", "model.tolerance=0"), ["--set", "model.tolerance=positive"]),
-        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=nown.csv", "--score", "p"), ["nown.csv", "known.csv"]),
-        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
+        (("--set", f"images.size={SIDE}", *CHECK, "--set", "model.tolerance=0"), ["model.tolerance", "greater than 0"]),
+        (("--set", f"images.size={SIDE}", "--set", "model.check_scores=nown.csv", "--set", "model.known=p"), ["nown.csv", "known.csv"]),
+        (
+            ("--set", f"images.size={SIDE}", "--set", "model.check_scores=known.csv", "--set", "model.known=q"),
+            ["'q'", "image, sick, sex, p"],
+        ),
         (("--set", "images.transform=net.py:transfrom"), ["transfrom", "transform"]),
         (("--set", "images.transform=net.py:random"), ["random", "row 1"]),
         (("--set", "images.transform=net.py:wide"), ["net.py:wide", "(1, 30, 30)", "images.channels"]),
         (("--set", "images.transform=net.py:transform", "--set", f"images.size={SIDE}"), ["images.transform", "images.size"]),
         (("--set", "images.transform=transform"), ["file.py:transform"]),
-        (("--set", "images.resize=20y20"), ["--set", "images.resize=20y20"]),
+        (("--set", "images.resize=20y20"), ["resize", "20y20"]),
         (("--set", "images.preset=tim"), ["tim", "timm"]),
     ],
 )

@@ -63,7 +63,7 @@ def _renamed(case: Comparison, text: str) -> Comparison:
         return replace(old, candidate=candidate, valid=scores(old.valid), test=scores(old.test))
 
     provenance = replace(
-        case.provenance, command=text, model=text, limits=(text,), hashes={text: text, f"{text}2": text}, versions={text: text}
+        case.provenance, command=text, model=text, limits=[text], hashes={text: text, f"{text}2": text}, versions={text: text}
     )
     return replace(
         case, title=text, label=text, original=repair(case.original), candidates=(repair(case.result),), chosen=0, provenance=provenance

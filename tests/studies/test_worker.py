@@ -48,7 +48,7 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         part = eq.split(cohort, seed=seed)
         with one_thread():
             model = train(part.train, part.valid, seed=seed, settings=Training(epochs=2))
-            candidate = run_method(method, model, part.valid, eq.Goal("eod", selection="paper"), seed=seed, settings=settings)
+            candidate = run_method(method, model, part.valid, {"": eq.Goal("eod", selection="paper")}, seed=seed, settings=settings)
         test, valid = (eq.audit(candidate, p) for p in (part.test, part.valid))
         assert row["gap"] == pytest.approx(test["eod"].value, abs=1e-12)
         assert row["test_aod"] == pytest.approx(test["aod"].value, abs=1e-12)

@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Threshold, sweep
-from equipoise.methods import Candidate, Goal, Note, equalised_odds, reject_option, select
+from equipoise.methods import Goal, LabelCandidate, Note, equalised_odds, reject_option, select
 from equipoise.models import AUROC_LABELS
 from equipoise.models.layer_encoding import COLUMNS
 from equipoise.repair import Comparison, Probes, Provenance, ScoredCandidate
@@ -163,7 +163,7 @@ def _original(valid: _Part, test: _Part, goal: Goal, seed: int) -> ScoredCandida
     settled = goal.settled(performance)
     trace = _frame([(0, gap, performance, threshold)])
     rule = Threshold(threshold, "chosen by standard on the validation part")
-    found = Candidate("standard", nn.Linear(2, 1), rule, trace, 0, (Note("original"),), select(trace, settled).met, settled, seed)
+    found = LabelCandidate("standard", nn.Linear(2, 1), rule, trace, 0, (Note("original"),), select(trace, settled).met, settled, seed)
     return ScoredCandidate(found, valid.scores(0), test.scores(0), 0.4)
 
 
@@ -181,7 +181,7 @@ def _tuned(
     rule = Threshold(float(trace["threshold"].iloc[picked.row]), f"chosen by {method} on the validation part")
     notes = (Note("original_kept") if not hostile else Note(HOSTILE_NOTE),)
     settings = {"learning_rate": 1e-5, "epochs": steps}
-    found = Candidate(method, nn.Linear(2, 1), rule, trace, picked.row, picked.why, picked.met, settled, seed, settings, notes)
+    found = LabelCandidate(method, nn.Linear(2, 1), rule, trace, picked.row, picked.why, picked.met, settled, seed, settings, notes)
     state = path[picked.row]
     return ScoredCandidate(found, valid.scores(*state), test.scores(*state), 12.5)
 
@@ -191,7 +191,7 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
     fitted = FITTED[method](valid.scores(0), goal)
     row = getattr(fitted, "chosen", 1)
     notes = (Note("needs_group"),)
-    found = Candidate(
+    found = LabelCandidate(
         method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"max_gap": 0.05}, notes
     )
     return ScoredCandidate(found, valid.scores(0), test.scores(0), 2.0)

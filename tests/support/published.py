@@ -19,7 +19,7 @@ def debias(*given: Any, method: str = "bias-gda", selection: str = "paper", **se
 
 def as_chosen(model: nn.Module, cohort: Cohort, method: str, goal: Goal, seed: int = 0, **settings: Any) -> Candidate:
     """What a method itself chooses by the paper's selection: constant decisions are not refused, and scores are not recalibrated."""
-    return run_method(method, model, cohort, goal, seed=seed, settings=settings)
+    return run_method(method, model, cohort, {"": goal}, seed=seed, settings=settings)
 
 
 def options(arguments: Sequence[str]) -> list[str]:

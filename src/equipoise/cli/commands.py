@@ -12,7 +12,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from equipoise.cli.options import unknown_option
 from equipoise.errors import raise_all
 
 
@@ -26,6 +25,8 @@ class Command(TyperCommand):
             except Exception as error:
                 specification = getattr(self.callback, "specification", None)
                 if type(error).__name__ == "NoSuchOption" and specification:  # of click, or of the copy of click in typer
+                    from equipoise.cli.options import unknown_option
+
                     instead = unknown_option(str(getattr(error, "option_name", "")), *specification)
                     if instead is not None:
                         raise instead from None

@@ -15,7 +15,6 @@ from .attribute import patients_varying as patients_varying
 from .attribute import row_numbers as row_numbers
 from .batches import Stored as Stored
 from .bins import Bins as Bins
-from .bins import bins_from_dict as bins_from_dict
 from .bins import read_bins as read_bins
 from .bins import read_numeric_column as read_numeric_column
 from .cohort import Cohort as Cohort

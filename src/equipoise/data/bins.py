@@ -49,10 +49,6 @@ class Bins:
         """The position in `names` of each value's group, -1 for a missing value."""
         return np.where(np.isnan(values), -1, np.searchsorted(self.edges, values, side="right")).astype(np.int64)
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {"edges": list(self.edges), "whole": self.whole}
-
 
 def parse_edges(edges: object, name: str) -> tuple[float, ...]:
     """The edges, or those of bins, as numbers; raises `BadInput` unless they are finite numbers in ascending order."""
@@ -82,15 +78,6 @@ def read_bins(text: str) -> tuple[str, tuple[float, ...]]:
     if not equals or not name:
         raise BadInput(f"--bins must be COLUMN=EDGE,EDGE,... as in age=40,60,80; got {text!r}")
     return name, parse_edges([edge.strip() for edge in edges.split(",")], name)
-
-
-def bins_from_dict(document: Mapping[str, Any]) -> dict[str, Bins]:
-    """The bins by column, from the `Bins.to_dict` of each; raises `BadInput` if the document is damaged."""
-    try:
-        entries = [(str(name), entry["edges"], entry["whole"]) for name, entry in document.items()]
-    except (AttributeError, KeyError, TypeError):
-        raise BadInput(f"the bins of the groups are damaged: expected edges and whole by column, got {document!r}") from None
-    return {name: Bins(parse_edges(edges, name), bool(whole)) for name, edges, whole in entries}
 
 
 def as_bins(edges: object, name: str) -> Bins:

@@ -111,7 +111,6 @@ from .recalibration import LogitMap as LogitMap
 from .recalibration import logit_map as logit_map
 from .rules import ARGMAX as ARGMAX
 from .rules import NEVER as NEVER
-from .rules import LabelRules as LabelRules
 from .rules import Rule as Rule
 from .rules import Threshold as Threshold
 from .rules import best_threshold as best_threshold

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -62,7 +63,9 @@ class LabelAudit:
     left_out: int = 0  # rows of groups with too few patients that are in no number, because subtraction would give back theirs
 
     def __getitem__(self, measure: Gap) -> Estimate:
-        name = measure if isinstance(measure, str) and measure in self.estimates else _name_of(measure)
+        name = str(measure)
+        with suppress(BadInput):  # an invalid measure is an error below, which lists those of the audit
+            name = name if name in self.estimates else canonical_name(measure)
         if name not in self.estimates:
             raise UnknownName("measure in this audit", name, self.estimates)
         return self.estimates[name]
@@ -155,17 +158,15 @@ class Audit:
     def only(self) -> LabelAudit:
         """The audit of the label; raises an error that names the labels if there are several."""
         if len(self.labels) > 1:
-            raise BadInput(f"this audit has several {self.kind}. Choose one, such as audit[{next(iter(self.labels))!r}]: {self._listed}")
+            raise BadInput(
+                f"this audit has several {self.kind}. Choose one, such as audit[{next(iter(self.labels))!r}]: {', '.join(self.labels)}"
+            )
         return next(iter(self.labels.values()))
 
     @property
     def prefixed(self) -> dict[str, LabelAudit]:
         """The audit of each label by what to call it next to the others: nothing if there are no others."""
         return dict(self.labels) if len(self.labels) > 1 else {"": self.only}
-
-    @property
-    def _listed(self) -> str:
-        return ", ".join(self.labels)
 
     def __getitem__(self, name: Gap) -> Any:
         if isinstance(name, str) and name in self.labels and (len(self.labels) > 1 or name not in self.only.estimates):
@@ -181,12 +182,9 @@ class Audit:
             raise AttributeError(f"an audit has no {name!r}")
         return getattr(self.only, name)
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *LabelAudit.__dataclass_fields__, *vars(LabelAudit)})
-
     def __repr__(self) -> str:
         if len(self.labels) > 1:
-            return f"Audit({self.name!r}, {len(self.labels)} {self.kind}: {self._listed})"
+            return f"Audit({self.name!r}, {len(self.labels)} {self.kind}: {', '.join(self.labels)})"
         patients = "" if self.patients is None else f" of {self.patients:,} patients"
         return f"Audit({self.name!r}, {self.rows:,} rows{patients}, {', '.join(self.estimates)})"
 
@@ -243,14 +241,6 @@ class Audit:
             "underdiagnosis": records(audit.underdiagnosis),
         }
         return {"no_finding": document if label is not None else document | {"audit": audit.to_dict()}}
-
-
-def _name_of(measure: Gap) -> str:
-    """The name of a measure; an invalid one is returned as text, for an error that lists the measures of the audit."""
-    try:
-        return canonical_name(measure)
-    except BadInput:
-        return str(measure)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, object]]:

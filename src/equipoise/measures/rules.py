@@ -6,7 +6,7 @@ of the seed and of the id of the row (`row_draws`). It does not depend on the po
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
@@ -99,65 +99,6 @@ class Threshold:
 
 
 ARGMAX = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
-
-
-@dataclass(frozen=True, eq=False)
-class LabelRules(Mapping[str, Rule]):
-    """A decision rule for each label of a multi-label model, or for each class of a model that decides by argmax."""
-
-    rules: Mapping[str, Rule]
-    kind: str = "labels"
-    shared: ClassVar[float | None] = None
-    origin: ClassVar[str] = ""
-
-    def __getitem__(self, label: str) -> Rule:
-        if label not in self.rules:
-            raise UnknownName("label of this rule", label, self.rules)
-        return self.rules[label]
-
-    def __contains__(self, label: object) -> bool:
-        return label in self.rules
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rules)
-
-    def __len__(self) -> int:
-        return len(self.rules)
-
-    @property
-    def argmax(self) -> bool:
-        """Whether these are the classes of a model that decides by argmax."""
-        return any(rule.argmax for rule in self.rules.values())
-
-    @property
-    def needs_group(self) -> bool:
-        """Whether the rule of any label needs the group of each patient."""
-        return any(rule.needs_group for rule in self.rules.values())
-
-    @property
-    def randomised(self) -> bool:
-        """Whether the rule of any label returns probabilities."""
-        return any(rule.randomised for rule in self.rules.values())
-
-    def decide(self, scores: Scores) -> FloatArray:
-        """Raises an error: scores belong to one label, so the rule of that label must be used."""
-        raise BadInput(
-            f"these are rules of {', '.join(self.rules)}, and {scores.name!r} holds scores of one label; use rule[label].decide(scores)"
-        )
-
-    def describe(self) -> str:
-        """The rules of all labels in one line."""
-        if self.kind == "classes":
-            return f"argmax of {', '.join(self.rules)}"
-        return "; ".join(f"{label}: {rule.describe()}" for label, rule in self.rules.items())
-
-    def cuts(self, group: str) -> tuple[float, ...]:
-        """The thresholds of all labels for a group."""
-        return tuple(cut for rule in self.rules.values() for cut in rule.cuts(group))
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON, with the rule of each label under `labels`."""
-        return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
 
 
 def row_draws(scores: Scores, seed: int) -> FloatArray:

@@ -1,8 +1,9 @@
-from .auto import best_of as best_of
 from .candidate import Candidate as Candidate
 from .candidate import HeldOut as HeldOut
+from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress
 from .candidate import Recalibration as Recalibration
+from .choosing import choose_method as choose_method
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
 from .contract import METHODS as METHODS
 from .contract import STANDARD as STANDARD

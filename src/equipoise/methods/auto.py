@@ -1,10 +1,9 @@
 """The best method for a goal: cheap methods first, then costly ones, within the budget.
 
-Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, candidates are compared by
-decisions on rows that they were not fitted to (`best_of`): among those whose performance holds, the smallest upper limit of |gap| by two
-estimates. Candidates within half a standard error of the best count as equally good; the cheapest of them is taken, and with fewer
-than 2,000 rows fine-tuning is preferred to probes, which have more parameters. A randomised rule, or one that needs each patient's group,
-must be better by two standard errors. With selection="paper", in-sample values decide.
+Each method is tried on the same rows with the same goal and selection, and chosen by the same criterion as a step (`choosing`): among
+those whose performance holds, the smallest upper limit of |gap|, by two estimates. Of equally good ones the cheapest is taken, and with
+fewer than 2,000 rows fine-tuning is preferred to probes, which have more parameters. A randomised rule, or one that needs each patient's
+group, must be better by two standard errors. With selection="paper", in-sample values decide, by the paper's rule.
 
 Costly methods are not tried if nothing is left to improve: the candidate's rule needs no group, and its |gap| is within half a standard
 error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method is not started if its cost model predicts more
@@ -15,29 +14,22 @@ results, and those not tried with the reason.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isnan
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
-from equipoise.methods.candidate import Candidate, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, make_settings, method
+from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
+from equipoise.methods.choosing import SAME, SURE, choose_method, few_rows_for_probes, performance_holds, size_and_error
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, make_settings, method
 from equipoise.methods.cost import Speed, work_of
-from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.debiasing import run_method
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.kept_rates import NOISE
-from equipoise.methods.outcome import performance_limit
-from equipoise.methods.remarks import kept_or_not
-from equipoise.models import ChosenOutputs, first_decides, predict
+from equipoise.models import first_decides, label_views, predict
 
 NAME = "auto"
-SAME = 0.5  # candidates whose gaps differ by fewer standard errors than this count as equally good
-CLEARLY = 2.0  # standard errors by which a randomised rule, or one that needs each patient's group, must be better
 ZERO = 0.01  # a gap that counts as zero
 ENOUGH = 0.2  # fine-tuning is not started if less than this share of its full time is left
 
@@ -104,7 +96,7 @@ def cost(task: Task, settings: Settings) -> Work:
 def run(
     model: nn.Module | None,
     cohort: Rows,
-    goal: Goal,
+    goals: Mapping[str, Goal],
     *,
     seed: int,
     settings: Settings,
@@ -120,7 +112,7 @@ def run(
     for at, name in enumerate(order):
         if deadline is not None and name != STANDARD:
             # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
-            speed = speed or _speed(model, cohort, goal, train)
+            speed = speed or _speed(model, cohort, goals, train)
             if late := _too_late(name, speed, settings, deadline):
                 remarks.append(late)
                 continue
@@ -129,7 +121,7 @@ def run(
                 name,
                 model,
                 cohort,
-                goal,
+                goals,
                 seed=seed,
                 train=train,
                 settings=settings.settings.get(name),
@@ -145,23 +137,21 @@ def run(
         tried.append(candidate)
         if progress:
             progress(at + 1, len(order))
-        if (left_out := tuple(order[at + 1 :])) and all(_good_enough(*each) for each in _each(candidate, cohort)):
+        if (left_out := tuple(order[at + 1 :])) and all(
+            _good_enough(own, cohort.by_label[label]) for label, own in candidate.labels.items()
+        ):
             remarks.append(Note("not_tried", name, {"methods": left_out}))
             break
     if progress:
         progress(len(order), len(order))
-    return _chosen(tried, remarks, model, cohort, settings)
+    return _chosen(tried, remarks, cohort, settings)
 
 
-def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, train: Cohort | None) -> Speed:
+def _speed(model: nn.Module | None, cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
     """The speed of this machine, measured on a few rows of the first label."""
-    if cohort.targets is None:
-        return Speed.measured(model, cohort, goal, train)
-    assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-    label = cohort.labels[0]
-    label_goal = goal.each[0].changed(selection=goal.selection)
-    label_train = None if train is None else train.labelled(label)
-    return Speed.measured(model.view(0), cohort.labelled(label), label_goal, label_train, len(cohort.labels))
+    first, goal = next(iter(goals.items()))
+    label_train = None if train is None else train.by_label[first]
+    return Speed.measured(label_views(model, goals)[first], cohort.by_label[first], goal, label_train, len(goals))
 
 
 def _too_late(name: str, speed: Speed, settings: Settings, deadline: float) -> Note | None:
@@ -193,16 +183,10 @@ def _applicable(name: str, model: nn.Module | None, cohort: Rows) -> bool:
         return False
     if method.kind == Kind.STEPS and model is not None and next(model.parameters(), None) is None:
         return False  # a network without parameters, as from an ONNX file, has nothing to fine-tune
-    return cohort.targets is None or (method.classes if cohort.kind == "classes" else bool(method.labels))
+    return not cohort.labels or (method.classes if cohort.kind == "classes" else bool(method.labels))
 
 
-def _each(candidate: Candidate, cohort: Rows) -> list[tuple[Candidate, Rows]]:
-    """The candidate of every label with the rows of that label; with one label, the candidate itself."""
-    parts: list[Rows] = [cohort.labelled(name) for name in candidate.labels] or [cohort]
-    return list(zip(candidate.each, parts, strict=True))
-
-
-def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
+def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
     """Whether nothing is left to improve, so that costlier methods need not be tried.
 
     With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
@@ -210,11 +194,11 @@ def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
     """
     goal = candidate.goal
     if candidate.held_out is not None:
-        if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not _performance_holds(candidate):
+        if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not performance_holds(candidate):
             return False
-        if _few_rows_for_probes(candidate, cohort):
+        if few_rows_for_probes(candidate, cohort):
             return False
-        size, error = _size_and_error(candidate, cohort)
+        size, error = size_and_error(candidate, cohort)
         return bool(size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2))
     if not candidate.met_in_sample:
         return False
@@ -224,93 +208,11 @@ def _good_enough(candidate: Candidate, cohort: Rows) -> bool:
     return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
 
 
-def _performance_holds(candidate: Candidate) -> bool:
-    """Whether the cross-fitted performance of the chosen step reaches its minimum, which is counted from that of the original."""
-    values = candidate.trace["performance_honest"]
-    least = performance_limit(candidate.goal, float(values.iloc[0]))
-    return bool(values.iloc[candidate.chosen] >= least - NOISE)
-
-
-def best_of(candidates: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
-    """The index of the best of several candidates by their cross-fitted values. Each has one entry per label, like `parts`.
-
-    Among those whose performance holds, the smallest upper limit of the largest |gap| (`_size_and_error`). Candidates within half a
-    standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A rule that needs each
-    patient's group is taken only if it is better by two standard errors than the best of those that need none, and a randomised rule only
-    if it is better by as much than the best of all others. The original is taken only if no other candidate changes anything.
-    """
-    sizes = [[_size_and_error(own, part) for own, part in zip(each, parts, strict=True)] for each in candidates]
-    upper = np.array([max(size + SURE * error for size, error in each) for each in sizes])
-    error = np.array([max(each, key=lambda label: label[0] + SURE * label[1])[1] for each in sizes])
-    performance = np.array([min(float(own.trace["performance_honest"].iloc[own.chosen]) for own in each) for each in candidates])
-    holds = np.array([all(_performance_holds(own) for own in each) for each in candidates])
-    changed = np.array([any(own.chosen for own in each) for each in candidates])
-    if not holds.any():
-        return int(performance.argmax())
-    pool = holds & changed if (holds & changed).any() else holds
-    tiers = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in candidates]
-    taken, least = -1, float("inf")  # `least` is the smallest upper limit of all earlier tiers, whether it was taken or not
-    for tier in sorted(set(tiers)):
-        eligible = [k for k in np.flatnonzero(pool).tolist() if tiers[k] == tier]
-        if not eligible:
-            continue
-        best = min(eligible, key=lambda k: upper[k])
-        equal = [k for k in eligible if upper[k] - upper[best] <= SAME * error[best] + NOISE]
-        first = min(equal, key=lambda k: (any(_few_rows_for_probes(own, part) for own, part in zip(candidates[k], parts, strict=True)), k))
-        if taken < 0 or least - upper[first] > CLEARLY * error[first] + NOISE:
-            taken = first
-        least = min(least, float(upper[best]))
-    return taken
-
-
-def _size_and_error(candidate: Candidate, rows: Rows) -> tuple[float, float]:
-    """|gap|, as the root mean square of its two estimates, and its standard error.
-
-    One estimate is the corrected value of the fit to all rows, the other that of decisions not fitted to their rows. If a method overfits
-    its patients, the first is too small; the second, from fits to fewer rows, is too large and more variable. A candidate for which both
-    are small is better than one whose estimates disagree.
-    """
-    row, held = candidate.trace.iloc[candidate.chosen], candidate.held_out
-    assert held is not None  # the caller compares cross-fitted candidates
-    held_out_gap = float(Evidence.of(held.after[None], rows, candidate.goal).gap[0])
-    size = float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2))
-    return float("inf") if isnan(size) else size, float(row["gap_se"])  # an undefined quotient is not a small gap
-
-
-def _few_rows_for_probes(candidate: Candidate, rows: Rows) -> bool:
-    """Whether a candidate is the result of probes, which have many coefficients, on few rows."""
-    return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
-
-
-def _in_sample_key(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> tuple[float, float, float]:
-    """A key that sorts the best in-sample candidate first: goals met, or rates and performances kept; then |gap| and performance.
-
-    With several labels, the worst rank, the largest |gap| and the mean performance count.
-    """
-    ranks, sizes, performances, by_performance = [], [], [], []
-    for at, (own, part) in enumerate(_each(candidate, cohort)):
-        row, goal = own.trace.iloc[own.chosen], own.goal
-        size = abs(row["gap"])
-        view = model.view(at) if isinstance(model, ChosenOutputs) else model
-        keeps = own.met_in_sample or not goal.keep or kept_or_not(own, view, part) is own
-        enough = own.met_in_sample or goal.min_performance is None or row["performance"] >= goal.min_performance
-        ranks.append(0.0 if own.met_in_sample else 1.0 + (not enough) + 2.0 * (not keeps))  # as for steps, kept rates come first
-        sizes.append(float("inf") if isnan(size) else float(size))  # an undefined quotient is not a small gap
-        performances.append(float(row["performance"]))
-        by_performance.append((goal.min_performance is None and own.met_in_sample) or not enough)
-    rank, size, performance = max(ranks), max(sizes), sum(performances) / len(performances)
-    return (rank, -performance, size) if all(by_performance) else (rank, size, -performance)
-
-
-def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module | None, cohort: Rows, settings: Settings) -> Candidate:
+def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], cohort: Rows, settings: Settings) -> Candidate:
     """The best of the candidates tried, with notes on all of them."""
-    if all(own.held_out is not None for candidate in tried for own in candidate.each):
-        parts = [part for _, part in _each(tried[0], cohort)]
-        best = tried[best_of([candidate.each for candidate in tried], parts)]
-    else:
-        best = min(tried, key=lambda candidate: _in_sample_key(candidate, model, cohort))
+    best = tried[choose_method([list(candidate.labels.values()) for candidate in tried], list(cohort.by_label.values()))]
     notes, reached = [], {}
-    cut = [note for candidate in tried if candidate is not best for note in candidate.notes if note.kind == "cut_short"]
+    cut = [note for candidate in tried if candidate is not best for note in _first(candidate).notes if note.kind == "cut_short"]
     for candidate in tried:
         reached[candidate.method] = numbers = _in_sample_numbers(candidate)
         about = {"taken": candidate is best, "changed": _changed(candidate), "met": candidate.met_in_sample, "best": best.method}
@@ -319,26 +221,33 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     head = Note("best_of_methods", best.method, {**summary, "reached": {} if best.met_in_sample else reached})
     used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
 
-    def as_auto(candidate: Candidate) -> Candidate:
-        return replace(candidate, method=NAME, ran_as=best.method, settings=used, notes=(*candidate.notes, *notes, *cut, *remarks))
+    changes = {"method": NAME, "ran_as": best.method, "settings": used}
+    return best.with_labels(
+        {
+            name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *notes, *cut, *remarks))
+            for name, own in best.labels.items()
+        }
+    )
 
-    labels = {name: as_auto(own) for name, own in best.labels.items()}
-    return replace(as_auto(best), why=(head, *best.why), labels=labels)
+
+def _first(candidate: Candidate) -> LabelCandidate:
+    """The result of the first label."""
+    return next(iter(candidate.labels.values()))
 
 
 def _changed(candidate: Candidate) -> bool:
     """Whether any label has a step other than the original."""
-    return any(own.chosen > 0 for own in candidate.each)
+    return any(own.chosen > 0 for own in candidate.labels.values())
 
 
 def _in_sample_numbers(candidate: Candidate) -> dict[str, object]:
     """Gap and performance before and after, on the rows that the candidate was chosen on."""
-    before, after = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
+    before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], _first(candidate).goal
     return {
-        "measure": candidate.goal.measure,
+        "measure": goal.measure,
         "gap_before": float(before["gap"]),
         "gap": float(after["gap"]),
-        "of": candidate.goal.performance,
+        "of": goal.performance,
         "performance_before": float(before["performance"]),
         "performance": float(after["performance"]),
     }

@@ -6,14 +6,15 @@ held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 from torch import nn
 
 from equipoise.data import Identities, Scores
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, pick
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
@@ -21,6 +22,7 @@ from equipoise.models import Predictor
 from equipoise.presenting import presenter
 
 Progress = Callable[[int, int], None]  # steps done, maximum number of steps
+SHARED = ("method", "ran", "seed", "settings", "pace")  # what the candidates of all labels of one result have in common
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +73,8 @@ class Recalibration:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
-    """The result of a method: a network (none for scores), a rule, the steps tried, and the outcome on held-out rows.
+class LabelCandidate:
+    """The result of a method for one label: a network (none for scores), a rule, the steps tried, and the outcome on held-out rows.
 
     `met` and `outcome` come from the judgement of cross-fitted decisions. Both are None with selection="paper", which has no held-out rows
     before a test set is used; `met` is also None for a goal without a maximum gap.
@@ -89,18 +91,27 @@ class Candidate:
     seed: int
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-    labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # with several labels: the candidate of each
     pace: float = 1.0  # of one step of the trace, in the method's unit (`METHODS[method].unit(settings)`): units pruned, epochs
     ran_as: str = ""  # the method that made this trace, if another one chose it
-    held_out: HeldOut | None = None  # with cross-fitted selection; with several labels, one per label
-    recalibration: Recalibration | None = None  # of the scores of a changed network; with several labels, one per label
-    # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given. With several labels, by label.
+    held_out: HeldOut | None = None  # with cross-fitted selection
+    recalibration: Recalibration | None = None  # of the scores of a changed network
+    # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given.
     fitted_to: Mapping[str, Identities] = field(default_factory=dict, repr=False)
 
     @property
     def judgement(self) -> Judgement | None:
-        """The judgement of the held-out decisions; with several labels, each has its own."""
+        """The judgement of the held-out decisions."""
         return None if self.held_out is None else self.held_out.judgement
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome of the repair by cross-fitted decisions. None with selection="paper"."""
+        return None if self.judgement is None else self.judgement.outcome
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every limit of the goal is kept on held-out rows; None without held-out rows or a maximum gap."""
+        return None if self.judgement is None else self.judgement.met
 
     @property
     def rule_only(self) -> bool:
@@ -115,38 +126,11 @@ class Candidate:
         return self.model
 
     @property
-    def outcome(self) -> Outcome | None:
-        """The outcome of the repair by cross-fitted decisions, over all labels. None with selection="paper"."""
-        judgements = [own.judgement for own in self.each]
-        outcomes = [judgement.outcome for judgement in judgements if judgement is not None]
-        return joint_outcome(outcomes) if len(outcomes) == len(judgements) else None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether every limit of the goal is kept on held-out rows; None without held-out rows or a maximum gap."""
-        judgements = [own.judgement for own in self.each]
-        return joint_met([own.met for own in judgements if own is not None]) if None not in judgements else None
-
-    @property
     def ran(self) -> str:
         """The method that made this trace: for `auto`, the method that it chose."""
         return self.ran_as or self.method
 
-    @property
-    def each(self) -> "tuple[Candidate, ...]":
-        """The candidate of every label; with one label, the candidate itself."""
-        return tuple(self.labels.values()) or (self,)
-
-    def __repr__(self) -> str:
-        outcome = "" if self.outcome is None else f"{self.outcome}: "
-        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{self.goal})"
-
-    def _repr_html_(self) -> str:
-        return str(presenter("candidate_html")(self))
-
     def __str__(self) -> str:
-        if self.labels:
-            return "\n".join(f"{label}: {own}" for label, own in self.labels.items())
         held_out = "held_out_gap" in self.trace  # probes also report values of held-out rows
         values = self.trace[["held_out_gap", "held_out_performance"] if held_out else ["gap", "performance"]].to_numpy()
         (gap, performance), (gap_after, performance_after) = values[0], values[self.chosen]
@@ -156,3 +140,84 @@ class Candidate:
             f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {performance_after:.3f} "
             f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {presenter('why_words')(self.why)}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """The result of a method: `labels` has the result of each label, and `model` is the network with all its outputs.
+
+    The result of one label has all that the result of this label has: `result.rule`, `result.why`, `result.goal`, `result.judgement`. Of
+    several labels, `result.labels["Effusion"].rule` is the rule of one, and `result.trace` has the largest gap of all labels.
+    """
+
+    labels: Mapping[str, LabelCandidate]  # one label without a name has the key ""
+    model: nn.Module | Predictor | None  # None: rules for scores without a classifier
+    trace: pd.DataFrame  # one row per step: the largest gap of all labels and their mean performance; of one label, its trace
+    chosen: int  # row of the trace
+
+    @classmethod
+    def of(cls, candidate: LabelCandidate, name: str = "") -> "Candidate":
+        """The result of a method for one label."""
+        return cls({name: candidate}, candidate.model, candidate.trace, candidate.chosen)
+
+    def with_labels(self, labels: Mapping[str, LabelCandidate], **changes: Any) -> "Candidate":
+        """The same result with other candidates of its labels; the trace of one label is that of the result."""
+        if len(labels) == 1:
+            (only,) = labels.values()
+            changes |= {"trace": only.trace, "chosen": only.chosen}
+        return replace(self, labels=labels, **changes)
+
+    @property
+    def only(self) -> LabelCandidate:
+        """The result of the label; raises an error that names the labels if there are several."""
+        if len(self.labels) > 1:
+            first = next(iter(self.labels))
+            raise BadInput(f"this result has several labels: {', '.join(self.labels)}. Take one of them: result[{first!r}]")
+        return next(iter(self.labels.values()))
+
+    def __getitem__(self, label: str) -> "Candidate":
+        """The result of one of several labels, as a result of its own."""
+        return Candidate.of(self.labels[pick("label of this result", label, self.labels)], label)
+
+    __iter__ = None  # a result is no sequence: iterate over `labels`
+
+    @property
+    def met_in_sample(self) -> bool:
+        """Whether the chosen step satisfies the goal of every label on the rows that it was chosen on."""
+        return all(own.met_in_sample for own in self.labels.values())
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome of the repair by cross-fitted decisions, over all labels. None with selection="paper"."""
+        outcomes = [own.outcome for own in self.labels.values()]
+        known = [outcome for outcome in outcomes if outcome is not None]
+        return joint_outcome(known) if len(known) == len(outcomes) else None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every limit of every goal is kept on held-out rows; None without held-out rows or a maximum gap."""
+        return None if self.outcome is None else joint_met(own.met for own in self.labels.values())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not (name in LabelCandidate.__dataclass_fields__ or hasattr(LabelCandidate, name)):
+            raise AttributeError(f"the result of a repair has no {name!r}")
+        return getattr(next(iter(self.labels.values())) if name in SHARED else self.only, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *LabelCandidate.__dataclass_fields__, *vars(LabelCandidate)})
+
+    def __repr__(self) -> str:
+        outcome = "" if self.outcome is None else f"{self.outcome}: "
+        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{goals_words(self.labels)})"
+
+    def _repr_html_(self) -> str:
+        return str(presenter("candidate_html")(self))
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {own}" if label else str(own) for label, own in self.labels.items())
+
+
+def goals_words(labels: Mapping[str, LabelCandidate]) -> str:
+    """The goals of the labels as formulas: one if all have the same."""
+    each = {name: str(own.goal) for name, own in labels.items()}
+    return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())

@@ -16,11 +16,11 @@ rule of a few thresholds, which is equally optimistic at every share, by the mea
 grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOut`; they determine the outcome without
 a test set.
 
-The choice among the steps is in `cross_fitted_choice`.
+The choice among the steps is in `choosing`.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -30,19 +30,19 @@ from torch import nn
 from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
-from equipoise.methods.candidate import Candidate, HeldOut
+from equipoise.methods.candidate import Candidate, HeldOut, LabelCandidate
+from equipoise.methods.choosing import Verdict, choose_step
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, cross_fitting_parts
-from equipoise.methods.cross_fitted_choice import choose
-from equipoise.methods.driver import joined, run
+from equipoise.methods.driver import run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.job import Half, Job, Run, Verdict
+from equipoise.methods.job import Half, Job, Run
 from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.selection import plain_rule
-from equipoise.models import ChosenOutputs, ReadOnce, check, predict
+from equipoise.models import ReadOnce, check, label_views, outputs_like, predict, whole_network
 
 HALVES, ALL_ROWS = (
     0.45,
@@ -52,10 +52,10 @@ HALVES, ALL_ROWS = (
 
 def run_cross_fitted(job: Job, selection: str) -> Candidate:
     """The candidate of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
-    goals = [goal.changed(selection=selection) for goal in job.goals]
+    goals = {name: goal.derived(selection=selection) for name, goal in job.goals.items()}
     try:
         if job.method.kind in (Kind.RULE, Kind.PROBES) and job.rows.targets is None:
-            return _fitted(job, goals[0])
+            return Candidate.of(_fitted(job, *goals.values()))
         return _stepped(job, goals)
     except PartTooSmall as error:
         advice = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
@@ -122,10 +122,10 @@ def smoothed(optimism: FloatArray, at: Sequence[float], grows: bool) -> FloatArr
 # Methods that fit a rule, or probes: every row of their trace can be delivered.
 
 
-def _fitted(job: Job, goal: Goal) -> Candidate:
+def _fitted(job: Job, goal: Goal) -> LabelCandidate:
     """The candidate of a method that fits a rule or probes."""
     model, cohort = job.model, job.rows
-    Data.of(cohort, [goal])  # raises an error if the set lacks rows that the measure needs
+    Data.of(cohort, job.goals)  # raises an error if the set lacks rows that the measure needs
     whole = encoded(cohort)
     if job.method.kind == Kind.PROBES and model is not None and isinstance(cohort, Cohort):
         check(model, cohort, changed=False)
@@ -151,10 +151,10 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     grows = job.method.kind == Kind.PROBES
     evidence = Evidence.of(corrected(decisions, held, tuned, parts, range(len(steps)), grows), whole, goal)
     estimates = Estimates((LabelEstimates("", cohort, evidence, held),), rows, refused(decisions, whole.attribute.codes))
-    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
-    step = steps[at]
+    verdict = choose_step([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
+    at, step = verdict.at, steps[verdict.at]
     fit_notes = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
-    candidate = Candidate(
+    candidate = LabelCandidate(
         method=job.method.name,
         model=copy.deepcopy(model) if step.model is None else step.model,
         rule=step.rule,
@@ -169,7 +169,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     )
     if job.progress:
         job.progress(1, 1)
-    return _labelled(candidate, estimates, verdict, 0, len(cohort), at)
+    return _labelled(candidate, estimates, verdict, 0, len(cohort))
 
 
 def encoded(rows: Rows) -> Rows:
@@ -181,15 +181,15 @@ def encoded(rows: Rows) -> Rows:
 
 def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnce | None) -> Fit:
     """The fit of the method to some of the rows; `network` holds the outputs of the network on all rows."""
-    function = job.method.frontier or job.method.run
+    function, (goal,) = job.method.frontier or job.method.run, job.goals.values()
     subset = whole if len(rows) == len(whole) else whole.take(rows)
     fit: Fit
     if job.method.kind == Kind.RULE:
         subset_scores = subset if isinstance(subset, Scores) else Scores.of(subset, scores.score[rows])
-        fit = function(subset_scores, job.goals[0], job.settings)
+        fit = function(subset_scores, goal, job.settings)
         return fit
     outputs = None if network is None else network.take(rows)
-    fit = function(job.model, subset, job.goals[0], job.settings, Rng(job.seed), job.train, outputs)
+    fit = function(job.model, subset, goal, job.settings, Rng(job.seed), job.train, outputs)
     return fit
 
 
@@ -211,9 +211,9 @@ def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores, 
 # Methods that change the network step by step.
 
 
-def _stepped(job: Job, goals: Sequence[Goal]) -> Candidate:
+def _stepped(job: Job, goals: Mapping[str, Goal]) -> Candidate:
     """The candidate of a method that yields steps."""
-    model, whole = job.network, job.cohort.encoded()  # encoded, as in `encoded`
+    model, whole = job.network, job.cohort.encoded()
     Data.of(whole, job.goals)  # raises an error if the set lacks rows that the measure needs
     halves = _halves(whole, job.seed, repeat=not adaptive(job.settings))
     on_halves = job.within(HALVES)
@@ -226,12 +226,12 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> Candidate:
     own = _estimates(model, whole, halves, half_runs, whole_run, goals, adaptive(job.settings))
     numbers = [0, *whole_run.record.steps]  # of the rows of the trace
     evidence, held = [label.evidence for label in own.labels], [label.held for label in own.labels]
-    candidate = whole_run.candidate
-    originals = _originals([each.trace for each in candidate.each])
-    verdict, place = choose(evidence, [numbers[row] for row in own.rows], goals, job.method.least_gap, own.refused, held, originals)
-    if place:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
+    candidate, steps = whole_run.candidate, [numbers[row] for row in own.rows]
+    originals = _originals([each.trace for each in candidate.labels.values()])
+    verdict = choose_step(evidence, steps, list(goals.values()), job.method.least_gap, own.refused, held, originals)
+    if verdict.at:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
         candidate = _at_step(candidate, run(replace(everything, half=None, verdict=verdict, deadline=None)).candidate)
-    return _finished(candidate, model, job.cohort, own, verdict, place)
+    return _finished(candidate, model, job.cohort, own, verdict)
 
 
 def _on_half(job: Job, half: Half) -> Job:
@@ -290,17 +290,22 @@ def aligned(traces: Sequence[pd.DataFrame], numbered: bool) -> tuple[list[int], 
 
 
 def _estimates(
-    model: nn.Module, cohort: Cohort, halves: Sequence[Half], half_runs: Sequence[Run], whole: Run, goals: Sequence[Goal], numbered: bool
+    model: nn.Module,
+    cohort: Cohort,
+    halves: Sequence[Half],
+    half_runs: Sequence[Run],
+    whole: Run,
+    goals: Mapping[str, Goal],
+    numbered: bool,
 ) -> Estimates:
     """The cross-fitted estimates of the steps on the whole set that can be chosen."""
     runs = (*half_runs, whole)
     shares, rows = aligned([run.candidate.trace for run in runs], numbered)
     labels, constant = [], []
-    for at, ((name, part), goal) in enumerate(zip(cohort.by_label.items(), goals, strict=True)):
-        places = np.flatnonzero(cohort.column(name) != UNKNOWN)
-        view = model.view(at) if isinstance(model, ChosenOutputs) else model
+    for at, ((name, part), view) in enumerate(zip(cohort.by_label.items(), label_views(model, goals).values(), strict=True)):
+        places, goal = np.flatnonzero(cohort.column(name) != UNKNOWN), goals[name]
         scores = predict(view, part).score
-        decisions = [_step_decisions(scores, places, at, run, own) for run, own in zip(runs, rows, strict=True)]
+        decisions = [_step_decisions(scores, places, at, name, run, own) for run, own in zip(runs, rows, strict=True)]
         held, tuned = np.empty_like(decisions[2]), np.empty_like(decisions[2])
         for k, half in enumerate(halves):
             outside = np.isin(places, half.held)  # the other half was tuned on these rows
@@ -311,10 +316,10 @@ def _estimates(
     return Estimates(tuple(labels), tuple(rows[-1]), np.logical_or.reduce(constant))
 
 
-def _step_decisions(scores: FloatArray, places: IntArray, at: int, run: Run, rows: Sequence[int]) -> FloatArray:
+def _step_decisions(scores: FloatArray, places: IntArray, at: int, name: str, run: Run, rows: Sequence[int]) -> FloatArray:
     """The decisions (rows, n) of these rows of a run's trace on all rows of a label; row 0 is the original at the run's threshold."""
-    candidate, record = run.candidate.each[at], run.record
-    original = scores >= candidate.trace["threshold"].iloc[0]
+    record = run.record
+    original = scores >= run.candidate.labels[name].trace["threshold"].iloc[0]
     return np.stack([record.decisions[row - 1][places, at] if row else original for row in rows]).astype(np.float64)
 
 
@@ -323,9 +328,12 @@ def _step_decisions(scores: FloatArray, places: IntArray, at: int, run: Run, row
 
 def _at_step(whole: Candidate, last: Candidate) -> Candidate:
     """The network of the chosen step from the last run, with the trace of all steps."""
-    if whole.labels:
-        each = {name: _at_step(own, last.labels[name]) for name, own in whole.labels.items()}
-        return replace(last, trace=whole.trace, chosen=next(iter(each.values())).chosen, labels=each)
+    each = {name: _label_at_step(own, last.labels[name]) for name, own in whole.labels.items()}
+    return replace(last, trace=whole.trace, chosen=next(iter(each.values())).chosen).with_labels(each)
+
+
+def _label_at_step(whole: LabelCandidate, last: LabelCandidate) -> LabelCandidate:
+    """The chosen step of one label from the last run, with the trace of all steps."""
     trace = whole.trace.copy()
     chosen = last.trace.iloc[last.chosen]
     row = int(np.abs(trace["step"] - chosen["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
@@ -334,28 +342,22 @@ def _at_step(whole: Candidate, last: Candidate) -> Candidate:
     return replace(last, trace=trace, chosen=row, notes=(*last.notes, *cut))
 
 
-def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict, place: int) -> Candidate:
+def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict) -> Candidate:
     """The candidate with the cross-fitted estimates of its steps, or the original if that was kept."""
-    original = place == 0 or candidate.chosen == 0
-    if not candidate.labels:
-        done = _labelled(candidate, estimates, verdict, 0, len(cohort), place)
-        return replace(_with_original_rule(done, estimates, verdict, 0), model=copy.deepcopy(model)) if original else done
-    each = {name: _labelled(own, estimates, verdict, at, len(cohort), place) for at, (name, own) in enumerate(candidate.labels.items())}
-    network = candidate.model
-    if original:
-        assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-        network = copy.deepcopy(model.inner)
-        views = model.around(network)
-        for at, (name, own) in enumerate(each.items()):
-            restored = own if cohort.kind == "classes" else _with_original_rule(own, estimates, verdict, at)
-            each[name] = replace(restored, model=views.view(at), chosen=0)
-    why = tuple(dict.fromkeys(note for own in each.values() for note in own.why))
-    return joined(network, each, candidate.trace, 0 if original else candidate.chosen, why, cohort.kind)
+    each = {name: _labelled(own, estimates, verdict, at, len(cohort)) for at, (name, own) in enumerate(candidate.labels.items())}
+    if verdict.at and candidate.chosen:
+        return candidate.with_labels(each)
+    network = copy.deepcopy(whole_network(model))
+    views = label_views(outputs_like(model, network), each)
+    for at, (name, own) in enumerate(each.items()):
+        restored = own if cohort.kind == "classes" else _with_original_rule(own, estimates, verdict, at)
+        each[name] = replace(restored, model=views[name], chosen=0)
+    return replace(candidate, model=network, chosen=0).with_labels(each)
 
 
-def _labelled(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: int, rows: int, place: int) -> Candidate:
+def _labelled(candidate: LabelCandidate, estimates: Estimates, verdict: Verdict, at: int, rows: int) -> LabelCandidate:
     """One label's candidate with its corrected trace and its held-out decisions."""
-    label = estimates.labels[at]
+    label, place = estimates.labels[at], verdict.at
     evidence, trace = label.evidence, candidate.trace.copy()
     columns = {
         "gap_honest": evidence.gap,
@@ -371,12 +373,12 @@ def _labelled(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: 
         trace=trace,
         why=verdict.why[at],
         met_in_sample=verdict.met[at],
-        goal=verdict.goals[at].changed(selection=evidence.goal.selection),
+        goal=verdict.goals[at].derived(selection=evidence.goal.selection),
         notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": rows})),
         held_out=HeldOut(label.held[0], label.held[place]),
     )
 
 
-def _with_original_rule(candidate: Candidate, estimates: Estimates, verdict: Verdict, at: int) -> Candidate:
+def _with_original_rule(candidate: LabelCandidate, estimates: Estimates, verdict: Verdict, at: int) -> LabelCandidate:
     """The candidate with the rule of the original, step 0; the caller sets the original network."""
     return replace(candidate, rule=plain_rule(candidate.method, candidate.trace, 0, estimates.labels[at].part, verdict.goals[at]), chosen=0)

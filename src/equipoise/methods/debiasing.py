@@ -7,7 +7,7 @@ argmax, without one rule per class, so they need a method that changes the netwo
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
@@ -19,16 +19,15 @@ from torch import nn
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
-from equipoise.methods.candidate import Candidate, Progress
+from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
-from equipoise.methods.driver import joined, run
+from equipoise.methods.driver import run
 from equipoise.methods.goal import (
     DEFAULT_MEASURE,
     DEFAULT_PERFORMANCE,
     DEFAULT_SELECTION,
     Goal,
-    Note,
     given_goal,
     goals_at,
     goals_of,
@@ -38,7 +37,18 @@ from equipoise.methods.goal import (
 from equipoise.methods.job import Job
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
-from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, Predictor, chosen_outputs, classifier, predict
+from equipoise.models import (
+    WRAPPED,
+    BiasScore,
+    ChosenOutputs,
+    ManyBiasScores,
+    Predictor,
+    chosen_outputs,
+    classifier,
+    label_views,
+    outputs_like,
+    predict,
+)
 from equipoise.specification import is_real
 
 NO_NETWORK = {  # advice by the type of an argument that is not a network
@@ -119,13 +129,17 @@ def debias(
         labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
         goal, goals = Goal(selection=goal.selection), goals_at(threshold, labels, goal, goals)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
-    if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
+    scores = {"": model} if isinstance(model, Scores) else model
+    if isinstance(scores, Mapping) and scores and all(isinstance(own, Scores) for own in scores.values()):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
         if unused := [name for name, value in with_network.items() if value is not None]:
             raise BadInput(
                 f"scores are repaired without a network; {', '.join(unused)} goes with one: eq.debias(model, cohort). Leave it out"
             )
-        return _with_fitted_rows(_scores_alone(model, method, goal, goals, features, seed, force, limits), model)
+        if goals is not None and scores is not model:
+            raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
+        parts = {str(name): own if features is None else own.with_features(features) for name, own in scores.items()}
+        return _rules(parts, method, goals_of(list(parts), "labels", goal, goals), seed, force, limits)
     model = classifier(model)
     if model is None:
         raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
@@ -137,20 +151,19 @@ def debias(
     if isinstance(model, Predictor):
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
-        rule_only = _scores_alone(predict(model, cohort), method, goal, None, None, seed, force, limits)
-        return _with_fitted_rows(replace(rule_only, model=model), cohort)
-    network, goal = _label_outputs(model, cohort, method, goal, goals, outputs)
+        result = _rules({"": predict(model, cohort)}, method, {"": goal}, seed, force, limits)
+        each = {name: replace(own, model=model) for name, own in result.labels.items()}
+        return _with_fitted_rows(result.with_labels(each, model=model), {"": cohort})
+    network = _label_outputs(model, cohort, method, goal, goals, outputs)
+    by_label = goals_of(list(cohort.by_label), cohort.kind, goal, goals)
     if not force:
-        check_cells({"the repair set": cohort}, goal.each)
+        check_cells({"the repair set": cohort}, by_label)
     if train is not None:
         check_cohort("eq.debias, as train,", train)
     check_apart(training=train, repair=cohort)
-    candidate = run_method(method, network, cohort, goal, seed=seed, train=train, **limits)
-    candidate = _with_fitted_rows(candidate, cohort, train)
-    if not recalibrate:
-        return candidate
-    views = {name: network.view(at) for at, name in enumerate(candidate.labels)} if isinstance(network, ChosenOutputs) else network
-    return recalibrated(candidate, views, cohort)
+    result = run_method(method, network, cohort, by_label, seed=seed, train=train, **limits)
+    result = _with_fitted_rows(result, dict.fromkeys(by_label, cohort), train)
+    return recalibrated(result, label_views(network, by_label), cohort) if recalibrate else result
 
 
 def _argument_errors(method: object, budget: object, seed: object) -> list[BadInput]:
@@ -166,16 +179,11 @@ def _argument_errors(method: object, budget: object, seed: object) -> list[BadIn
     return errors
 
 
-def _with_fitted_rows(candidate: Candidate, rows: Rows | Mapping[str, Scores], train: Cohort | None = None) -> Candidate:
-    """The candidate with the identities of the rows that it, or the candidate of each label, was fitted to."""
-    if isinstance(rows, Mapping):
-        parts = {str(name): {"repair": Identities.of(scores)} for name, scores in rows.items()}
-        each = {name: replace(own, fitted_to=parts[name]) for name, own in candidate.labels.items()}
-        return replace(candidate, labels=each)
-    fitted_to = {"repair": Identities.of(rows)} | ({} if train is None else {"training": Identities.of(train)})
-    return replace(
-        candidate, fitted_to=fitted_to, labels={name: replace(own, fitted_to=fitted_to) for name, own in candidate.labels.items()}
-    )
+def _with_fitted_rows(result: Candidate, rows: Mapping[str, Rows], train: Cohort | None = None) -> Candidate:
+    """The result with the identities of the rows that each label was fitted to."""
+    sets = {id(own): {"repair": Identities.of(own)} for own in rows.values()}  # labels of one network share their rows
+    training = {} if train is None else {"training": Identities.of(train)}
+    return result.with_labels({name: replace(own, fitted_to=sets[id(rows[name])] | training) for name, own in result.labels.items()})
 
 
 def _label_outputs(
@@ -185,50 +193,30 @@ def _label_outputs(
     goal: Goal,
     goals: Mapping[str, Goal] | None,
     outputs: Mapping[str, int | str] | None,
-) -> tuple[nn.Module, Goal]:
-    """The network with the outputs of the cohort's labels, and the joint goal; with one label, both unchanged."""
-    if cohort.targets is None:
+) -> nn.Module:
+    """The network with the outputs of the cohort's labels; with one label, unchanged."""
+    if not cohort.labels:
         if unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
             raise BadInput(
                 f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
                 "Give it label=[...] or classes=[...]"
             )
-        return model, goal
+        return model
     check_method(method, cohort.kind, cohort.labels[0])
     if cohort.kind == "classes" and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
         raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
-    joint = goals_of(cohort.labels, cohort.kind, goal, goals)
-    return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {}), joint
+    return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
 
 
-def _scores_alone(
-    scores: Scores | Mapping[str, Scores],
-    method: str,
-    goal: Goal,
-    goals: Mapping[str, Goal] | None,
-    features: object,
-    seed: int,
-    force: bool,
-    limits: Mapping[str, Any],
+def _rules(
+    parts: Mapping[str, Scores], method: str, goals: Mapping[str, Goal], seed: int, force: bool, limits: Mapping[str, Any]
 ) -> Candidate:
-    """The rule for scores without a network; with several labels, one rule per label, judged together."""
-    several = isinstance(scores, Mapping)
-    parts = {str(name): own for name, own in scores.items()} if isinstance(scores, Mapping) else {"": scores}
-    if features is not None:
-        parts = {name: own.with_features(features) for name, own in parts.items()}
-    if goals is not None and not several:
-        raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
-    label_goals = goals_of(tuple(parts), "labels", goal, goals).each if several else (goal,)
+    """The rule of each label for scores without a network; the labels are judged together."""
     if not force:
-        for name, label_goal in zip(parts, label_goals, strict=True):
-            check_cells({f"the repair set of {name}" if name else "the repair set": parts[name]}, [label_goal])
-    deadline = None if limits["budget"] is None else time.monotonic() + limits["budget"]
-    candidates: dict[str, Candidate] = {}
-    for at, (name, label_goal) in enumerate(zip(parts, label_goals, strict=True)):
-        budget = None if deadline is None else max(0.001, (deadline - time.monotonic()) / (len(parts) - at))
-        candidate = run_method(method, None, parts[name], label_goal, seed=seed, **{**limits, "budget": budget})
-        candidates[name] = judged(candidate, parts[name], label_goal, len(parts))
-    return _together(candidates) if several else candidates[""]
+        for name, scores in parts.items():
+            check_cells({f"the repair set of {name}" if name else "the repair set": scores}, {"": goals[name]})
+    result = _together(_label_by_label(method, dict.fromkeys(parts), parts, goals, None, seed, limits))
+    return _with_fitted_rows(result, parts)
 
 
 def check_method(method: str, kind: str, example: str) -> None:
@@ -244,7 +232,7 @@ def run_method(
     name: str,
     model: nn.Module | None,
     cohort: Rows,
-    goal: Goal,
+    goals: Mapping[str, Goal],
     *,
     seed: int,
     train: Cohort | None = None,
@@ -253,35 +241,47 @@ def run_method(
     budget: float | None = None,
     refuse_constant: bool = False,
 ) -> Candidate:
-    """The candidate of one method for a network, within about `budget` seconds.
+    """The result of one method for a network, within about `budget` seconds.
 
-    The network of a cohort with several labels is `ChosenOutputs`, and its goal is a `JointGoal`. With `refuse_constant`, steps with
-    constant decisions are not chosen; the published selection, which studies reproduce, has no such rule, and cross-fitted selection always
-    has it.
+    `goals` has the goal of each label, with one selection; the goal of a cohort with one label is {"": goal}. The network of a cohort with
+    several labels is `ChosenOutputs`. With `refuse_constant`, steps with constant decisions are not chosen; the published selection, which
+    studies reproduce, has no such rule, and cross-fitted selection always has it.
     """
     if budget is not None and not budget > 0:
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
     chosen = make_settings(name, settings or {})
-    _check_given(method, model, cohort, goal, train)
+    _check_given(method, model, cohort, goals, train)
     deadline = None if budget is None else time.monotonic() + budget
+    result: Candidate
     if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        best: Candidate = method.run(model, cohort, goal, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
-        return best
-    if isinstance(model, ChosenOutputs) and isinstance(cohort, Cohort) and method.labels == ONE_BY_ONE:
-        return _one_by_one(name, model, cohort, seed, goal.each, settings or {}, train, progress, refuse_constant)
-    goals = [own.for_steps() for own in goal.each]  # cross-fitting happens here, not in the method
-    used = train if method.takes_train else None
-    job = Job(method, model, cohort, goals, seed, chosen, used, progress, deadline=deadline, refuse_constant=refuse_constant)
+        result = method.run(model, cohort, goals, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
+        return result
+    if isinstance(model, ChosenOutputs) and method.labels == ONE_BY_ONE:
+        limits = {"settings": settings, "progress": progress, "budget": None, "refuse_constant": refuse_constant}
+        each = _label_by_label(name, label_views(model, goals), cohort.by_label, goals, train, seed, limits)
+        network = _with_heads(model, each)
+        views = label_views(outputs_like(model, network), goals)
+        return _together({label: replace(own, model=views[label]) for label, own in each.items()}, network)
+    for_steps = {label: goal.for_steps() for label, goal in goals.items()}  # cross-fitting happens here, not in the method
+    used_train, selection = train if method.takes_train else None, next(iter(goals.values())).selection
+    job = Job(method, model, cohort, for_steps, seed, chosen, used_train, progress, deadline=deadline, refuse_constant=refuse_constant)
+    parts = cohort.by_label
     try:
-        candidate = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else run(job).candidate
+        result = run_cross_fitted(job, selection) if selection != "paper" else run(job).candidate
     except EmptyCell as error:
-        hints = [text for part, own in _parts(cohort, goal) for text in advice([part], own)]
-        raise EmptyCell(*error.problems, *hints[: len(goal.each)]) from error
-    return _noted(method, candidate, model, cohort, goal)
+        hints = [text for label, part in parts.items() for text in advice([part], goals[label])]
+        raise EmptyCell(*error.problems, *hints[: len(goals)]) from error
+    views, noted = label_views(model, goals), {}
+    for label, own in result.labels.items():
+        goal, part = goals[label], parts[label]
+        if goal.keep and selection == "paper":
+            own = kept_or_not(own, views[label], part)
+        noted[label] = judged(remarked(own, part, goal, method.without_group), part, goal, len(goals))
+    return result.with_labels(noted)
 
 
-def _check_given(method: Method, model: nn.Module | None, rows: Rows, goal: Goal, train: Cohort | None) -> None:
+def _check_given(method: Method, model: nn.Module | None, rows: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot be run on these inputs."""
     name = method.name
     if isinstance(rows, Scores) and not method.on_scores:
@@ -289,7 +289,7 @@ def _check_given(method: Method, model: nn.Module | None, rows: Rows, goal: Goal
         raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
     if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
         raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
-    for own in goal.each:
+    for own in goals.values():
         if not takes(name, own.measure):
             able = ", ".join(other for other in METHODS if takes(other, own.measure))
             raise BadInput(f"{name} cannot reduce {own.measure}, a quotient whose denominator depends on the decisions. Use one of: {able}")
@@ -300,27 +300,7 @@ def _check_given(method: Method, model: nn.Module | None, rows: Rows, goal: Goal
         raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
 
 
-def _parts(cohort: Rows, goal: Goal) -> list[tuple[Rows, Goal]]:
-    """The rows of each label, with its goal."""
-    return list(zip(cohort.by_label.values(), goal.each, strict=True))
-
-
-def _noted(method: Method, candidate: Candidate, model: nn.Module | None, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
-    """The candidate with notes on its repair set, and the judgement of its cross-fitted decisions, if it has any."""
-    if candidate.labels:
-        assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-        parts = _parts(cohort, goal)
-        each = {
-            name: _noted(method, own, model.view(at), *parts[at], labels=len(parts))
-            for at, (name, own) in enumerate(candidate.labels.items())
-        }
-        return replace(candidate, labels=each, met_in_sample=all(own.met_in_sample for own in each.values()))
-    if goal.keep and goal.selection == "paper":
-        candidate = kept_or_not(candidate, model, cohort)
-    return judged(remarked(candidate, cohort, goal, method.without_group), cohort, goal, labels)
-
-
-def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
+def judged(candidate: LabelCandidate, cohort: Rows, goal: Goal, labels: int = 1) -> LabelCandidate:
     """The candidate with the judgement of its cross-fitted decisions on these rows, by the given goal."""
     held = candidate.held_out
     if held is None:
@@ -329,34 +309,32 @@ def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> C
     return replace(candidate, held_out=replace(held, judged_on=(rows, goal, labels)))
 
 
-def _one_by_one(
+def _label_by_label(
     method: str,
-    model: ChosenOutputs,
-    cohort: Cohort,
-    seed: int,
-    goals: Sequence[Goal],
-    settings: Mapping[str, Any],
+    models: Mapping[str, nn.Module | None],
+    parts: Mapping[str, Rows],
+    goals: Mapping[str, Goal],
     train: Cohort | None,
-    progress: Progress | None,
-    refuse_constant: bool,
-) -> Candidate:
-    """The joint candidate of a method that repairs one label after another."""
-    by_label: dict[str, Candidate] = {}
-    for at, (name, goal) in enumerate(zip(cohort.labels, goals, strict=True)):
-        rows, label_train = cohort.labelled(name), None if train is None else train.labelled(name)
-        limits: dict[str, Any] = {"settings": settings, "refuse_constant": refuse_constant}
-        candidate = run_method(method, model.view(at), rows, goal, seed=seed, train=label_train, **limits)
-        by_label[name] = judged(candidate, rows, goal, len(goals))  # the labels share the error rate of their claims
-        if progress:
-            progress(at + 1, len(goals))
-    network = _with_heads(model, by_label)
-    whole = model.around(network)
-    each = {name: replace(own, model=whole.view(at)) for at, (name, own) in enumerate(by_label.items())}
-    return _together(each, network)
+    seed: int,
+    limits: Mapping[str, Any],
+) -> dict[str, LabelCandidate]:
+    """The results of a method that repairs one label after another, which share the time and the error rate of their claims."""
+    progress, budget, count = limits["progress"], limits["budget"], len(parts)
+    deadline = None if budget is None else time.monotonic() + budget
+    results: dict[str, LabelCandidate] = {}
+    for at, (name, rows) in enumerate(parts.items()):
+        left = None if deadline is None else max(0.001, (deadline - time.monotonic()) / (count - at))
+        own_limits = {**limits, "budget": left, "progress": progress if count == 1 else None}
+        label_train = None if train is None else train.by_label[name]
+        result = run_method(method, models[name], rows, {"": goals[name]}, seed=seed, train=label_train, **own_limits)
+        results[name] = judged(result.only, rows, goals[name], count)
+        if progress and count > 1:
+            progress(at + 1, count)
+    return results
 
 
-def _together(each: dict[str, Candidate], network: nn.Module | None = None) -> Candidate:
-    """The joint candidate of labels that were repaired one by one, with a trace of two steps: the original and the chosen one."""
+def _together(each: dict[str, LabelCandidate], network: nn.Module | None = None) -> Candidate:
+    """The result of labels that were repaired one by one; the trace of several has two steps, the original and the chosen one."""
     rows = []
     for step in (0, 1):
         values = [own.trace.iloc[own.chosen if step else 0] for own in each.values()]
@@ -364,10 +342,10 @@ def _together(each: dict[str, Candidate], network: nn.Module | None = None) -> C
         worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
         rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in values])), np.nan, list(each)[worst]))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "label"])
-    return joined(network, each, trace, 1, (Note("each_label_alone"),), "labels")
+    return Candidate(each, network, trace, 1).with_labels(each)
 
 
-def _with_heads(chosen: ChosenOutputs, by_label: Mapping[str, Candidate]) -> nn.Module:
+def _with_heads(chosen: ChosenOutputs, by_label: Mapping[str, LabelCandidate]) -> nn.Module:
     """The network with the heads that were fitted for its outputs; without heads, a copy of the network."""
     heads = {column: own.model for column, own in zip(chosen.columns, by_label.values(), strict=True) if isinstance(own.model, BiasScore)}
     if not heads:

@@ -15,28 +15,28 @@ from torch import Tensor, nn
 
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.measures import ARGMAX, LabelRules, Rule
-from equipoise.methods.candidate import Candidate
+from equipoise.measures import ARGMAX, Rule
+from equipoise.methods.candidate import Candidate, LabelCandidate
 from equipoise.methods.constant import WORST, constant, not_constant
 from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, LabelResult, Limits, decided_at, frame, trace_row
-from equipoise.methods.goal import Goal, JointGoal, Note, Why
+from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.job import Half, Job, Record, Run
 from equipoise.methods.kept_rates import spare
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
-from equipoise.models import ChosenOutputs, Predictor, check, first_decides, predict, under_repair
+from equipoise.models import check, first_decides, label_views, outputs_like, predict, under_repair, whole_network
 
 
 def run(job: Job) -> Run:
     """The result of a method."""
     by_steps = job.method.kind == Kind.STEPS or job.rows.targets is not None  # `standard` of several labels is a search of no steps
-    return _Search(job).run() if by_steps else Run(_fitted(job), Record())
+    return _Search(job).run() if by_steps else Run(Candidate.of(_fitted(job)), Record())
 
 
-def _fitted(job: Job) -> Candidate:
+def _fitted(job: Job) -> LabelCandidate:
     """The candidate of a method that leaves the network unchanged and fits a rule, or probes, to it."""
-    (goal,) = job.goals
-    Data.of(job.rows, [goal])  # raises an error if the set lacks rows that the measure needs
+    (goal,) = job.goals.values()
+    Data.of(job.rows, job.goals)  # raises an error if the set lacks rows that the measure needs
     if job.method.kind == Kind.RULE:
         scores = predict(job.model, job.rows)
         fit: Fit = job.method.run(scores, goal, job.settings)
@@ -49,16 +49,17 @@ def _fitted(job: Job) -> Candidate:
         job.progress(1, 1)
     network = copy.deepcopy(job.model) if fit.model is None else fit.model
     settings, notes = asdict(job.settings), (*(fit.steps[fit.chosen].notes if fit.steps else ()), *fit.notes)
-    return Candidate(job.method.name, network, fit.rule, fit.trace, fit.chosen, fit.why, fit.met, fit.goal, job.seed, settings, notes)
+    return LabelCandidate(job.method.name, network, fit.rule, fit.trace, fit.chosen, fit.why, fit.met, fit.goal, job.seed, settings, notes)
 
 
 class _Search:
     """The steps of a method, and the best of them so far."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.method, self.goals, self.model, self.cohort = job, job.method, job.goals, job.network, job.cohort
+        self.job, self.method, self.model, self.cohort = job, job.method, job.network, job.cohort
+        self.goals, self.parts = list(job.goals.values()), list(job.cohort.by_label.values())
         self.data = Data.of(self.cohort, job.goals)  # raises an error if the set lacks rows that a measure needs
-        objective = job.method.objective(job.goals, job.settings)
+        objective = job.method.objective(self.goals, job.settings)
         self.within, self.last = objective.max_gap, objective.last
         self.network = self.original = under_repair(self.model, self.cohort)
         self.elsewhere: Tensor | Images | None = None  # inputs to evaluate, if the network is not trained on the repair set
@@ -123,7 +124,7 @@ class _Search:
         if self.within is None:
             self.settled = [goal.settled(own.performance) for goal, own in zip(self.goals, evaluation.each, strict=True)]
         else:
-            self.settled = [goal.changed(min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
+            self.settled = [goal.derived(min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
         self._add(Step(0), evaluation, eligible=self.within is None)
         if self.method.needs_gap:
             self.active = evaluation.gap != 0
@@ -195,26 +196,20 @@ class _Search:
 
     def _candidate(self) -> Candidate:
         """The candidate with the chosen step."""
-        row, original, model = self._chosen_row(), self.model, self.network.kept()
+        row, model = self._chosen_row(), self.network.kept()
         if row == 0 and any(self.refused):  # no state was kept, and the network may have changed since the original
-            model = copy.deepcopy(original.inner if isinstance(original, ChosenOutputs) else original)
-        views = [model]
-        if isinstance(original, ChosenOutputs):
-            whole = original.around(model)
-            views = [whole.view(at) for at in range(len(self.goals))]
+            model = copy.deepcopy(whole_network(self.model))
+        views = label_views(outputs_like(self.model, model), self.job.goals)
         results = self.results[row]
         if self.network.reduced or self.data.classes:
-            results = tuple(self._evaluate_again(at, view, row) for at, view in enumerate(views))
-        each = [self._label_candidate(at, row, view, result) for at, (view, result) in enumerate(zip(views, results, strict=True))]
-        if not self.data.several:
-            return each[0]
-        by_label = {label.name: own for label, own in zip(self.data.labels, each, strict=True)}
-        return joined(model, by_label, pd.DataFrame(self.joint_rows), row, (self._joint_why(row),), self.cohort.kind)
+            results = tuple(self._evaluate_again(at, view, row) for at, view in enumerate(views.values()))
+        each = {name: self._label_candidate(at, row, view, results[at]) for at, (name, view) in enumerate(views.items())}
+        return Candidate(each, model, pd.DataFrame(self.joint_rows), row).with_labels(each)
 
-    def _evaluate_again(self, at: int, view: nn.Module, row: int) -> LabelResult:
+    def _evaluate_again(self, at: int, view: nn.Module | None, row: int) -> LabelResult:
         """The result of the chosen step, evaluated in full precision on the network that is delivered."""
         label, limit = self.data.labels[at], None if self.limits is None else self.limits[at]
-        scores = predict(view, self._part(at)).score
+        scores = predict(view, self.parts[at]).score
         if self.data.classes:
             return label.decided(decided_at(scores, HALF), limit)
         if row or label.threshold is None:
@@ -222,11 +217,7 @@ class _Search:
         result = label.original(scores)
         return result if limit is None else replace(result, spare=float(spare(label.rates(scores, result.threshold), limit)))
 
-    def _part(self, at: int) -> Cohort:
-        """The rows of one label."""
-        return self.cohort.labelled(self.data.labels[at].name) if self.data.several else self.cohort
-
-    def _label_candidate(self, at: int, row: int, model: nn.Module, result: LabelResult) -> Candidate:
+    def _label_candidate(self, at: int, row: int, model: nn.Module | None, result: LabelResult) -> LabelCandidate:
         """The candidate of one label."""
         given, settled, step = self.goals[at], self.settled[at], self.steps[row]
         trace = frame([trace_row(past.number, results[at]) for past, results in zip(self.steps, self.results, strict=True)])
@@ -245,13 +236,13 @@ class _Search:
                 why = (*kept, *(why if row else ()))
         has_goal = given.min_performance is not None or given.max_gap is not None
         goal = given if self.within is not None and has_goal else settled
-        rule: Rule = ARGMAX if self.data.classes else plain_rule(self.method.name, trace, row, self._part(at), goal)
+        rule: Rule = ARGMAX if self.data.classes else plain_rule(self.method.name, trace, row, self.parts[at], goal)
         notes, settings = (*step.notes, *kept, *self._run_notes()), asdict(self.job.settings)
         frozen, tensors = self.network.frozen
         if frozen:
             notes = (Note("frozen_parameters", numbers={"frozen": frozen, "of": tensors}), *notes)
         seed, pace = self.job.seed, self.steps[-1].pace
-        return Candidate(self.method.name, model, rule, trace, row, why, met, goal, seed, settings, notes, pace=pace)
+        return LabelCandidate(self.method.name, model, rule, trace, row, why, met, goal, seed, settings, notes, pace=pace)
 
     def _passed_over_constant(self, row: int) -> bool:
         """Whether a step would have been chosen if its decisions were not constant."""
@@ -269,7 +260,7 @@ class _Search:
 
     def _why(self, row: int, trace: pd.DataFrame, settled: Goal, missing: Why) -> Why:
         """The reasons for choosing a row for one label."""
-        if self.data.several:
+        if self.cohort.labels:
             return (self._joint_why(row), *missing)
         usable = trace.copy()
         usable.loc[self.refused, ["gap", "performance"]] = WORST
@@ -288,14 +279,3 @@ class _Search:
             return Note("original")
         eligible = self.merits[0 if self.within is None else 1 :]
         return selected_for_all(eligible, self.merits[row], self.settled, self.data.classes, self.limits is not None)
-
-
-def joined(
-    model: nn.Module | Predictor | None, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: Why, kind: str
-) -> Candidate:
-    """The candidates of all labels as one: the network with all its outputs, and one rule per label."""
-    first = next(iter(each.values()))
-    rule = LabelRules({name: own.rule for name, own in each.items()}, kind)
-    goal = JointGoal.of({name: own.goal for name, own in each.items()})
-    met = all(own.met_in_sample for own in each.values())
-    return replace(first, model=model, rule=rule, trace=trace, chosen=chosen, why=why, met_in_sample=met, goal=goal, labels=each)

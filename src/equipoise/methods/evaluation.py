@@ -179,23 +179,23 @@ class Data:
     least: FloatArray | None = None  # (labels,) minimum performance, NaN if a goal has none
 
     @classmethod
-    def of(cls, rows: Rows, goals: Sequence[Goal]) -> "Data":
-        """These rows, with one goal per label; raises one error that lists every label with an empty cell."""
-        if rows.targets is None:
-            return cls((Label.of(rows, goals[0]),), (slice(None),))
+    def of(cls, rows: Rows, goals: Mapping[str, Goal]) -> "Data":
+        """These rows, with the goal of each label; raises one error that lists every label with an empty cell."""
         labels: list[Label] = []
         problems: list[str] = []
         empty = False
-        for name, goal in zip(rows.labels, goals, strict=True):
+        for name, part in rows.by_label.items():
             try:
-                labels.append(Label.of(rows.labelled(name), goal, name))
+                labels.append(Label.of(part, goals[name], name))
             except BadInput as error:
                 problems += error.problems
                 empty = empty or isinstance(error, EmptyCell)
         if problems:
             raise (EmptyCell if empty else BadInput)(*problems)
-        count = len(rows.labels)
-        places = tuple(np.flatnonzero(rows.targets[:, at] != UNKNOWN) * count + at for at in range(count))
+        places: tuple[Places, ...] = (slice(None),)
+        if rows.targets is not None:
+            count = len(rows.labels)
+            places = tuple(np.flatnonzero(rows.targets[:, at] != UNKNOWN) * count + at for at in range(count))
         return cls(tuple(labels), places, rows.kind == "classes")
 
     @property

@@ -141,11 +141,6 @@ class Goal(Specification):
         return hash((self.measure, self.performance, self.min_performance, self.max_gap, self.selection, self.max_loss, self.threshold))
 
     @property
-    def each(self) -> "tuple[Goal, ...]":
-        """The goal of every label; with one label, the goal itself."""
-        return (self,)
-
-    @property
     def allowed_loss(self) -> float:
         """The allowed loss of performance, for a goal without a minimum performance."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
@@ -155,17 +150,21 @@ class Goal(Specification):
         """Whether a minimum performance applies: always, except for selection="paper" with only a maximum gap."""
         return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
 
+    def derived(self, **values: Any) -> "Goal":
+        """The goal with other values, which are known to be valid and are not checked again."""
+        return self.model_copy(update=values)
+
     def settled(self, original: float) -> "Goal":
         """The goal with its minimum performance: the one given, or the original's performance less the allowed loss."""
         if self.min_performance is None and self.keeps_performance:
-            return self.changed(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
+            return self.derived(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
         return self
 
     def for_steps(self) -> "Goal":
         """The goal for running the method itself, which chooses in-sample; cross-fitted selection among its steps comes afterwards."""
         if self.selection == "paper":
             return self
-        return self.changed(selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
+        return self.derived(selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
 
     def __str__(self) -> str:
         parts = [f"min |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]
@@ -174,30 +173,6 @@ class Goal(Specification):
         if self.max_loss is not None:
             parts.append(f"{self.performance} >= original - {self.max_loss:g}")
         return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])
-
-
-class JointGoal(Goal):
-    """The goals of several labels, or classes, at once; measure, performance and selection are those of the first."""
-
-    names: tuple[str, ...] = setting("the labels", ())
-    goals: tuple[Goal, ...] = setting("the goal of each label", ())
-
-    @property
-    def each(self) -> tuple[Goal, ...]:
-        """The goal of every label."""
-        return self.goals
-
-    @classmethod
-    def of(cls, goals: Mapping[str, Goal]) -> "JointGoal":
-        """The joint goal of these labels."""
-        first = next(iter(goals.values()))
-        limit = min((goal.max_gap for goal in goals.values() if goal.max_gap is not None), default=None)
-        names, each = tuple(goals), tuple(goals.values())
-        return cls(measure=first.measure, performance=first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
-
-    def __str__(self) -> str:
-        each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
-        return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
 def given_goal(goal: Goal | None, **parts: Any) -> Goal:
@@ -218,8 +193,8 @@ def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, 
     return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
-def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
-    """The joint goal of all labels: one goal for all of them, or the goals given by name."""
+def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: one goal for all of them, or the goals given by name."""
     problems: list[str] = []
     if goals is not None:
         word = "class" if kind == "classes" else "label"
@@ -229,11 +204,11 @@ def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, G
         missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
+        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
             problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
         if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
             problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
     chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return JointGoal.of({name: own.changed(selection=chosen) for name, own in each.items()})
+    return {name: own.derived(selection=chosen) for name, own in each.items()}

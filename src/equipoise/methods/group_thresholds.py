@@ -145,7 +145,7 @@ def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit
         gap, performance = worst_gap(goal.measure, cells), performance_values(goal.performance, cells)
         rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *margin))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
-    eased = settled.changed(min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
+    eased = settled.derived(min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
     met = select(trace.iloc[1:], eased).met
     return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled, (Note("needs_group"),))
 
@@ -157,7 +157,7 @@ def _eased(limit: float | None, sign: int) -> float | None:
 
 def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> Why:
     """The reason for these thresholds: they are the best of all, or no thresholds meet the goal."""
-    without_gap, what = goal.changed(max_gap=None), "set of thresholds"
+    without_gap, what = goal.derived(max_gap=None), "set of thresholds"
     if goal.min_performance is not None and row["performance"] < goal.min_performance - NOISE:
         return (selected(what, "performance", without_gap, 0, groups, row["performance"]),)
     if goal.max_gap is not None and abs(row["gap"]) > goal.max_gap + NOISE:

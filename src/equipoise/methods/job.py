@@ -1,7 +1,7 @@
 """The input and output of the driver: a job is a method with a network, rows and goals; a run is its candidate."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,18 +10,9 @@ from torch import nn
 from equipoise.data import BoolArray, Cohort, IntArray, Rows
 from equipoise.errors import BadInput
 from equipoise.methods.candidate import Candidate, Progress
+from equipoise.methods.choosing import Verdict
 from equipoise.methods.contract import Method
-from equipoise.methods.goal import Goal, Why
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A choice that is already made: the step to keep, and for each label the reasons, whether it meets its goal, and that goal."""
-
-    step: int
-    why: tuple[Why, ...]
-    met: tuple[bool, ...]
-    goals: tuple[Goal, ...]
+from equipoise.methods.goal import Goal
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +43,12 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The input of a run: a method, a network with its repair set, one goal per label, a seed, settings, and the training set."""
+    """The input of a run: a method, a network with its repair set, the goal of each label, a seed, settings, and the training set."""
 
     method: Method
     model: nn.Module | None  # None: scores without a network
     rows: Rows
-    goals: Sequence[Goal]
+    goals: Mapping[str, Goal]  # by label
     seed: int
     settings: Any
     train: Cohort | None = None

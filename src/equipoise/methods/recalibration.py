@@ -21,12 +21,12 @@ import numpy as np
 from torch import nn
 
 from equipoise.data import Cohort, Scores
-from equipoise.measures import NEVER, Calibration, FloatArray, LabelRules, LogitMap, Rule, Threshold, logit_map, normalised
-from equipoise.methods.candidate import Candidate, Recalibration
+from equipoise.measures import NEVER, Calibration, FloatArray, LogitMap, Rule, Threshold, logit_map, normalised
+from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
 from equipoise.methods.rules import Movable
-from equipoise.models import OneClass, OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network
+from equipoise.models import OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network
 
 FOLDS = 5
 
@@ -35,28 +35,30 @@ class _Collision(Exception):
     """No threshold on the new scores gives the same decisions as the old one."""
 
 
-def recalibrated(
-    candidate: Candidate, original: nn.Module | Mapping[str, nn.Module], cohort: Cohort, also: Sequence[Cohort] = ()
-) -> Candidate:
-    """The candidate with recalibrated scores and unchanged decisions on these rows; the same candidate if its scores are the original's.
+def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], cohort: Cohort, also: Sequence[Cohort] = ()) -> Candidate:
+    """The result with recalibrated scores and unchanged decisions on these rows; the same result if its scores are the original's.
 
-    `original` is the network before the repair; with several labels, one single-output network per label. `cohort` is the repair set;
-    `also` are further rows on which no decision may change, whose labels are not used.
+    `originals` is the network of each label before the repair, with one output. `cohort` is the repair set; `also` are further rows on
+    which no decision may change, whose labels are not used.
     """
-    if not isinstance(candidate.model, nn.Module) or not _changed_scores(candidate) or cohort.kind == "classes":
-        return candidate
-    if not isinstance(original, nn.Module):
-        return _all_labels(candidate, original, cohort, also)
-    scores = predict(candidate.model, cohort)
-    fitted = _fitted(scores, predict(original, cohort), cohort, candidate.seed)
+    changed = any(_changed_scores(own) for own in result.labels.values())
+    if not isinstance(result.model, nn.Module) or not changed or cohort.kind == "classes":
+        return result
+    if cohort.labels:
+        return _outputs(result, originals, cohort, also)
+    ((name, candidate),) = result.labels.items()
+    network = candidate.network
+    scores = predict(network, cohort)
+    fitted = _fitted(scores, predict(originals[name], cohort), cohort, candidate.seed)
     if fitted is None:
-        return _not_recalibrated(candidate, "no_increasing_map")
-    output = output_kind(candidate.model, cohort.inputs)
-    network, folded = recalibrated_network(candidate.model, cohort.inputs, fitted.map.slope, fitted.map.intercept, output)
-    return _with_network(candidate, network, fitted, folded, scores, cohort, also)
+        return result.with_labels({name: _not_recalibrated(candidate, "no_increasing_map")})
+    output = output_kind(network, cohort.inputs)
+    network, folded = recalibrated_network(network, cohort.inputs, fitted.map.slope, fitted.map.intercept, output)
+    done = _with_network(candidate, network, fitted, folded, scores, cohort, also)
+    return result.with_labels({name: done}, model=done.model)
 
 
-def _changed_scores(candidate: Candidate) -> bool:
+def _changed_scores(candidate: LabelCandidate) -> bool:
     """Whether the repair changed the scores."""
     return candidate.chosen != 0 and METHODS[candidate.ran].kind in (Kind.STEPS, Kind.PROBES)
 
@@ -87,14 +89,14 @@ def _fitted(scores: Scores, original: Scores, cohort: Cohort, seed: int) -> _Fit
     return _Fitted(whole_map, Calibration.of(scores.score, risk, weight), Calibration.of(cross_fitted, risk, weight))
 
 
-def _not_recalibrated(candidate: Candidate, reason: str) -> Candidate:
+def _not_recalibrated(candidate: LabelCandidate, reason: str) -> LabelCandidate:
     """The candidate with a note on the reason."""
     return replace(candidate, notes=(*candidate.notes, Note("not_recalibrated", reason)))
 
 
 def _with_network(
-    candidate: Candidate, network: nn.Module, fitted: _Fitted, folded: bool, scores: Scores, cohort: Cohort, also: Sequence[Cohort]
-) -> Candidate:
+    candidate: LabelCandidate, network: nn.Module, fitted: _Fitted, folded: bool, scores: Scores, cohort: Cohort, also: Sequence[Cohort]
+) -> LabelCandidate:
     """The candidate with the recalibrated network and its rule on the new scores; unchanged, with a note, if a decision would differ.
 
     `scores` are those of the candidate's network on the cohort.
@@ -149,11 +151,11 @@ def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) 
     return middle if middle > low else float(high)
 
 
-def _all_labels(candidate: Candidate, originals: Mapping[str, nn.Module], cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
-    """The candidate with all labels of one network recalibrated, each by its own map, which must fold into the network's layers."""
-    network, first = candidate.network, next(iter(candidate.labels.values())).network
-    if isinstance(first, OneClass):
-        return candidate
+def _outputs(candidate: Candidate, originals: Mapping[str, nn.Module | None], cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
+    """The result with all outputs of one network recalibrated, each by its own map, which must fold into the network's layers."""
+    first = next(iter(candidate.labels.values())).network
+    assert isinstance(candidate.model, nn.Module)  # several labels are outputs of one network
+    network = candidate.model
     maps: dict[str, _Fitted] = {}
     scores: dict[str, Scores] = {}
     done = dict(candidate.labels)
@@ -190,7 +192,7 @@ def _all_labels(candidate: Candidate, originals: Mapping[str, nn.Module], cohort
         for name in refused:
             done[name] = tried[name]
             del maps[name]
-    return replace(candidate, model=network, rule=LabelRules({name: own.rule for name, own in done.items()}, cohort.kind), labels=done)
+    return candidate.with_labels(done, model=network)
 
 
 def _column(view: nn.Module) -> int:

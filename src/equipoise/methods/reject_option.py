@@ -192,11 +192,11 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     top = int(rank[step, best[step]])
     notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    limits = settled.changed(max_gap=max_gap, max_loss=None)
+    limits = settled.derived(max_gap=max_gap, max_loss=None)
     if top == 1:
         why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
     else:
-        limits = limits if top == 2 else settled.changed(max_gap=None)
+        limits = limits if top == 2 else settled.derived(max_gap=None)
         why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
     return Fit(rule, trace, step + 1, (why,), met, settled, notes)
 

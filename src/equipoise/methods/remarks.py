@@ -26,8 +26,8 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.methods.candidate import Candidate
-from equipoise.methods.cross_fitted_choice import SURE
+from equipoise.methods.candidate import LabelCandidate
+from equipoise.methods.choosing import SURE
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.kept_rates import NOISE, kept_rates, limits_of
@@ -61,7 +61,7 @@ class Cell:
         return f"{self.count:,} {what}{ending}" if self.unit == "rows" else f"{self.count:,} patient{ending} with {what}s"
 
 
-def remarked(candidate: Candidate, cohort: Rows, goal: Goal, without_group: str = "") -> Candidate:
+def remarked(candidate: LabelCandidate, cohort: Rows, goal: Goal, without_group: str = "") -> LabelCandidate:
     """The candidate with notes on its repair set and, if the goal is not met, on the steps that came nearest to it.
 
     `goal` is the goal as given; `without_group` describes the decision of the candidate's rule for a row without a group.
@@ -82,7 +82,7 @@ def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
     return []
 
 
-def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], label: str = "") -> None:
+def check_cells(sets: Mapping[str, Rows], goals: Mapping[str, Goal], label: str = "") -> None:
     """Raises `TooFewPatients` with a table of counts if a cell that a goal needs has fewer than `MIN_PATIENTS` patients.
 
     `sets` are the repair set and the test set by name. With several labels, there is one goal per label. `label` is the name of a label
@@ -90,7 +90,7 @@ def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], label: str = ""
     """
     problems: list[str] = []
     by_label = {key: cohort.by_label for key, cohort in sets.items()}
-    for name, goal in zip(next(iter(by_label.values())), goals, strict=True):
+    for name, goal in goals.items():
         problems += _too_few({key: parts[name] for key, parts in by_label.items()}, goal, name or label)
     if problems:
         raise TooFewPatients(*problems)
@@ -205,7 +205,7 @@ def _measured(goal: Goal) -> tuple[str, ...]:
     return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
 
 
-def _missing_note(candidate: Candidate, cohort: Rows, without_group: str) -> list[Note]:
+def _missing_note(candidate: LabelCandidate, cohort: Rows, without_group: str) -> list[Note]:
     """The note on rows without a group, if there are any."""
     attribute, goal = cohort.attribute, candidate.goal
     missing = int((attribute.codes == MISSING).sum())
@@ -216,7 +216,7 @@ def _missing_note(candidate: Candidate, cohort: Rows, without_group: str) -> lis
     return [Note("missing_group", attribute.name, counts)]
 
 
-def _small_note(candidate: Candidate, cohort: Rows) -> list[Note]:
+def _small_note(candidate: LabelCandidate, cohort: Rows) -> list[Note]:
     """The note on cells that are too small, if there are any."""
     goal, cells = candidate.goal, cells_of(cohort, _rates(candidate.goal))
     if min(cell.count for cell in cells) >= FEW and not is_quotient(goal.measure):
@@ -266,7 +266,7 @@ def gap_error(evidence: Evidence, code: int) -> float:
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
 
 
-def kept_or_not(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
+def kept_or_not(candidate: LabelCandidate, model: nn.Module | None, cohort: Rows) -> LabelCandidate:
     """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)
@@ -290,7 +290,7 @@ class Demand:
     reached: FloatArray  # (steps,) the value of each step; for rates, the smallest margin over their limits
 
 
-def nearness(candidate: Candidate, goal: Goal) -> Note | None:
+def nearness(candidate: LabelCandidate, goal: Goal) -> Note | None:
     """The note on the steps that came nearest to a goal that the chosen one misses; None if it meets all limits in the trace.
 
     For each limit of the goal: the number of steps that meet it, and the values of the step that is nearest to it. `goal` is the goal as
@@ -316,7 +316,7 @@ def nearness(candidate: Candidate, goal: Goal) -> Note | None:
     return Note("nearest", "steps", {**numbers, **limits})
 
 
-def _demands(candidate: Candidate, goal: Goal, honest: bool) -> tuple[list[Demand], int]:
+def _demands(candidate: LabelCandidate, goal: Goal, honest: bool) -> tuple[list[Demand], int]:
     """The limits of the goal that can be checked in the trace, and the position of the chosen step."""
     trace = candidate.trace
     if honest:

@@ -1,4 +1,7 @@
-"""Choosing a step by the goal: the better of two steps, the best row of a trace, and the parts of the goal that a chosen step misses."""
+"""The paper's rule: the choice among steps, or among methods, by values on the rows that they were fitted to (`merit`).
+
+The choice by cross-fitted values, which is the default, is in `choosing`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ import pandas as pd
 
 from equipoise.data import Rows
 from equipoise.measures import Threshold
+from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.kept_rates import NOISE
@@ -55,7 +59,8 @@ def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
     """The merit of a step by the settled goals of its labels.
 
     The largest |gap| of all labels counts, if every label has its minimum performance (or, without one, its maximum |gap|); with maximum
-    gaps only, the mean performance. If a label misses its goal, the largest shortfall counts.
+    gaps only, the mean performance. If a label misses its goal, the largest shortfall counts. A goal without limits, as of classifiers that
+    are compared without a repair set, is met by every step.
     """
     kept = all(result.spare is None or result.spare >= -NOISE for result in each)
     margins: list[float] = []
@@ -65,11 +70,11 @@ def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
             margins.append(result.performance - goal.min_performance)
             sizes.append(result.size)
         else:
-            assert goal.max_gap is not None  # a settled goal has one of them
-            margins.append(goal.max_gap - result.size)
+            margins.append(np.inf if goal.max_gap is None else goal.max_gap - result.size)
     feasible = kept and min(margins) >= -NOISE
     best = -max(sizes) if sizes else float(np.mean([result.performance for result in each]))
-    return Merit(int(kept) + int(feasible), best if feasible else min(margins))
+    value = best if feasible else min(margins)
+    return Merit(int(kept) + int(feasible), -np.inf if np.isnan(value) else value)
 
 
 def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
@@ -102,30 +107,40 @@ def selected_for_all(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goa
 
 
 def select(trace: pd.DataFrame, goal: Goal) -> Selection:
-    """The paper's rule on the trace of one label: the smallest |gap| among steps with at least the minimum performance.
+    """The step of best merit on the trace of one label: the smallest |gap| among steps with at least the minimum performance.
 
     With a maximum |gap| only: the best performance among steps within it. If no step qualifies: the best performance, or the smallest
-    |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last. A goal without limits, as of classifiers
-    that are compared without a repair set, is met by every step.
+    |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last.
     """
-    size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # undefined is not a small gap
-    kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
-    pool = kept if kept.any() else np.ones(len(trace), bool)
+    spare = trace["spare"].tolist() if "spare" in trace and goal.keep else [None] * len(trace)
+    columns = (trace["gap"].tolist(), trace["performance"].tolist(), [np.nan] * len(trace), spare)
+    results = [LabelResult(*row) for row in zip(*columns, strict=True)]
+    merits = [merit([result], [goal]) for result in results]
+    row, fine = merits.index(max(merits)), sum(own.tier == 2 for own in merits)
+    size, performance = results[row].size, results[row].performance
     if goal.min_performance is None:
-        fine = (size <= (np.inf if goal.max_gap is None else goal.max_gap + NOISE)) & kept
-        best = np.where(fine, -performance, np.inf) if fine.any() else np.where(pool, size, np.inf)
-        row, by = int(best.argmin()), "performance" if fine.any() else "gap"
-        return Selection(row, (selected("step", by, goal, int(fine.sum()), len(trace), size[row]),), bool(fine.any()))
-    fine = (performance >= goal.min_performance - NOISE) & kept
-    without_gap = goal.changed(max_gap=None)
-    if not fine.any():
-        row = int(np.nanargmax(np.where(pool, performance, -np.inf)))
-        return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance[row]),), False)
-    row = int(np.where(fine, size, np.inf).argmin())
-    why = selected("step", "gap", without_gap, int(fine.sum()), len(trace))
-    if goal.max_gap is not None and size[row] > goal.max_gap + NOISE:
-        return Selection(row, (why, too_large(goal.measure, size[row], goal.max_gap)), False)
+        by = "performance" if fine else "gap"
+        return Selection(row, (selected("step", by, goal, fine, len(trace), size),), bool(fine))
+    without_gap = goal.derived(max_gap=None)
+    if not fine:
+        return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance),), False)
+    why = selected("step", "gap", without_gap, fine, len(trace))
+    if goal.max_gap is not None and size > goal.max_gap + NOISE:
+        return Selection(row, (why, too_large(goal.measure, size, goal.max_gap)), False)
     return Selection(row, (why,), True)
+
+
+def choose_in_sample(tried: Sequence[Sequence[LabelCandidate]]) -> int:
+    """The position of the method of best merit, the first of equals; each has one candidate per label."""
+    merits = [merit([_chosen_result(own) for own in each], [own.goal for own in each]) for each in tried]
+    return merits.index(max(merits))
+
+
+def _chosen_result(candidate: LabelCandidate) -> LabelResult:
+    """The chosen step of a candidate; `spare` is negative if it does not keep the rates of its goal."""
+    row = candidate.trace.iloc[candidate.chosen]
+    broken = any(note.kind == "rate_too_low" or (note.kind == "too_low" and note.numbers["group"] is not None) for note in candidate.why)
+    return LabelResult(float(row["gap"]), float(row["performance"]), float(row["threshold"]), -1.0 if broken else None)
 
 
 def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Rows, goal: Goal) -> Threshold:

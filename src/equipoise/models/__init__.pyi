@@ -54,9 +54,12 @@ from .many_outputs import OneClass as OneClass
 from .many_outputs import OneOutput as OneOutput
 from .many_outputs import as_matrix as as_matrix
 from .many_outputs import chosen_outputs as chosen_outputs
+from .many_outputs import label_views as label_views
 from .many_outputs import output_named as output_named
+from .many_outputs import outputs_like as outputs_like
 from .many_outputs import probabilities_of as probabilities_of
 from .many_outputs import scores_of as scores_of
+from .many_outputs import whole_network as whole_network
 from .mlp import MLP as MLP
 from .mlp import Critic as Critic
 from .onnx_network import ONNX as ONNX

@@ -6,7 +6,7 @@ of its log odds against all other classes. So methods see scores in [0, 1] with 
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -131,15 +131,28 @@ class ChosenOutputs(nn.Module):
         chosen = raw.index_select(1, self.index)
         return log_odds(chosen) if self.kind == "classes" and self.output == "logit" else chosen
 
-    def around(self, inner: nn.Module) -> "ChosenOutputs":
-        """The same outputs of another network, such as the repaired one."""
-        return ChosenOutputs(inner, self.columns, self.kind, self.output, self.flat)
-
     def view(self, at: int) -> nn.Module:
         """One label, or class, as a network with one output."""
         if self.kind == "classes":
             return OneClass(self.inner, self.columns, at, self.output)
         return self.inner if self.flat else OneOutput(self.inner, self.columns[at], output=self.output)
+
+
+def label_views(model: nn.Module | None, labels: Iterable[str]) -> dict[str, nn.Module | None]:
+    """Each label with its output as a network with one output; of one label, the network itself."""
+    if not isinstance(model, ChosenOutputs):
+        return dict.fromkeys(labels, model)
+    return {label: model.view(at) for at, label in enumerate(labels)}
+
+
+def whole_network(model: nn.Module) -> nn.Module:
+    """The network whose outputs these are, with all of its outputs."""
+    return model.inner if isinstance(model, ChosenOutputs) else model
+
+
+def outputs_like(model: nn.Module, network: nn.Module) -> nn.Module:
+    """The same outputs of another network, such as the repaired one."""
+    return ChosenOutputs(network, model.columns, model.kind, model.output, model.flat) if isinstance(model, ChosenOutputs) else network
 
 
 def log_odds(z: Tensor) -> Tensor:

@@ -212,7 +212,7 @@ def _label_problems(case: CaseSpec) -> list[str]:
     ]
     for label in labels:
         with collecting(problems):
-            case.goal.changed(**case.goals.get(label, {}))
+            case.goal.changed(**case.goals.get(label, {}))  # unknown keys and invalid values
     name = case.audit_spec.no_finding
     if name == DERIVED and len(labels) == 1:
         problems.append("audit.no_finding = derived needs several labels: no finding is none of them.")

@@ -17,7 +17,7 @@ from torch import nn
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
-from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, Note, Outcome, Progress
+from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress
 from equipoise.models import classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
@@ -182,7 +182,7 @@ def compare_models(
             f"one of {len(candidates)} candidates is chosen on the repair set, and none was given. Give it with valid=..., or compare the "
             "original with one candidate"
         )
-    chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
+    chosen = choose([{label: entry} for entry in candidates])
     settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
     model = original.candidate.model
     serving = serving_of(model, cohort if isinstance(model, nn.Module) else original.test)
@@ -197,7 +197,7 @@ def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
     """Raises `BadInput` with the patients, or rows, of the cohort that a result of `debias` was fitted to."""
     rows, problems = Identities.of(cohort), []
     for name, subject in models.items():
-        fitted = [own.fitted_to for own in subject.each] if isinstance(subject, Candidate) else []
+        fitted = [own.fitted_to for own in subject.labels.values()] if isinstance(subject, Candidate) else []
         for role in ("repair", "training"):
             sets = {id(own[role]): own[role] for own in fitted if role in own}  # labels of one network share their rows
             shared = max((own.shared_with(rows) for own in sets.values()), key=lambda own: own.count, default=None)
@@ -213,7 +213,7 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
     """A classifier under its name, with its scores on the held-out rows and, if `valid` is given, on the repair set."""
     if isinstance(subject, Candidate):
         repair_scores = None if valid is None else predict(subject.model, valid)
-        return ScoredCandidate(subject, repair_scores, predict(subject.model, cohort), called=name)
+        return ScoredCandidate(subject.only, repair_scores, predict(subject.model, cohort), called=name)
     model = None if isinstance(cohort, Scores) else classifier(subject)
     if isinstance(cohort, Scores):
         if isinstance(subject, bool) or not isinstance(subject, (int, float)):
@@ -227,7 +227,7 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
         rule = Threshold(goal.threshold, IN_USE)
     gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
     trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
-    candidate = Candidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
+    candidate = LabelCandidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
     return ScoredCandidate(candidate, repair_scores, predict(model, cohort), called=name)
 
 

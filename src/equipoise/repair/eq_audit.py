@@ -205,7 +205,7 @@ def _decided_labels(
     from equipoise.methods import Candidate
     from equipoise.models import Predictor, chosen_outputs, classifier, predictor_scores, scores_of
 
-    if isinstance(subject, Candidate) and subject.labels:
+    if isinstance(subject, Candidate):
         results = subject.labels
         if threshold is not None or outputs is not None:
             raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")

@@ -38,7 +38,7 @@ from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.save import Saved, save_all
 from equipoise.repair.saved_predictor import PREDICTOR_SCORE
 from equipoise.repair.schema import Provenance
-from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_model, saved_models
+from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_models
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +177,7 @@ def prepare_file(
         if images.folder is not None:
             names |= {"image_column": images.column, "view_column": columns.view or ("view" if images.from_headers else None)}
         inputs, sample = inputs_of(file.cohort, **names), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
-        chosen = classifier.chosen
-        only = {} if chosen is not None else {labels[0]: saved_model(str(named), output, code=code, output_name=case.output_name)}
-        models = only if chosen is None else saved_models(chosen, labels, str(named), code)
+        models = saved_models(classifier.chosen, labels, str(named), code, output, case.output_name)
         serving = {label: Serving(inputs, own, sample, checkpoint) for label, own in models.items()}
     limits, notes = _notes(file, rows[0], weight_notes, checks, origin)
     cohort, called = None if file is None else file.cohort, named or f"scores in {table.name}"

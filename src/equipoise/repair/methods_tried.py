@@ -28,7 +28,7 @@ from equipoise.methods import (
     recalibrated,
 )
 from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding
-from equipoise.repair.candidates import ScoredCandidate, choose, choose_for_all, scored
+from equipoise.repair.candidates import ScoredCandidate, choose, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.schema import Provenance
@@ -108,7 +108,7 @@ class Repairable:
         problems: list[str] = []
         for label, task in self.labels.items():
             try:
-                check_cells({"the repair set": task.repair, "the test set": task.test}, [goals[label]], label=self.name_of(label))
+                check_cells({"the repair set": task.repair, "the test set": task.test}, {"": goals[label]}, label=self.name_of(label))
             except TooFewPatients as error:
                 problems += error.problems
         return problems
@@ -203,10 +203,7 @@ def try_methods(
         if not results:
             raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
         candidates = {label: tuple(result[label] for result in results) for label in together}
-        if whole is not None:
-            best = choose_for_all(list(candidates.values()))
-        else:
-            best = choose(candidates[together[0]], originals[together[0]].candidate.goal)
+        best = choose(results)
         for label in together:
             named = f"{label}, {provenance.model}" if title is None else f"{title}: {label}" if classifier.name_of(label) else title
             case = Comparison(originals[label], candidates[label], best, named, label, provenance, settings, failures)
@@ -257,15 +254,14 @@ class _Repairs:
                 budget = None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
                 # Recalibration follows where both sets are at hand to check that no decision changes; cells were checked before.
                 limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": budget, "seed": self.seed, "progress": step}
-                candidate = debias(**task.subject, method=method, **limits, **goals, **settings)
-                if candidate.rule_only:
-                    candidate = replace(candidate, model=task.model)  # an estimator is saved with its rule
-                elif self.recalibrate and isinstance(task.repair, Cohort) and isinstance(task.test, Cohort):
-                    original: Any = task.model if label else {name: own.model for name, own in tasks.items()}
-                    candidate = recalibrated(candidate, original, task.repair, also=[task.test])
+                result = debias(**task.subject, method=method, **limits, **goals, **settings)
+                if self.recalibrate and isinstance(task.repair, Cohort) and isinstance(task.test, Cohort):
+                    views: Any = {name: task.model if label else tasks[name].model for name in result.labels}
+                    result = recalibrated(result, views, task.repair, also=[task.test])
                 seconds = time.perf_counter() - start
             known = originals[label] if label and originals is not None and about.needs_group else None  # the same scores with another rule
-            for name, own in (candidate.labels or {label: candidate}).items():
+            for name, own in ((name or label, own) for name, own in result.labels.items()):
+                own = replace(own, model=task.model) if own.rule_only else own  # an estimator is saved with its rule
                 candidates[name] = scored(own, tasks[name].repair, tasks[name].test, seconds, self.bars, known)
         return candidates
 

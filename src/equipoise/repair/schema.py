@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__
@@ -31,6 +31,8 @@ Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+# Of a name that is no UTF-8, what cannot be written to a file becomes "?".
+Text = Annotated[str, BeforeValidator(lambda text: text.encode("utf-8", "replace").decode() if isinstance(text, str) else text)]
 OutputType = Annotated[str, Field(pattern="^(logit|probability)$")]
 
 
@@ -179,13 +181,13 @@ class SavedOnnx:
 class Provenance:
     """The information needed to reproduce a repair."""
 
-    command: str = ""
-    model: str = ""  # as the user named it
+    command: Text = ""
+    model: Text = ""  # as the user named it
     seed: int = 0
     when: str = ""  # ISO date and time
-    versions: dict[str, str] = field(default_factory=dict)
-    hashes: dict[str, str] = field(default_factory=dict)  # file: sha256
-    limits: list[str] = field(default_factory=list)  # caveats for the reader, such as rows left out
+    versions: dict[Text, Text] = field(default_factory=dict)
+    hashes: dict[Text, Text] = field(default_factory=dict)  # file: sha256
+    limits: list[Text] = field(default_factory=list)  # caveats for the reader, such as rows left out
 
     @classmethod
     def now(
@@ -206,21 +208,16 @@ class Provenance:
             hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
             if (transform := cohort.source.transform) is not None and transform.path is not None:
                 hashes[transform.path.name] = transform.sha256
+        libraries = {"torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
         return cls(
             command=shlex.join(map(without_folders, arguments)),
             model=without_folders(model),
             seed=seed,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=versions(),
+            versions={"equipoise": __version__, **libraries, "python": platform.python_version()},
             hashes=hashes,
             limits=list(limits),
         )
-
-
-def versions() -> dict[str, str]:
-    """The versions of Equipoise and of the libraries that influence its results."""
-    libraries = {"torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
-    return {"equipoise": __version__, **libraries, "python": platform.python_version()}
 
 
 @checked(config=STRICT, kw_only=True, frozen=True)
@@ -229,8 +226,8 @@ class Run:
 
     schema: Literal["equipoise.repaired"] = "equipoise.repaired"
     schema_version: Literal[7] = 7
-    title: str
-    label: str
+    title: Text
+    label: Text
     provenance: Provenance
     model: SavedModel | None  # None for a rule for scores
     predictor: SavedPredictor | None = None  # a classifier that is not a network
@@ -246,7 +243,7 @@ class Run:
     met: bool | None
     sets: dict[Literal["repair", "test"], SetSize | None]
     onnx: SavedOnnx | None
-    failures: dict[str, str]
+    failures: dict[str, Text]
     files: dict[str, Checksum]
     digest: Checksum = "0" * 64  # see `sealed`
 

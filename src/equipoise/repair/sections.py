@@ -16,6 +16,8 @@ TOLERANCE = 1e-4  # between a score and the known one
 
 def _by_label(value: Any) -> Any:
     """One value for all labels, or one for each by name; texts are VALUE or LABEL=VALUE."""
+    if isinstance(value, str) and "=" in value:
+        value = [value]
     if not isinstance(value, (list, tuple)):
         return value
     pairs = [(label.strip(), _number(text.strip())) for label, _, text in (str(text).rpartition("=") for text in value)]
@@ -72,7 +74,10 @@ class Classifier(Specification):
     )
     output: Literal["auto", "logit", "probability"] = setting("what the network returns: logit or probability", "auto", was="--output-type")
     outputs: Annotated[Any, BeforeValidator(_by_label)] = setting(
-        "name or number of the output to use of a network with many; of several labels, { Effusion = 3 }", None, was="--output-name"
+        "name or number of the output of a network with many; of several labels, { Effusion = 3 }",
+        None,
+        many=True,
+        was="--output-name",
     )
     trust_pickle: bool = setting("read an estimator from a pickle (.pkl, .joblib), which runs any code that its author put into it", False)
     trust_types: Texts = setting("types to trust in a .skops file, as listed in the error message", ())

@@ -81,8 +81,12 @@ def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoi
     return checkpoint, []
 
 
-def saved_models(chosen: ChosenOutputs, labels: Sequence[str], load: str, code: Code | None) -> dict[str, SavedModel]:
-    """How the network of each label is built: with its output of the network."""
+def saved_models(
+    chosen: ChosenOutputs | None, labels: Sequence[str], load: str, code: Code | None, output: str, output_name: str | None
+) -> dict[str, SavedModel]:
+    """How the network of each label is built: with its output of the network; of the only label, with this output."""
+    if chosen is None:
+        return {labels[0]: saved_model(load, output, code=code, output_name=output_name)}
     if chosen.kind == "classes":  # the score of a class is the margin of its logit over the others
         classes = SavedClasses(names=list(labels), columns=list(chosen.columns), output=chosen.output)
         return {label: saved_model(load, "logit", code=code, classes=classes) for label in labels}

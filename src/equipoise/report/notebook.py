@@ -96,22 +96,20 @@ def comparison_html(case: Comparison) -> str:
 def candidate_html(candidate: Candidate) -> str:
     """A candidate: the outcome on cross-fitted rows, if there is any, and the original and the chosen step on the repair set."""
     judgements = {label: each.judgement for label, each in candidate.labels.items() if each.judgement is not None}
-    if candidate.judgement is not None:
-        lines = [outcome_words(candidate.judgement)]
-    elif judgements:
-        lines = [outcomes_words(judgements)]
-    else:
-        lines = ["In-sample: there are no held-out rows to judge it by. Audit it on a test set."]
-    rows = []
-    for label, each in list(candidate.labels.items())[:MOST_LABELS] or [("", candidate)]:
+    lines = ["In-sample: there are no held-out rows to judge it by. Audit it on a test set."]
+    if judgements:
+        lines = [outcomes_words(judgements) if len(judgements) > 1 else outcome_words(*judgements.values())]
+    rows, goals = [], {}
+    for label, each in list(candidate.labels.items())[:MOST_LABELS]:
         prefix = f"{short_name(label)}: " if label else ""
         for step, name in ((0, "original"), (each.chosen, f"{each.ran}, step {each.chosen}")):
             row = each.trace.iloc[step]
             rows.append((f"{prefix}{name}", f"{100 * row['gap']:+.1f}", f"{100 * row['performance']:.1f}"))
-    if not candidate.labels:
-        lines.append(sentence(why_words(candidate.why)))
-    goal = candidate.goal
-    lines.append(f"Goal: {goal_words(goal)}.")
+        goals[f"{prefix}{goal_words(each.goal)}"] = each
+    goal = next(iter(goals.values())).goal
+    if len(goals) == 1:
+        lines.append(sentence(why_words(candidate.only.why)))
+    lines.append(f"Goal: {'; '.join(goals)}.")
     columns = ("step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE[goal.performance]}, %")
     return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
 

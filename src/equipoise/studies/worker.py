@@ -31,7 +31,7 @@ from equipoise.measures import (
     tabulate,
     upper_bound,
 )
-from equipoise.methods import METHODS, Candidate, make_settings, run_method
+from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks, rows
 from equipoise.studies.plan import Outcome, Plan, Work
@@ -136,7 +136,7 @@ def _repair(work: Work, parts: Parts, model: nn.Module) -> dict[str, object]:
     goal, settings = arm.goal(task.data, task.measure, plan.performance), arm.settings_for(task.data)
     start = time.perf_counter()
     used_train = parts.train if arm.train or METHODS[arm.method].needs_train else None
-    candidate = run_method(arm.method, model, parts.valid, goal, seed=task.seed, train=used_train, settings=settings)
+    candidate = run_method(arm.method, model, parts.valid, {"": goal}, seed=task.seed, train=used_train, settings=settings).only
     seconds = time.perf_counter() - start
     recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
     used = {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}
@@ -157,7 +157,7 @@ def _repair(work: Work, parts: Parts, model: nn.Module) -> dict[str, object]:
 
 
 def _row(
-    candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int, salt: str | None
+    candidate: LabelCandidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int, salt: str | None
 ) -> dict[str, object]:
     """The results on one split. With a salt, which is used to pseudonymise patients, they include every decision, for pooled folds."""
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
@@ -193,7 +193,7 @@ def _row(
     }
 
 
-def _evaluate(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
+def _evaluate(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (of their expectations, for a randomised rule), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
     p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
