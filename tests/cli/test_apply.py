@@ -206,7 +206,7 @@ def test_rows_of_one_group_and_rows_without_a_group_are_decided(run):
 
 def test_randomised_decisions_are_drawn_with_the_seed(run):
     one, two, other = (
-        pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--set", f"audit.seed={seed}").out)) for seed in (1, 1, 2)
+        pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--set", f"apply.seed={seed}").out)) for seed in (1, 1, 2)
     )
     assert list(one.columns) == ["id", "pid", "score", "probability", "decision"]
     assert one.equals(two)

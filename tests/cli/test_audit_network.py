@@ -58,8 +58,8 @@ def test_output_of_the_network_itself_is_not_part_of_the_result(run, network):
     code, out, err = run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json")
     assert (code, json.loads(out)["rows"]) == (0, 80)
     assert "rows: 80" in err
-    for more in ("--dry-run", "--set", "report.onnx=false"):
-        repair = run("debias", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--method", "reject-option", "--out", "new", more, "--json")
+    for more in (["--dry-run"], ["--set", "report.onnx=false"]):
+        repair = run("debias", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--method", "reject-option", "--out", "new", *more, "--json")
         assert repair.code == 0
         assert json.loads(repair.out)
         assert "rows: " in repair.err
@@ -106,7 +106,7 @@ BAD_MODELS = {
     "input not there": (["--set", "data.features=x1", "--set", "data.features=x3"], ["data.csv: no feature column 'x3'"]),
     "input in words": (["--set", "data.features=x1", "--set", "data.features=sex"], ["data.csv: input column 'sex' holds no numbers"]),
     "input with a gap": (["--set", "data.features=x1", "--set", "data.features=hole"], ["'hole': 1 of 80 rows are empty or infinite"]),
-    "unknown output": (["--set", "model.output=logits"], ["'logits'", "Did you mean 'logit'?"]),
+    "unknown output": (["--set", "model.output=logits"], ["got logits", "Did you mean 'logit'?"]),
     "a score as well": (["--score", "x1"], ["either", "--score", "--model"]),
 }
 

@@ -47,7 +47,7 @@ def test_the_image_column_is_found_or_named(run, xrays, name):
     if name == "scan":
         code, _, err = run("audit", "local.csv", *AUDIT, *MODEL)
         assert code == 2
-        assert says(err, "--set", "images.column=scan, sick")
+        assert says(err, "images.column", "scan, sick")
         assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.column=scn").err, "'scn'", "'scan'")
 
 
@@ -115,8 +115,7 @@ def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_pa
     assert run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.allow_outside=true").code == 0
     assert says(
         run("audit", "local.csv", *AUDIT[2:], *MODEL, "--set", "images.allow_outside=true").err,
-        "--set",
-        "images.allow_outside=true",
+        "images.allow_outside",
         "--images",
     )
 
@@ -214,7 +213,7 @@ def test_a_norm_reaches_the_network(run, xrays, norm, least):
 def test_a_network_of_torchxrayvision_needs_its_pixel_range(run, xrays):
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:foreign")
     assert ran.code == 2
-    assert says(ran.err, -1024, 1024, "images.normalise=xray")
+    assert says(ran.err, -1024, 1024, "images.normalise", "xray")
 
 
 @pytest.mark.parametrize(
@@ -235,14 +234,14 @@ def test_an_error_of_shape_says_which_images_the_network_takes(run, xrays, facto
 BAD = {
     "options without images": (
         ["--model", "net.py:build", "--set", "images.size=8", "--set", "images.skip_broken=true", "--set", "images.normalise=xray"],
-        ["images.size requires --images", "images.skip_broken requires --images", "images.normalise requires --images"],
+        ["images.size requires", "images.skip_broken requires", "images.normalise requires"],
     ),
-    "scores and images": (["--images", "xrays", "--score", "sick"], ["--images requires --model"]),
-    "features and images": (["--images", "xrays", *MODEL, "--set", "data.features=sick"], ["--set", "data.features=--images"]),
-    "an id and images": (["--images", "xrays", *MODEL, "--set", "data.id=image"], ["with --images the image name is the id"]),
+    "scores and images": (["--images", "xrays", "--score", "sick"], ["(--images) requires"]),
+    "features and images": (["--images", "xrays", *MODEL, "--set", "data.features=sick"], ["data.features", "images"]),
+    "an id and images": (["--images", "xrays", *MODEL, "--set", "data.id=image"], ["the image name is the id"]),
     "an unknown norm": (
         ["--images", "xrays", *MODEL, "--set", "images.normalise=xrays"],
-        ["images.normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
+        ["normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
     ),
     "a std of nought": (["--images", "xrays", *MODEL, "--set", "images.normalise=0.5/0"], ["std must be positive"]),
     "two channels": (["--images", "xrays", *MODEL, "--set", "images.channels=2"], ["channels must be one of 1, 3; got 2"]),

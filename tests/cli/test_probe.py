@@ -84,4 +84,4 @@ def test_scores_have_no_layers(run):
         "audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--set", "audit.probe=true", "--set", "audit.draws=20"
     )
     assert code == 2
-    assert says(_words(err.replace("│", " ")), "--set", "audit.probe=true", "--model")
+    assert says(_words(err.replace("│", " ")), "audit.probe", "--model")

@@ -67,7 +67,7 @@ def test_a_decision_does_not_depend_on_the_rows_around_it(rules: dict[str, Path]
 
 def test_decisions_are_as_frequent_as_their_probabilities(rules: dict[str, Path], new: pd.DataFrame, tmp_path: Path) -> None:
     for seed in (0, 1, 2):
-        found = _applied(rules["rows"], new, tmp_path, "--set", f"audit.seed={seed}")
+        found = _applied(rules["rows"], new, tmp_path, "--set", f"apply.seed={seed}")
         sums = found.groupby(found["probability"].round(6))["decision"].agg(["sum", "count"])
         p, count = sums.index.to_numpy(), sums["count"].to_numpy()
         assert (sums["sum"].to_numpy()[(p == 0) | (p == 1)] == (p * count)[(p == 0) | (p == 1)]).all()
@@ -79,7 +79,7 @@ def test_decisions_are_as_frequent_as_their_probabilities(rules: dict[str, Path]
 
 def test_the_documented_definition_gives_the_decisions(rules: dict[str, Path], new: pd.DataFrame, tmp_path: Path) -> None:
     for folder, column in ((rules["rows"], "image"), (rules["patients"], "patient")):
-        found = _applied(folder, new, tmp_path, "--set", "audit.seed=5")
+        found = _applied(folder, new, tmp_path, "--set", "apply.seed=5")
         hashes = [hashlib.sha256(f"5/{key}".encode()).hexdigest() for key in new[column]]
         u = np.array([(int(each[:16], 16) >> 11) / 2**53 for each in hashes])
         assert found["decision"].tolist() == (u < found["probability"]).astype(int).tolist()

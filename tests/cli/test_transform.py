@@ -65,7 +65,7 @@ def _plain(folder: Path) -> np.ndarray:
 def test_new_patients_get_the_transform_of_the_repair(run, folder):
     frame = pd.read_csv(folder / "images.csv")
     frame[["image"]].assign(p=_plain(folder)).to_csv("known.csv", index=False)
-    check = ["--set", "model.check_scores=known.csv", "--score", "p"]
+    check = ["--set", "model.check_scores=known.csv", "--set", "model.known=p"]
     ran = run("debias", "images.csv", *ROLES, *NETWORK, "--set", f"images.size={hospital.SIDE}", *check, *REPAIR)
     assert (ran.code, (folder / "repaired").exists()) == (2, False)
     assert says(ran.err, "known.csv", "differ", "AUROC")

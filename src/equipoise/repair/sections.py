@@ -74,7 +74,10 @@ class Classifier(Specification):
     )
     output: Literal["auto", "logit", "probability"] = setting("what the network returns: logit or probability", "auto", was="--output-type")
     outputs: Annotated[Any, BeforeValidator(_by_label)] = setting(
-        "name or number of the output to use of a network with many; of several labels, { Effusion = 3 }", None, was="--output-name"
+        "name or number of the output of a network with many; of several labels, { Effusion = 3 }",
+        None,
+        many=True,
+        was="--output-name",
     )
     trust_pickle: bool = setting("read an estimator from a pickle (.pkl, .joblib), which runs any code that its author put into it", False)
     trust_types: Texts = setting("types to trust in a .skops file, as listed in the error message", ())
