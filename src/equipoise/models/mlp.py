@@ -13,6 +13,7 @@ change of the initial weights in the last digit.
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,8 @@ from equipoise.models.devices import Captured, Pool, device_of, to_device
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
 CPU_CHUNK = 512  # rows of one evaluation step: activations of a chunk stay in the processor's cache
 CHUNK = 2**14  # on other devices, which are faster in few large steps
+NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default  # named in full: choosing the variant takes as long as the operation
+RELU_BACKWARD = torch.ops.aten.threshold_backward.default
 RECORD_AFTER = 8  # occurrences of a step before it is recorded, since a recording takes as long as a hundred steps
 
 
@@ -56,6 +59,38 @@ class MLP(nn.Module):
         return logit
 
 
+@dataclass(frozen=True, eq=False)
+class _Linear:
+    """The views of a linear layer that a step needs, made once: of its parameters, and of their gradients."""
+
+    bias: Tensor  # (1, out, 1)
+    weight: Tensor  # (1, out, in)
+    transposed: Tensor  # (1, in, out)
+    bias_gradient: Tensor  # (out,)
+    weight_gradient: Tensor  # (1, out, in)
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """The outputs (1, out, rows) for inputs (1, in, rows)."""
+        return torch.baddbmm(self.bias, self.weight, h)
+
+    def set_gradient(self, d: Tensor, h: Tensor) -> None:
+        """Sets the gradients from the gradient of the output (1, out, rows) and the input (1, in, rows)."""
+        torch.bmm(d, h.transpose(1, 2), out=self.weight_gradient)
+        torch.sum(d[0], 1, out=self.bias_gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class _Norm:
+    """The views of a batch norm that a step needs: of its parameters, their gradients and the running statistics."""
+
+    weight: Tensor  # (width,)
+    shift: Tensor  # (width, 1)
+    weight_gradient: Tensor
+    bias_gradient: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
 class FlatMLP:
     """A copy of an MLP whose parameters and gradients each lie in one buffer; `model` is the network itself, which reads them there."""
 
@@ -76,8 +111,19 @@ class FlatMLP:
         lengths = torch.tensor(sizes)
         self.lengths = lengths.to(self.device)  # of every tensor, in theta's order
         self.block = torch.arange(len(sizes)).repeat_interleave(lengths).to(self.device)  # the tensor of each number in theta
-        norms = [f"norms.{k}" for k in range(self.depth + 1)]
-        self.means, self.variances = ([self.model.get_buffer(f"{norm}.running_{name}") for norm in norms] for name in ("mean", "var"))
+        self.linears = [self._linear(f"linears.{k}") for k in range(self.depth + 1)]
+        self.out, self.norms = self._linear("out"), [self._norm(f"norms.{k}") for k in range(self.depth + 1)]
+        self.means, self.variances = [norm.mean for norm in self.norms], [norm.variance for norm in self.norms]
+
+    @property
+    def limit(self) -> int:
+        """The number below which 16 random bits drop a unit."""
+        return round(self.dropout * 65536)
+
+    @property
+    def kept(self) -> float:
+        """The factor of the units that are not dropped."""
+        return 1 / (1 - self.limit / 65536)
 
     def state(self) -> list[Tensor]:
         """Everything that training changes: the parameters in one tensor, and running statistics."""
@@ -87,9 +133,15 @@ class FlatMLP:
         """A copy of the network in its present state, on its original device."""
         return copy.deepcopy(self.model).to(self.original_device)
 
-    def _linear(self, layer: str, h: Tensor) -> Tensor:
-        """The outputs (1, out, rows) of a linear layer for inputs (1, in, rows)."""
-        return torch.baddbmm(self.parameters[f"{layer}.bias"][None, :, None], self.parameters[f"{layer}.weight"][None], h)
+    def _linear(self, name: str) -> _Linear:
+        bias, weight = (self.parameters[f"{name}.{kind}"].data for kind in ("bias", "weight"))
+        gradients = self.gradients[f"{name}.bias"], self.gradients[f"{name}.weight"][None]
+        return _Linear(bias[None, :, None], weight[None], weight.T[None], *gradients)
+
+    def _norm(self, name: str) -> _Norm:
+        weight, bias = (self.parameters[f"{name}.{kind}"].data for kind in ("weight", "bias"))
+        running = (self.model.get_buffer(f"{name}.running_{kind}") for kind in ("mean", "var"))
+        return _Norm(weight, bias[:, None], self.gradients[f"{name}.weight"], self.gradients[f"{name}.bias"], *running)
 
     def logits(self, x: Tensor, *, masks: Tensor | None = None, training: bool = False, kept: list[Tensor] | None = None) -> Tensor:
         """The logits (rows,) of inputs (rows, features).
@@ -100,7 +152,7 @@ class FlatMLP:
         """
         h = x.T[None]
         for k in range(self.depth + 1):
-            z = self._linear(f"linears.{k}", h)
+            z = self._recorded(f"linears.{k}", h)
             if kept is not None:
                 kept.append(z)
             h = torch.relu(z)
@@ -110,7 +162,11 @@ class FlatMLP:
             h = F.batch_norm(h, self.means[k], self.variances[k], scale, shift, training=training)
         if kept is not None:
             kept.append(h)
-        return self._linear("out", h)[0, 0]
+        return self._recorded("out", h)[0, 0]
+
+    def _recorded(self, layer: str, h: Tensor) -> Tensor:
+        """The outputs (1, out, rows) of a linear layer for inputs (1, in, rows), differentiable by its parameters."""
+        return torch.baddbmm(self.parameters[f"{layer}.bias"][None, :, None], self.parameters[f"{layer}.weight"][None], h)
 
     @torch.no_grad()
     def fill_gradient(self, x: Tensor, slope: Callable[[Tensor], Tensor], *, masks: Tensor | None = None, training: bool = False) -> None:
@@ -119,49 +175,28 @@ class FlatMLP:
         Equal to autograd through `logits`, with half the operations, since nothing is recorded, zeroed or accumulated.
         """
         h, forward = x.T[None], []
-        for k in range(self.depth + 1):
-            a = self._linear(f"linears.{k}", h).relu_()
+        for k, (linear, norm) in enumerate(zip(self.linears, self.norms, strict=True)):
+            a = linear(h).relu_()
             if masks is not None:
                 a.mul_(masks[k])
-            mean, inverse = self._moments(k, a[0], training)
-            forward.append((h, a, mean, inverse))
-            scale = self.parameters[f"norms.{k}.weight"] * inverse
-            h = (a - mean[:, None]).mul_(scale[:, None]).add_(self.parameters[f"norms.{k}.bias"][:, None])
-        d = slope(self._linear("out", h)[0, 0])[None, None]
-        self._set_linear_gradient("out", d, h)
-        g = torch.bmm(self.parameters["out.weight"].T[None], d)
-        for k in range(self.depth, -1, -1):
-            h, a, mean, inverse = forward[k]
-            weight, needed = self.parameters[f"norms.{k}.weight"], [True, True, True]
-            g, scale, shift = torch.ops.aten.native_batch_norm_backward(
-                g, a, weight, self.means[k], self.variances[k], mean, inverse, training, EPS, needed
-            )
-            self.gradients[f"norms.{k}.weight"].copy_(scale)
-            self.gradients[f"norms.{k}.bias"].copy_(shift)
+            mean, inverse, centred = _moments(norm, a[0], training)
+            forward.append((linear, norm, h, a, mean, inverse))
+            h = centred.mul_((norm.weight * inverse)[:, None]).add_(norm.shift)[None]
+        d = slope(self.out(h)[0, 0])[None, None]
+        self.out.set_gradient(d, h)
+        g = torch.bmm(self.out.transposed, d)
+        for linear, norm, h, a, mean, inverse in reversed(forward):
+            arguments = (norm.weight, norm.mean, norm.variance, mean, inverse, training, EPS, [True, True, True])
+            g, scale, shift = NORM_BACKWARD(g, a, *arguments)
+            norm.weight_gradient.copy_(scale)
+            norm.bias_gradient.copy_(shift)
             # No gradient where the unit was off or dropped.
-            g = torch.ops.aten.threshold_backward(g, a, 0)
+            g = RELU_BACKWARD(g, a, 0)
             if masks is not None:
-                g.mul_(1 / (1 - round(self.dropout * 65536) / 65536))
-            self._set_linear_gradient(f"linears.{k}", g, h)
-            if k:
-                g = torch.bmm(self.parameters[f"linears.{k}.weight"].T[None], g)
-
-    def _moments(self, k: int, a: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        """Mean and inverse deviation (width,) of batch norm k; in training those of the batch, which update the running ones."""
-        if not training:
-            return self.means[k], torch.rsqrt(self.variances[k] + EPS)
-        rows = a.shape[1]
-        mean = a.sum(1).div_(rows)
-        centred = a - mean[:, None]
-        variance = torch.linalg.vecdot(centred, centred).div_(rows)
-        self.means[k].lerp_(mean, MOMENTUM)
-        self.variances[k].lerp_(variance * (rows / (rows - 1)), MOMENTUM)
-        return mean, torch.rsqrt(variance + EPS)
-
-    def _set_linear_gradient(self, layer: str, d: Tensor, h: Tensor) -> None:
-        """Sets the gradients of a linear layer from the gradient of its output (1, out, rows) and its input (1, in, rows)."""
-        torch.bmm(d, h.transpose(1, 2), out=self.gradients[f"{layer}.weight"][None])
-        torch.sum(d[0], 1, out=self.gradients[f"{layer}.bias"])
+                g.mul_(self.kept)
+            linear.set_gradient(g, h)
+            if linear is not self.linears[0]:
+                g = torch.bmm(linear.transposed, g)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor) -> Tensor:
@@ -173,10 +208,9 @@ class FlatMLP:
         if self.dropout == 0:
             return None
         shape = (self.depth + 1, self.width, rows)
-        limit = round(self.dropout * 65536)
         drawn = np.frombuffer(generator.bytes(2 * int(np.prod(shape))), np.uint16)
-        keep = to_device(torch.from_numpy(drawn >= limit), self.device).view(shape)
-        return keep.to(self.theta.dtype).mul_(1 / (1 - limit / 65536))
+        keep = to_device(torch.from_numpy(drawn >= self.limit), self.device).view(shape)
+        return keep.to(self.theta.dtype).mul_(self.kept)
 
     def block_sums(self, numbers: Tensor) -> Tensor:
         """Sums over every tensor (tensors,) of numbers in theta's layout."""
@@ -190,6 +224,22 @@ class FlatMLP:
         if self.device.type == "cpu":
             return numbers.new_zeros(1).index_add_(0, torch.zeros_like(self.block), numbers)
         return self.block_sums(numbers).sum(0, keepdim=True)
+
+
+def _moments(norm: _Norm, a: Tensor, training: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and inverse deviation (width,) of a batch norm, and the centred activations (width, rows).
+
+    In training they are those of the batch, which update the running ones.
+    """
+    if not training:
+        return norm.mean, torch.rsqrt(norm.variance + EPS), a - norm.mean[:, None]
+    rows = a.shape[1]
+    mean = a.sum(1).div_(rows)
+    centred = a - mean[:, None]
+    variance = torch.linalg.vecdot(centred, centred).div_(rows)
+    norm.mean.lerp_(mean, MOMENTUM)
+    norm.variance.lerp_(variance * (rows / (rows - 1)), MOMENTUM)
+    return mean, torch.rsqrt(variance + EPS), centred
 
 
 class Recorder:

@@ -5,7 +5,6 @@ written.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -339,14 +338,7 @@ def _size(scores: Any) -> SetSize | None:
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Writes plain values, with null in place of NaN and infinity, which JSON does not have."""
+    plain = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
     with add_path_to_errors(path):
-        path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
-
-
-def _finite(value: Any) -> Any:
-    """The value with None in place of NaN and infinity, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
