@@ -142,7 +142,7 @@ def test_one_repair_for_all_labels_equals_that_of_python_and_serves_new_patients
         served = Bundle.load(out / document["folders"][label], trust=True)
         expected = torch.sigmoid(result.model(test.inputs)[:, at].detach().double())
         assert served.score(test.inputs) == pytest.approx(expected.numpy(), abs=1e-6)
-        assert served.rule == result.rule[label]
+        assert served.rule == result.labels[label].rule
         assert document["labels"][label] == json.loads((out / document["folders"][label] / "audit.json").read_text())
     assert says((out / "Effusion" / "report.html").read_text(), "2 labels", "Effusion, Pleural thickening")
     weights = [load_file(out / name / "repaired.safetensors") for name in document["folders"].values()]

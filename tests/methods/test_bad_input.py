@@ -179,7 +179,7 @@ def test_too_few_patients_in_a_cell_stop_a_repair_unless_it_is_forced(problem):
     assert debias(model, enough, method="standard").chosen == 0
     assert debias(model, few, method="standard", measure="spd").chosen == 0  # needs no positives
     with pytest.raises(TooFewPatients, match="4 in the repair set, 5 in the test set"):
-        check_cells({"the repair set": few, "the test set": enough}, [paper_goal()])
+        check_cells({"the repair set": few, "the test set": enough}, {"": paper_goal()})
 
 
 # demands that exclude each other

@@ -139,7 +139,7 @@ def test_no_finding_in_a_world_without_a_gap_is_a_repair():
     ("call", "told"),
     [
         (lambda s, f: eq.debias(s, method="bias-gda"), ["bias-gda", "group-thresholds"]),
-        (lambda s, f: eq.debias(s, method="bias-score"), ["bias-score", "feature"]),
+        (lambda s, f: eq.debias(s, method="bias-score"), ["bias-score", "features"]),
         (lambda s, f: eq.debias(s, features=f[["sex"]]), ["sex", "group-thresholds"]),
         (lambda s, f: eq.debias(s, features=f[["age"]][:-1]), [800, 799]),
         (lambda s, f: eq.debias(s, s), ["cohort"]),

@@ -130,6 +130,9 @@ class LabelCandidate:
         """The method that made this trace: for `auto`, the method that it chose."""
         return self.ran_as or self.method
 
+    def _repr_html_(self) -> str:
+        return Candidate.of(self)._repr_html_()
+
     def __str__(self) -> str:
         held_out = "held_out_gap" in self.trace  # probes also report values of held-out rows
         values = self.trace[["held_out_gap", "held_out_performance"] if held_out else ["gap", "performance"]].to_numpy()
