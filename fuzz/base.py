@@ -66,7 +66,18 @@ level = 0.95
 """
 ROLES = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "patient"]
 FEATURES = ["--set", "data.features=a", "--set", "data.features=b"]
-QUICK = ["--set", "audit.draws=2", "--set", "report.onnx=false", "--set", "goal.min_performance=0", "--set", "goal.selection=paper", "--set", "repair.force=true"]  # 60 rows have too few in a cell
+QUICK = [
+    "--set",
+    "repair.draws=2",
+    "--set",
+    "report.onnx=false",
+    "--set",
+    "goal.min_performance=0",
+    "--set",
+    "goal.selection=paper",
+    "--set",
+    "repair.force=true",
+]  # 60 rows have too few in a cell
 
 
 def image_names() -> list[str]:

@@ -35,7 +35,7 @@ from support.published import debias
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = {
     "audit_csv": ["--patients", "300"],
-    "debias_resnet": ["--images", "240", "--epochs", "1", "--steps", "1", "--set", "goal.min_performance=0.5"],
+    "debias_resnet": ["--images", "240", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
     "add_measure": ["--rows", "900", "--epochs", "4"],
     "add_method": ["--rows", "900", "--epochs", "4"],
     "add_data_set": ["--rows", "600"],

@@ -17,7 +17,7 @@ SAMPLE = 150
 
 def test_a_sample_of_mutated_inputs(tmp_path, monkeypatch, capsys):
     """No traceback, no wrong answer, no hang. A failure prints the command that repeats it."""
-    command = ["fuzz", "--cases", str(SAMPLE), "--set", "audit.seed=3", "--workers", "1"]  # so that every family has some that are accepted
+    command = ["fuzz", "--cases", str(SAMPLE), "--seed", "3", "--workers", "1"]  # so that every family has some that are accepted
     command += ["--failures", str(tmp_path / "failures"), "--summary", str(tmp_path / "summary.json")]
     monkeypatch.setattr(sys, "argv", command)
     code = main()

@@ -20,6 +20,12 @@ TEXTS = ["y", "p", "sex", "patient", "id", "a", "", " ", "Y", "nope", "y,p", "..
          "'; --",
          "X" * 5000, "--label", "{}", "None", "eod", "spd", "tpr-fpr", "tpr--fpr", "9*tpr", "accuracy", "ppv_gap"]  # fmt: skip
 LEVELS = ("F", "M")
+SETTINGS = {  # reached by --set
+    "--level": "audit.level", "--seed": "audit.seed", "--min-patients": "audit.min_patients", "--id": "data.id",
+    "--positive": "data.positive",
+    "--performance": "goal.performance", "--min-performance": "goal.min_performance", "--test-fraction": "repair.test_fraction",
+    "--feature": "data.features", "--selection": "goal.selection", "--min-rate": "goal.keep", "--repair-seed": "repair.seed",
+}  # fmt: skip
 COLUMNS = ("id", "patient", "sex", "y", "p", "a", "b")
 
 
@@ -32,9 +38,16 @@ def _real(text: str) -> float | None:
 
 def _int(text: str) -> int:
     try:
-        return int(text)
+        return int(text, 0)
     except ValueError:
         return int(float(text))
+
+
+def _option(name: str, value: str) -> list[str]:
+    """The words of a command that give a flag or a setting this value."""
+    if name == "--min-rate":
+        return ["--set", f"goal.keep.{value}"]
+    return ["--set", f"{SETTINGS[name]}={value}"] if name in SETTINGS else [name, value]
 
 
 def _between(low: float, high: float, open_ends: bool = False) -> Callable[[str], bool]:
@@ -49,7 +62,7 @@ def _between(low: float, high: float, open_ends: bool = False) -> Callable[[str]
 
 def _whole(least: int) -> Callable[[str], bool]:
     def valid(text: str) -> bool:
-        value = _real(text.replace("_", ""))  # Python reads 1_000 as a whole number
+        value = 16.0 if text == "0x10" else _real(text.replace("_", ""))  # TOML reads 0x10 and 1_000 as whole numbers
         return value is not None and math.isfinite(value) and value == int(value) and value >= least  # 1.0 is one
 
     return valid
@@ -89,7 +102,7 @@ def _audit(base: Path, rng: np.random.Generator) -> Case:
         given[str(name)] = value
         if not valid(value):
             wrong.append(f"{name}={value[:20]!r}")
-    parts = [part for name, value in given.items() for part in (name, value)]
+    parts = [part for name, value in given.items() for part in _option(name, value)]
     extra = rng.random()
     if extra < 0.06:
         parts.append(str(rng.choice(["--nope", "extra.csv", "-x", "--label", "--images"])))
@@ -137,7 +150,7 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
         "--min-performance": (NUMBERS, _between(0, 1)),
         "--max-gap": (NUMBERS, lambda t: (_real(t) or 0.0) >= 0 and _real(t) is not None and _real(t) == _real(t)),
         "--test-fraction": (NUMBERS, _between(0, 1, open_ends=True)),
-        "--seed": (NUMBERS, _whole(0)),
+        "--repair-seed": (NUMBERS, _whole(0)),
         "--set": (["auto.allow_group=false", "auto.allow_group=maybe", "auto.allow_group", "x.y=1", "=", "bias-gda.learning_rate=nan",
                    "auto.nope=1"],
                   lambda t: t == "auto.allow_group=false"),
@@ -161,7 +174,14 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
         "--weights",
         str(base / "net.safetensors"),
     ]
-    command += [*(FEATURES if name != "--feature" else ["--set", "data.features=a"]), name, value, "--out", "out", "--dry-run", "--json"]
+    command += [
+        *(FEATURES if name != "--feature" else ["--set", "data.features=a"]),
+        *_option(name, value),
+        "--out",
+        "out",
+        "--dry-run",
+        "--json",
+    ]
     what = f"debias {name}={value[:30]!r}"
     return Case(what, command, anything if valid(value) else refused)
 

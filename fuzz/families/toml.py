@@ -63,7 +63,16 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
         command = ["study", "run", path.name, "--out", "out", "--runner", "serial", "--splits", "1"]
         command = command if _small(content) else ["study", "run", path.name, "--out", "out", "--runner", "nope"]
     else:
-        command = ["debias", str(base / "scores.csv"), *ROLES, *FEATURES, "--model", f"{base / 'net.py'}:linear", "--set", f"report.card={path.name}"]
+        command = [
+            "debias",
+            str(base / "scores.csv"),
+            *ROLES,
+            *FEATURES,
+            "--model",
+            f"{base / 'net.py'}:linear",
+            "--set",
+            f"report.card={path.name}",
+        ]
         command += ["--weights", str(base / "net.safetensors"), "--out", "out", "--dry-run", "--json"]
     return Case(f"{source.name}: {what}", command, refused if must_fail else lambda _: _judged(content, study, place))
 

@@ -69,7 +69,7 @@ def test_the_suggested_commands_run(shown):
     planned = ran(*plan[1:])
     assert (planned.code, planned.err) == (0, "")
     assert not Path("my demo/repaired-spd").exists()
-    quick = ["--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=2", "--draws", "20", "--no-onnx"]
+    quick = ["--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=2", "--set", "repair.draws=20", "--set", "report.onnx=false"]
     assert ran(*repair[1:], *quick).code == 0
     assert Path("my demo/repaired-spd/report.html").exists()
     before = Path("my demo/decisions.csv").read_text()

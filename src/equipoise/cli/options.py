@@ -154,10 +154,10 @@ def unknown_option(flag: str, kind: type[Specification], sections: tuple[str, ..
         section, _, key = found.partition(".")
         return BadInput(f"no such option: {flag}. It is a setting: --set {found}=VALUE, or {key} in [{section}] of a case file.")
     keys = {place.partition(".")[2]: place for place in reversed(places)}
-    flags = {known.lstrip("-").replace("-", "_"): "" for known in flags_of(kind, *sections)}
-    near = get_close_matches(name, {**keys, **flags}, n=1, cutoff=0.6)
-    place = {**keys, **flags}[near[0]] if near else ""  # one that is close to a flag is left to the parser
-    return BadInput(f"no such option: {flag}. Did you mean the setting --set {place}=VALUE?") if place else None
+    if get_close_matches(flag, flags_of(kind, *sections), n=1, cutoff=0.7):
+        return None  # the parser names the flag
+    near = get_close_matches(name, keys, n=1, cutoff=0.6)
+    return BadInput(f"no such option: {flag}. Did you mean the setting --set {keys[near[0]]}=VALUE?") if near else None
 
 
 def _option(flag: str, section: str, _key: str, field: FieldInfo) -> tuple[Any, Any]:
