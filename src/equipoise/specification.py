@@ -4,6 +4,7 @@ A field holds its type, default, check, help and, if it is used daily, its flag.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from numbers import Real
@@ -176,7 +177,9 @@ def specification_problems(error: ValidationError, kind: type[BaseModel]) -> lis
         elif problem["type"] == "missing":
             message = "is missing"
         elif problem["type"] != "value_error":
-            message = f"{message[:1].lower()}{message[1:]}; got {str(problem['input'])[:60]!s}"
+            choices = re.findall("'([^']+)'", str(problem.get("ctx", {}).get("expected", "")))  # of a literal; pydantic gives them as text
+            near = did_you_mean(str(problem["input"]), choices)
+            message = f"{message[:1].lower()}{message[1:]}; got {str(problem['input'])[:60]!s}{near and '.' + near}"
         link = " " if message.startswith(("must ", "is ")) else ": "
         problems.append(f"{where}{link}{message}" if where else message)
     return problems

@@ -54,9 +54,9 @@ COMMON += [
     "report.onnx=false",
     "--verbose",
     "--set",
-    "audit.seed=7",
+    "repair.seed=7",
     "--set",
-    "audit.draws=40",
+    "repair.draws=40",
     "--out",
     "repaired",
 ]

@@ -26,7 +26,7 @@ from support.facts import says
 from support.published import debias
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
-NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--set", "report.onnx=false", "--set", "audit.draws=10"]
+NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--set", "report.onnx=false", "--set", "repair.draws=10"]
 
 
 def _made(folder: Path, *arguments: object) -> None:
@@ -275,7 +275,7 @@ def test_a_network_repaired_on_frontal_views_refuses_other_views(run, tmp_path):
         "--set",
         "data.conflicts=first",
         "--set",
-        "audit.draws=10",
+        "repair.draws=10",
     ]
     repair += ["--out", "frontal"]
     assert cli.run([str(a) for a in ("debias", "views.csv", *ROLES, *repair)]) == 0

@@ -172,7 +172,7 @@ def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Pa
     net.load_state_dict(load_file(place / "net.safetensors"))
     audits = eq.audit(net.eval(), _cohort(place))
     assert "none" in audits.labels
-    assert "other" not in audits
+    assert "other" not in audits.labels
     for name in CLASSES:
         assert f'href="audit-{name}.html"' in overview
         assert f"{100 * audits[name]['balanced_accuracy'].value:.1f}%" in overview

@@ -303,7 +303,7 @@ def test_a_network_without_a_settable_output_type_is_an_error_without_a_tracebac
 
 def test_auto_a_goal_per_label_and_cross_fitted_selection(place, tmp_path, capsys):
     out = tmp_path / "out"
-    quick = ["--set", "auto.methods=pruning", "--set", "audit.draws=50", "--set", "report.onnx=false", "--set", "goal.selection=honest"]
+    quick = ["--set", "auto.methods=pruning", "--set", "repair.draws=50", "--set", "report.onnx=false", "--set", "goal.selection=honest"]
     goals = [
         "--measure",
         "eod",

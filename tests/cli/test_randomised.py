@@ -95,7 +95,7 @@ def test_rows_without_ids_are_refused(rules: dict[str, Path], new: pd.DataFrame,
     for folder, file, count in (("none", "new.csv", "3,000"), ("rows", "without.csv", "3,000"), ("rows", "one_empty.csv", "1")):
         done = ran("apply", rules[folder], tmp_path / file)
         assert (done.code, done.out) == (2, "")
-        assert says(done.err, "randomised", "--set", "data.id=--patient", f"{count} of 3,000 rows", file)
+        assert says(done.err, "randomised", "data.id", "--patient", f"{count} of 3,000 rows", file)
     scores = _frame().rename(columns={"p": "score"})
     roles = {"label": "y", "score": "score", "group": "sex", "reference": "M"}
     goal = {"threshold": 0.5, "selection": "paper", "max_loss": 0.5}  # so that the rule is taken

@@ -169,7 +169,7 @@ def test_the_dry_run_writes_nothing(files, tmp_path):
         (("--score", "p", *ROLES, "--set", "data.features=sex"), ["sex", "group-thresholds"]),
         (("--score", "p", *ROLES, "--method", "bias-score"), ["bias-score", "data.features"]),
         (("--score", "p", *ROLES, "--method", "pruning"), ["pruning", "group-thresholds"]),
-        (("--score", "p", *ROLES, "--set", "repair.probe=true"), ["--set", "repair.probe=true"]),
+        (("--score", "p", *ROLES, "--set", "repair.probe=true"), ["repair.probe", "--model"]),
         (("--score", "p", "--score-prefix", "score_", *ROLES), ["--score-prefix"]),
         (("--score-prefix", "risk_", *ROLES), ["risk_"]),
         (("--score-prefix", "score_", *ROLES, "--label", "sex"), ["sex", "score_sex"]),

@@ -21,7 +21,7 @@ from support.facts import says
 ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
 ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]
 DATA = os.environ.get("EQUIPOISE_DATA")  # before `run` unsets it
-NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--set", "report.onnx=false", "--set", "audit.draws=10"]
+NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--set", "report.onnx=false", "--set", "repair.draws=10"]
 
 
 def _write(path: str, frame: pd.DataFrame) -> str:

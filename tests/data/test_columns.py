@@ -155,7 +155,7 @@ def test_each_group_needs_its_reference():
 
 
 def test_no_rows_and_no_group_are_errors():
-    assert _problems(_frame().iloc[:0], group=[]) == ("the table has no rows", "no group column was named")
+    assert _problems(_frame().iloc[:0], group=[]) == ("the table has no rows", "no group column was named (group=, --group)")
 
 
 def test_long_values_are_shortened_in_messages():

@@ -30,7 +30,7 @@ class _Files:
     pdf: Path | None
 
 
-@takes_case(repair.Case, "data", "images", "model", "audit", "history")
+@takes_case(repair.Case, "data", "images", "model", "audit", "history", unread=("goal", "goals", "repair"))
 def audit(
     ctx: typer.Context,
     file: CaseArgument,

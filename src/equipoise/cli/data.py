@@ -99,7 +99,7 @@ def data_cache(
     remove: Annotated[bool, typer.Option("--clear", help="Delete them instead of listing them.")] = False,
     older_than: Annotated[float | None, typer.Option(help="Only caches unused for this many days.", show_default="all")] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="A folder given to --cache (cache= in Python).", show_default="images in the user cache")
+        Path | None, typer.Option(help="A folder given to images.cache (cache= in Python).", show_default="images in the user cache")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,7 +110,7 @@ def data_cache(
     if older_than is not None and not older_than >= 0:
         raise BadInput(f"--older-than must be a non-negative number of days; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
-        raise BadInput(f"no such folder: {folder}. Give the folder that was used with --cache.")
+        raise BadInput(f"no such folder: {folder}. Give the folder that was given to images.cache.")
     caches = [cache for cache in data.image_caches(folder) if older_than is None or cache.days >= older_than]
     if remove:
         data.clear_caches(caches)

@@ -17,7 +17,7 @@ from equipoise.cli.places import check_exist, check_places, page_problems
 from equipoise.errors import collecting, raise_all
 
 
-@takes_case(repair.Case, "data", "images", "model", "goal", "repair")
+@takes_case(repair.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
 def debias(
     ctx: typer.Context,
     file: CaseArgument,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -52,11 +53,12 @@ def flags_of(kind: type[Specification], *sections: str) -> dict[str, tuple[str, 
 
 
 def takes_case(
-    kind: type[Specification], *sections: str, only: Collection[str] = ()
+    kind: type[Specification], *sections: str, only: Collection[str] = (), unread: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that replaces the parameter `case` of a command by the flags of sections (or `only` some flags) and `--set`.
 
-    The command gets a function from the values of a file to the specification.
+    The command gets a function from the values of a file to the specification. Sections that it leaves `unread` may be in the file, which
+    other commands read too, but not in `--set`.
     """
     flags = {flag: found for flag, found in flags_of(kind, *(() if only else sections)).items() if not only or flag in only}
 
@@ -74,7 +76,7 @@ def takes_case(
         def wrapper(**given: Any) -> None:
             by_flag = {flag: given.pop(_parameter(flag)) for flag in flags}
             sets = given.pop("sets")
-            command(**given, case=partial(_values, kind, flags, by_flag, sets))
+            command(**given, case=partial(_values, kind, flags, by_flag, sets, unread))
 
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -89,18 +91,19 @@ def _values(
     flags: Mapping[str, tuple[str, str, FieldInfo]],
     by_flag: Mapping[str, Any],
     sets: Iterable[str] | None,
+    unread: Collection[str],
     values: dict[str, Any],
 ) -> Any:
     """The specification of the values of a file, changed by `--set`, changed by flags."""
     values = {section: dict(given) for section, given in values.items()}
-    _add_settings(values, kind, sets or ())
+    _add_settings(values, kind, sets or (), unread)
     for flag, (section, key, _) in flags.items():
         if by_flag[flag] is not None:
             values.setdefault(section, {})[key] = by_flag[flag]
     return kind(**values)
 
 
-def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Iterable[str]) -> None:
+def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Iterable[str], unread: Collection[str]) -> None:
     """Puts the values of `--set` in their place; a key that is given several times is a list."""
     problems: list[str] = []
     found: dict[tuple[str, ...], list[Any]] = {}
@@ -111,6 +114,10 @@ def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Itera
         if not equals or not key:
             problems.append(f"--set must be SECTION.KEY=VALUE, as in audit.level=0.9 or pruning.units=1500; got {text!r}")
             continue
+        if section in unread:
+            others = [name for name in fields_of(kind) if name not in unread and key in fields_of(kind, name)]
+            instead = f"Use --set {others[0]}.{key}, or omit it." if others else "Omit it."
+            problems.append(f"--set {place}: this command does not read [{section}]. {instead}")
         field = fields_of(kind, section).get(key)
         given = found.setdefault((section, key, inner) if inner else (section, key), [])
         given.append(_read(value.strip(), field))
@@ -126,10 +133,10 @@ def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Itera
 
 
 def _read(text: str, field: FieldInfo | None) -> Any:
-    """The value of a setting: as in TOML, or else as text; a field that holds text takes a number as text."""
+    """The value of a setting: as in TOML, or an object as in JSON, or else as text; a field that holds text takes a number as text."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = json.loads(text) if text.startswith("{") and ":" in text else tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError):
         return text
     if field is None or isinstance(value, (str, list, dict)):
         return value

@@ -164,7 +164,7 @@ class Columns(Specification):
 
     def problems(self) -> list[str]:
         """Problems that no table can solve: columns without or with two roles, references and classes that do not match, wrong bins."""
-        problems = [f"no {role} column was named" for role in ("label", "group") if not getattr(self, role)]
+        problems = [f"no {role} column was named ({role}=, --{role})" for role in ("label", "group") if not getattr(self, role)]
         problems += [f"label (--label) {name!r} was named twice. Name each label once." for name in repeated(self.label)]
         problems += [
             f"column {name!r} has more than one role: {', '.join(uses)}. Give each a column of its own."

@@ -143,6 +143,8 @@ def thresholds_by_name(threshold: float | Mapping[str, float] | None, names: Ite
     names = list(names)
     if not isinstance(threshold, Mapping):
         return dict.fromkeys(names, threshold)
+    if names == [""]:
+        raise BadInput(f"a threshold for each {kind} is for several {kind}s, and there is one. Give one number; got {dict(threshold)}")
     problems = [UnknownName(f"{kind} in threshold", name, names).problems[0] for name in threshold if name not in names]
     if missing := [name for name in names if name not in threshold]:
         problems.append(f"threshold has none for {', '.join(missing)}. Give one for every {kind}, or one number for all")

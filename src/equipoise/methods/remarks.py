@@ -118,7 +118,7 @@ def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str) -> list[str]:
     todo = merging(parts[worst], cells[worst], goal.measure)
     who = f"{label}: {goal.measure}" if label else goal.measure
     head = f"{who} needs at least {MIN_PATIENTS} {unit} in every cell of group and label that it compares"
-    force = "--force (force=True) goes on; the outcome can then only be unclear or harm."
+    force = "--set repair.force=true (in Python force=True) goes on; the outcome can then only be unclear or harm."
     leave = f"Leave {label!r} out by naming only the other labels, or: " if label else ""
     return ["\n".join([f"{head}; too few are:", *lines, f"  {todo}", f"  {leave}{force}"])]
 
