@@ -181,7 +181,7 @@ def test_an_audit_starts_to_read_soon_after_pandas_can_be_imported(one_row: list
     bare = _cpu("-c", "import pandas")
     assert _cpu("-c", UNTIL_READ, *one_row) < 2.2 * bare
     assert _cpu("-m", "equipoise", "--version") < 0.5 * bare
-    assert _cpu("-m", "equipoise", "--help") < bare
+    assert _cpu("-m", "equipoise", "--help") < 1.2 * bare  # 0.8 to 1.05 times: options are fields of pydantic models
 
 
 NOT_YET = re.compile(

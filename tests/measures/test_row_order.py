@@ -55,7 +55,7 @@ def test_rows_in_memory_and_in_parts_have_the_same_limits(kind: str, tmp_path: P
         frame.iloc[k::3].to_parquet(folder / f"{k}.parquet")
     monkeypatch.setattr(batches, "ROWS", 25)
     monkeypatch.setattr(batches, "HELD", 30)
-    roles = [word for name, column in COLUMNS.items() for word in (f"--{name}", column)]
+    roles = [word for name, column in COLUMNS.items() for word in ("--set", f"data.{name}={column}")]
     done = ran("audit", folder, *roles, "--threshold", 0.5, *(word for m in MEASURES for word in ("--measure", m)), "--json")
     assert done.code == 0, done.err
     gaps = {row["measure"]: [row[end] for end in ENDS] for row in json.loads(done.out)["gaps"]}

@@ -155,7 +155,7 @@ def test_underdiagnosis_is_the_share_with_a_finding_that_no_label_flags() -> Non
 def test_a_label_may_mean_no_finding() -> None:
     labels = two_labels()
     found = eq.audit(labels, threshold=0.3, no_finding="b")
-    assert found.no_finding is found["b"]
+    assert found.no_finding is found.labels["b"]
     assert found.no_finding.underdiagnosis["rate"].tolist() == found["b"].groups["fpr"].tolist()
     with pytest.raises(BadInput, match=facts("no finding", "c")):
         eq.audit(labels, no_finding="c")

@@ -1,5 +1,7 @@
 """Several labels: a goal per label, and the choice of the step and of the method for all of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,7 @@ def test_the_correction_of_one_label_is_that_of_the_label_alone():
     """The axis of labels has length one: the same steps, values and choice."""
     frame = labels_frame(900, 3).drop(columns="Mass")
     one = Cohort.from_frame(frame, label="Effusion", group="sex", reference="M", scale=False)
-    many = Cohort.from_frame(frame, label=["Effusion"], group="sex", reference="M", scale=False)
+    many = replace(one, labels=("Effusion",), targets=one.y[:, None])
     net = fitted(network(one.inputs.shape[1], 1), many)
     goal = {"min_performance": 0.5, "selection": "honest", "seed": 1, "steps": 4}
     alone = debias(net, one, method="pruning", **goal)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from equipoise import audit
 from equipoise.data import Cohort, hold_out, sha256
 from equipoise.errors import BadInput
-from equipoise.methods import Goal
+from equipoise.methods import Candidate, Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
 from equipoise.repair import Comparison, Provenance, Repairable, Saved, Serving, save_all, try_methods
 from equipoise.repair.schema import Inputs
@@ -95,7 +95,7 @@ def test_the_folder_is_complete(tried, serving, tmp_path):
     assert rule_in_file(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())
     assert document["after"]["eod"] == document["methods"][case.result.name]["test_set"]["eod"]
-    expected = audit(case.original.candidate, test)
+    expected = audit(Candidate.of(case.original.candidate), test)
     assert document["before"]["eod"]["value"] == expected["eod"].value
     assert document["before"]["eod"]["low"] == expected["eod"].low
     trace = pd.read_csv(out / "trace.csv")

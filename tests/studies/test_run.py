@@ -101,15 +101,15 @@ def test_failed_tasks_are_named_at_the_end_and_other_results_kept(tiny, tmp_path
     events: list[Event] = []
     with pytest.raises(TasksFailed) as caught:
         run_study(plan, tmp_path / "out", runner="serial", progress=events.append)
-    assert says(caught.value, 1, "'tiny'", "bad", "0-1", "standard", "eod", "positives", "'F'")
+    assert says(caught.value, 2, "'tiny'", "bad", 0, 1, "standard", "eod", "positives", "'F'")
     assert len(read_rows(open_study(tmp_path / "out"))) == 3 * 2
-    assert (events[-1].done, events[-1].total) == (5, 6)
+    assert (events[-1].done, events[-1].total) == (10, 12)
 
 
 def test_unreadable_data_do_not_stop_the_other_data(tiny, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("x,sex,y\n1,F,2\n2,M,3\n")
     data = [{"file": str(tmp_path / "bad.csv"), "label": "y", "group": "sex"}, {"source": "loh", "options": {"n": 300}}]
-    with pytest.raises(TasksFailed, match=facts("bad", "0-1", "training", 2)):
+    with pytest.raises(TasksFailed, match=facts("bad", 0, "training", 5)):
         run_study(tiny(data=data, methods=["standard"], splits=2), tmp_path / "out", runner="serial")
     assert set(read_rows(open_study(tmp_path / "out"))["data"]) == {"loh"}
 
@@ -129,7 +129,7 @@ def test_the_number_of_workers_fits_the_memory_of_the_gpu(tiny, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * 2**30))
-    assert run._workers_on_gpu(tiny(), "cuda") == 6  # unless a GPU is requested
+    assert run._workers_on_gpu(tiny(), "cuda") == 12  # unless a GPU is requested
 
 
 def test_a_missing_device_is_refused_before_anything_runs(tiny, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_progress_reports_the_share_of_work_done(tiny, calm) -> None:
     assert events[0].left is None
     assert events[-1].left == 0
     assert [e.done for e in events] == list(range(len(tasks_of(tiny())) + 1))
-    assert events[0].running == ("loh, split 0: training",)
+    assert events[0].running == ("drawn, split 0: training",)
     assert json.loads((folder.path / "study.json").read_text())["fingerprint"]
 
 

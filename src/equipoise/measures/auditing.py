@@ -35,7 +35,7 @@ from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
 
 def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) -> None:
-    """Raises one error that lists every empty cell that a requested measure needs; measures that nobody named need none."""
+    """Raises one error that lists every empty cell that a requested measure needs; by default no measure needs a cell."""
     problems: list[str] = []
     for cells in tables if spec.measures is not None else ():
         for gap in spec.gaps:

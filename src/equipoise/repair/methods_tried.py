@@ -100,7 +100,7 @@ class Repairable:
         return [[label] for label in self.labels] if self.network is None else [list(self.labels)]
 
     def name_of(self, label: str) -> str:
-        """The label, if it must be told from others."""
+        """The label, if there are others."""
         return label if len(self.labels) > 1 else ""
 
     def small_cells(self, goals: Mapping[str, Goal]) -> list[str]:
