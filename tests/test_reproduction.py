@@ -120,5 +120,5 @@ def test_a_finished_study_is_collected_and_an_unfinished_one_is_not(tmp_path: Pa
     assert list(study.rows.columns) == reproduction.COLUMNS
     assert len(study.rows) == 4
     next((tmp_path / "run" / "rows").glob("*standard-published*")).unlink()
-    with pytest.raises(Stale, match=facts(2, 4, "rows")):
+    with pytest.raises(Stale, match=facts(3, 4, "rows")):
         collect(tmp_path / "run", "one core", tmp_path / "results")

@@ -49,7 +49,7 @@ class AuditSpec(Specification):
         "Also report how well each layer of the model predicts the group; this does not show that the network uses it.", False
     )
     draws: int = setting("Number of bootstrap resamples of the probes.", 1000, ge=2)
-    level: float = setting("Confidence level of the intervals, at most 0.9999.", 0.95, ge=0.01, le=0.9999)
+    level: float = setting("Confidence level of the intervals.", 0.95, ge=0.01, le=0.9999)
     seed: int = setting("Seed of permutations, resamples and the band of a calibrated model.", 0, ge=0)
     min_patients: int = setting("Cells with fewer patients are reported as 'insufficient data'.", 5, ge=1)
     specificity: float = setting("Specificity at which the sensitivity of each group is reported (--verbose).", 0.9, gt=0, lt=1)
