@@ -18,7 +18,7 @@ MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has
 MAX_BYTES_PER_PIXEL = 8  # four channels of 16 bits, or a double
 OVERHEAD = 2**26  # bytes of a file that are not pixels
 RAISE = "If that is right, raise the limit: max_pixels (images.max_pixels)."
-BROKEN_ADVICE = "Fix or remove those rows, or leave the images out: skip_broken=True (--set images.skip_broken=true; in a study --skip-broken)."
+BROKEN_ADVICE = "Fix or remove those rows, or leave them out: skip_broken=True (--set images.skip_broken=true; studies: --skip-broken)."
 KINDS = ("missing", "empty", "not an image", "several frames", "too large", "damaged")
 
 
