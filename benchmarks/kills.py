@@ -104,7 +104,7 @@ def debias_command(home: Path, out: Path, repair: str) -> list[str]:
         "--set",
         "report.onnx=false",
         "--set",
-        "audit.draws=10",
+        "repair.draws=10",
     ]
     quick = ["--set", "goal.selection=paper", "--set", "repair.force=true"]  # two repairs that decide differently, from few patients
     return ["debias", str(home / "local.csv"), *roles, *network, *quick, *REPAIRS[repair], "--out", str(out), "--overwrite"]

@@ -32,7 +32,7 @@ ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "
 TRUST = ["--trust"]
 CHANGES = [
     "--set",
-    "audit.draws=10",
+    "repair.draws=10",
     "--method",
     "pruning",
     "--set",
@@ -50,7 +50,7 @@ QUICK = [
     "--set",
     "goal.selection=paper",
     "--set",
-    "audit.draws=10",
+    "repair.draws=10",
     "--set",
     "bias-gda.schedule=paper",
     "--set",
