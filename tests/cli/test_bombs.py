@@ -122,7 +122,7 @@ def test_equal_rows_do_not_fill_the_temporary_folder(run, monkeypatch):
     arguments = ["audit", "folder", *AUDIT, "--group", "sex"]
     code, _, err = run(*arguments)
     assert code == 2
-    assert says(err, "1,000,000", "temporary folder", "--set", "data.max_table_bytes=EQUIPOISE_MAX_TABLE_BYTES")
+    assert says(err, "1,000,000", "temporary folder", "data.max_table_bytes", "EQUIPOISE_MAX_TABLE_BYTES")
     assert run(*arguments, "--set", f"data.max_table_bytes={10**7}").code == 0
     rng = np.random.default_rng(0)  # rows that differ take as many bytes on disk as the scores need
     frame = pd.DataFrame({"y": rng.integers(0, 2, 100_000), "p": rng.random(100_000), "sex": rng.choice(["F", "M"], 100_000)})

@@ -50,6 +50,7 @@ def by_threshold(scores: Scores, rule: Rule, units: IntArray, least: int) -> pd.
 
     `above` is the number of rows (by weight) with at least that score, `score` the mean score of those below the next threshold.
 
+    >>> from equipoise.measures import Threshold
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores.from_arrays(rng.integers(0, 2, 400), rng.random(400), rng.choice(["F", "M"], 400))
     >>> table = by_threshold(scores, Threshold(0.5), np.arange(400), 5)
