@@ -136,7 +136,7 @@ def fill_mapped(path: str, chunk: Chunk, make: Make, limit: ImageLimit) -> tuple
         for row, source in chunk.items():
             try:
                 broken |= _fill_rows(out, {row: source}, make, limit)
-            except Exception:
+            except Exception:  # of any kind: the caller tries the image again and raises it
                 remaining[row] = source
                 remarks.pop(row, None)
     return remaining, broken, remarks

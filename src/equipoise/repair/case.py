@@ -1,7 +1,7 @@
 """The case: data, model, goal and report of a hospital, written down once.
 
-The case file, the flags of the commands, `--set section.key=value` and Python make the same object, which a bundle keeps. Importing this
-module imports neither pandas nor torch.
+The case file, the flags of the commands, `--set section.key=value` and Python make the same object. Importing this module imports neither
+pandas nor torch.
 """
 
 import tomllib
