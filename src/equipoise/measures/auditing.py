@@ -17,9 +17,9 @@ from equipoise.errors import EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
-from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
-from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, ScoreMeasures, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import MEASURES, QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
 from equipoise.measures.moments import Moments, moments_of_scores, units_of
 from equipoise.measures.no_finding import NoneOf, none_of
@@ -27,11 +27,9 @@ from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
 from equipoise.measures.score_measures import (
     CURVES,
-    ScoreMeasures,
     estimate_sampled_scores,
     everyone,
     overall_measures,
-    with_score_measures,
 )
 from equipoise.measures.thresholds import Rule
 from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
@@ -58,7 +56,7 @@ def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
         return []
     label = QUOTIENTS[gap]
     decided, direction = ("positive", "lower") if label else ("negative", "higher")
-    undefined = np.isnan(predictive(label, cells))
+    undefined = np.isnan(cells.rate(MEASURES[gap].rate))
     return [
         f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {where}. "
         f"Use a {direction} threshold, more data, or merge groups"
@@ -157,8 +155,7 @@ def assemble(
     group_frames, gap_frames = [], []
     for each in estimates:
         shown = each.shown
-        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, spec.gaps, spec, unit, shown.complement)
-        groups = groups if each.scores is None else with_score_measures(groups, each.scores, spec.min_patients, unit)
+        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, each.scores, spec.gaps, spec, unit, shown.complement)
         group_frames.append(with_row_counts(groups, shown))
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (overall, *(each.scores for each in estimates)) if measures is not None]

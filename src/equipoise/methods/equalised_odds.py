@@ -170,7 +170,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     """The rule of equal odds, and one for each removed share of the original gaps in sensitivity and false positive rate."""
     goal_fit = fit(scores, goal, settings)
     before = cells_at(scores, goal_fit.trace["threshold"].iloc[0])
-    rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
+    rates = np.stack([before.rate("fpr"), before.rate("tpr")], axis=-1)  # (groups, 2)
     program = _Program.of(scores, settings)
     rules = []
     for share in SHARES:

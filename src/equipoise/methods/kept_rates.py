@@ -10,7 +10,7 @@ NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
 
 def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
     """The kept rates of every group (..., rates * groups)."""
-    return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
+    return np.concatenate([cells.rate(name) for name in keep], axis=-1)
 
 
 def limits_of(keep: Keep, before: FloatArray) -> FloatArray:

@@ -28,7 +28,6 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
     FEW,
-    RATES,
     AuditSpec,
     Estimate,
     FloatArray,
@@ -325,9 +324,9 @@ def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, set
     for rate, least in goal.keep.items():
         name = "selection_rate" if rate == "selection" else rate
         _, high = sums.interval(name, wide.settings.level)
-        old, new = pair.before.rate(RATES[rate]), pair.after.rate(RATES[rate])
+        old, new = pair.before.rate(rate), pair.after.rate(rate)
         for k, change in enumerate(wide.rate_changes(rate)):
-            if sums.patients(name)[k] < settings.min_patients:
+            if sums[name].patients[k] < settings.min_patients:
                 continue
             limit = float(old[k]) if least == BEFORE else float(least)
             below = float(new[k]) < limit - NOISE

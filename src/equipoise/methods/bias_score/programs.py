@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.measures import QUOTIENTS, FloatArray, predictive, worst_gap
+from equipoise.measures import MEASURES, QUOTIENTS, FloatArray, worst_gap
 from equipoise.methods.bias_score.problem import Problem
 from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.kept_rates import NOISE
@@ -163,7 +163,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
     """Costs for bounds from the original gap down to zero. `evaluate` takes held-out scores (n,) and a bound on |gap|."""
     u = problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = problem.cells((u > 0).astype(np.float64))
-    widest, values = abs(float(worst_gap(problem.goal.measure, cells))), predictive(QUOTIENTS[problem.goal.measure], cells)
+    widest, values = abs(float(worst_gap(problem.goal.measure, cells))), cells.rate(MEASURES[problem.goal.measure].rate)
     if np.isnan(widest):  # a group has no such decisions even before the repair, so its predictive value is undefined
         return []
     spread = BEYOND * (values.max() - values.min())
