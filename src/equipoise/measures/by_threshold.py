@@ -254,4 +254,4 @@ def _margin(scores: Scores, rates: Sequence[tuple[float, int | None, int | None]
         weight = count.astype(np.float64) if scores.weight is None else sums_at(units[rows], scores.weight[rows], len(count))
         mean = weight[count > 0] / count[count > 0]
         variance += sign**2 * WIDEST / float(kish(mean.sum(), (mean**2).sum()))
-    return Z * variance**0.5
+    return Z * float(variance**0.5)
