@@ -4,6 +4,7 @@ Importing this module imports neither numpy nor pandas, because the command line
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -21,6 +22,23 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
     "blank": "their rows count as having no group",
     "error": "they are refused",
 }
+
+
+class LabelKind(StrEnum):
+    """What the outputs of a model are: labels, each decided by a threshold, or classes, of which argmax chooses one."""
+
+    LABELS = "labels"
+    CLASSES = "classes"
+
+    @property
+    def argmax(self) -> bool:
+        """Whether the highest output decides, and not a threshold each."""
+        return self is LabelKind.CLASSES
+
+    @property
+    def one(self) -> str:
+        """The word for one of them."""
+        return "class" if self.argmax else "label"
 
 
 def _list(value: Any) -> list[Any] | None:
@@ -117,9 +135,9 @@ class Columns(Specification):
         return list(map(str, self.classes or self.label))
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> LabelKind:
         """The kind of outputs: labels or classes."""
-        return "classes" if self.classes else "labels"
+        return LabelKind.CLASSES if self.classes else LabelKind.LABELS
 
     @property
     def used(self) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, GroupConflicts, Scores
+from equipoise.data import CONFLICTS, GroupConflicts, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
@@ -150,7 +150,7 @@ class Audit:
     """
 
     labels: Mapping[str, LabelAudit]  # one label without a name has the key ""
-    kind: str  # "labels", or "classes" of a model that decides by argmax
+    kind: LabelKind
     name: str
     no_finding: LabelAudit | None = None  # the audit of "no finding", one of the labels or derived from them, if requested
 

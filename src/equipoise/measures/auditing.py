@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
+from equipoise.data import Attribute, GroupConflicts, LabelKind, Scores, conflicts_in
 from equipoise.errors import EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
@@ -77,7 +77,7 @@ def audit_labels(
     scores: Mapping[str, Scores],
     rules: Mapping[str, Rule],
     spec: AuditSpec,
-    kind: str = "labels",
+    kind: LabelKind = LabelKind.LABELS,
     name: str = "",
     progress: Callable[[str], Progress] | None = None,
     also: Mapping[str, tuple[str, ...]] | None = None,
@@ -102,7 +102,7 @@ def spec_of_no_finding(spec: AuditSpec) -> AuditSpec:
 
 
 def tested_together(
-    untested: "Mapping[str, UntestedAudit]", kind: str, name: str, no_finding: str | None, derived: "UntestedAudit | None"
+    untested: "Mapping[str, UntestedAudit]", kind: LabelKind, name: str, no_finding: str | None, derived: "UntestedAudit | None"
 ) -> Audit:
     """The audit of the labels, tested together with the derived audit of "no finding", or with "no finding" as one of the labels."""
     tested = adjust_together([*untested.values(), *([] if derived is None else [derived])])

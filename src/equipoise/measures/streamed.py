@@ -21,7 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
+from equipoise.data import (
+    Attribute,
+    BoolArray,
+    GroupConflicts,
+    IntArray,
+    LabelKind,
+    Scan,
+    Scores,
+    Stored,
+    patients_varying,
+    read_labels,
+    row_numbers,
+)
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
@@ -193,7 +205,7 @@ def audit_scans(
             derived = _untested_audit(
                 replace(first, name=NO_FINDING), parts, of_no_finding, spec_of_no_finding(spec), None, has_scores=False
             )
-        return tested_together(untested, "labels", first.name, spec.no_finding, derived)
+        return tested_together(untested, LabelKind.LABELS, first.name, spec.no_finding, derived)
 
 
 Parts = Callable[[], Iterator[Scores]]  # reads the rows part by part, each with all rows of its patients

@@ -42,9 +42,9 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     which no decision may change, whose labels are not used.
     """
     changed = any(_changed_scores(own) for own in result.labels.values())
-    if not isinstance(result.model, nn.Module) or not changed or cohort.kind == "classes":
+    if not isinstance(result.model, nn.Module) or not changed or cohort.kind.argmax:
         return result
-    if cohort.labels:
+    if cohort.several:
         return _outputs(result, originals, cohort, also)
     ((name, candidate),) = result.labels.items()
     network = candidate.network

@@ -110,7 +110,7 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
     valid = {} if spec.valid is None else read(spec.valid)
     if scores:
         check_group_names(case.report.words, next(iter(scores.values())))
-    argmax = measures.ARGMAX if columns.kind == "classes" else None  # on the margin over the other classes
+    argmax = measures.ARGMAX if columns.kind.argmax else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
 

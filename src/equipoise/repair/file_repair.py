@@ -230,7 +230,7 @@ def _notes(
         return [*varying, "the rule decides from scores; the classifier that makes them was not examined"], varying
     inputs = presenter("input_words")(checks, file.cohort.source.to_dict(), origin)
     limits, notes = ([*presenter("reading_words")(file, names=names), *weight_notes] for names in (False, True))
-    if rows.labels:
+    if rows.several:
         listed = f"{len(rows.labels)} {rows.kind} at once: {', '.join(rows.labels)}"
         limits.append(f"the network was repaired for {listed}; each has its own report")
     return [*limits, *inputs], [*notes, *inputs]
