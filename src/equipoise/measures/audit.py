@@ -20,11 +20,11 @@ from equipoise.measures.checksum import with_checksum
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.rules import Rule
+from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
+from equipoise.measures.thresholds import Rule
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 6

@@ -17,20 +17,23 @@ from equipoise.errors import EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
-from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, coefficients, estimate_performance, frames_of, simultaneous
-from equipoise.measures.functional import gap_values, predictive, require_cells
-from equipoise.measures.gaps import QUOTIENTS, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
-from equipoise.measures.large_samples import estimate_sampled_scores
-from equipoise.measures.moments import Moments, moments_of_scores
-from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
+from equipoise.measures.moments import Moments, moments_of_scores, units_of
 from equipoise.measures.no_finding import NoneOf, none_of
 from equipoise.measures.performance import aurocs
-from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import Rule
-from equipoise.measures.score_measures import CURVES, ScoreMeasures, everyone, overall_measures, with_score_measures
+from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
+from equipoise.measures.score_measures import (
+    CURVES,
+    ScoreMeasures,
+    estimate_sampled_scores,
+    everyone,
+    overall_measures,
+    with_score_measures,
+)
+from equipoise.measures.thresholds import Rule
 from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
 

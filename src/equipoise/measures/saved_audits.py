@@ -20,8 +20,8 @@ from equipoise.measures.checksum import has_checksum, read_json
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.moments import Moments
 from equipoise.measures.paired_changes import Baseline, BaselineComparison
-from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
+from equipoise.measures.thresholds import Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
 TEXT = ("group", "attribute", "measure", "lacking", "note")  # columns that hold no numbers, even if they look like them

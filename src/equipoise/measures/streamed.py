@@ -49,16 +49,27 @@ from equipoise.measures.auditing import (
 )
 from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
-from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.moments import Moments, moments_of, units_of
 from equipoise.measures.no_finding import NO_FINDING, NoneOf, none_of_rows, require_several_labels
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
-from equipoise.measures.rules import Rule
-from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, everyone, rows_by_group
+from equipoise.measures.score_measures import (
+    SAMPLED,
+    SCORE_BINS,
+    TAIL,
+    Binned,
+    Losses,
+    ScoreMeasures,
+    bins_of,
+    estimate_scores,
+    everyone,
+    losses_of,
+    rows_by_group,
+    with_losses,
+)
+from equipoise.measures.thresholds import Rule
 from equipoise.measures.withheld import Shown, groups_left_out, patients_by_group, withheld_intersections
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
@@ -237,7 +248,7 @@ def _untested_audit(
         if progress:
             progress(done, steps)
 
-    tallies = [_Tally(size, BINS + 2 * TAIL if stored.logits else BINS) for size in _sizes(shape)]
+    tallies = [_Tally(size, SCORE_BINS + 2 * TAIL if stored.logits else SCORE_BINS) for size in _sizes(shape)]
     for table, part, all_codes in counted.shown(parts):
         units, f, bins = units_of(part.patients, len(part)), rule.decide(table), bins_of(part)
         for tally, codes in zip(tallies, all_codes, strict=True):
