@@ -100,7 +100,7 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
     checks = check_known(case, images, model, files[table].cohort, scores) if model is not None else []
     training_set = None
     if spec.train is not None and model is not None:
-        like_table = columns.with_bins_of(files[table].cohort)
+        like_table = columns.with_bins_of(files[table].cohort.attributes)
         training_set = data.read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
         data.check_apart(training=training_set, test=files[table].cohort)
     returning = None
