@@ -54,7 +54,7 @@ def run_job(job: Job, selection: str) -> Candidate:
     """The candidate of a method: chosen on the rows that it was fitted to (selection "paper"), or by cross-fitting."""
     Data.of(job.rows, job.goals)  # raises an error if the set lacks rows that the measure needs
     goals = {name: goal.derived(selection=selection) for name, goal in job.goals.items()}
-    if job.method.kind != Kind.STEPS and job.rows.targets is None:
+    if job.method.kind != Kind.STEPS and not job.rows.several:
         return Candidate.of(_fitted(job, *goals.values()))
     return run_steps(job)[0] if selection == "paper" else _stepped(job, goals)  # `standard` of several labels is a run of no steps
 
@@ -246,7 +246,7 @@ def _stepped(job: Job, goals: Mapping[str, Goal]) -> Candidate:
         outside = np.isin(places, halves[0].held)  # the second half was tuned on these rows
         held, tuned = np.where(outside, first, second), np.where(outside, second, first)
         evidence.append(Evidence.of(corrected(decisions, held, tuned, 2, shares, grows=True), part, goals[name], held))
-        if whole.kind != "classes":  # a class may be assigned to no row
+        if not whole.kind.argmax:  # a class may be assigned to no row
             without |= refused(decisions, part.attribute.codes)
     numbers = candidate.trace["step"].tolist()
     originals = [float(own.trace["performance"].iloc[0]) for own in candidate.labels.values()]
@@ -260,7 +260,7 @@ def _stepped(job: Job, goals: Mapping[str, Goal]) -> Candidate:
     views = label_views(outputs_like(model, network), each)
     for (name, own), goal in zip(each.items(), chosen.goals, strict=True):
         threshold = own.trace["threshold"].iloc[0]
-        rule = own.rule if whole.kind == "classes" else plain_rule(own.method, threshold, parts[name], goal, original=True)
+        rule = own.rule if whole.kind.argmax else plain_rule(own.method, threshold, parts[name], goal, original=True)
         each[name] = replace(own, rule=rule, model=views[name], chosen=0)
     return replace(candidate, model=network, chosen=0).with_labels(each)
 

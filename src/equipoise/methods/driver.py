@@ -251,7 +251,7 @@ class _Search:
         if self.until is not None:
             why, met = self.until.why[at], self.until.met[at] and (met or not self.network.reduced)
         else:
-            why = (self._joint_why(row), *missing) if self.cohort.labels else self._why(row, trace, missing)
+            why = (self._joint_why(row), *missing) if self.cohort.several else self._why(row, trace, missing)
             merits = [past.merit for past in self.past if past.refused]
             if merits and (self.last or self.best is None or max(merits) > self.past[row].merit):  # it would be the best
                 kept = (Note("constant"),) if row else (Note("original_kept"), Note("constant"))
