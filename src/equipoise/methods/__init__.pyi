@@ -39,7 +39,7 @@ from .goal import SELECTIONS as SELECTIONS
 from .goal import Goal as Goal
 from .goal import Note as Note
 from .group_thresholds import GroupThresholds as GroupThresholds
-from .judged_gap import JudgedGap as JudgedGap
+from .outcome import JudgedGap as JudgedGap
 from .outcome import Judgement as Judgement
 from .outcome import Outcome as Outcome
 from .outcome import joint_met as joint_met
