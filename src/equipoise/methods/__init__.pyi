@@ -21,7 +21,6 @@ from .contract import Work as Work
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
-from .contract import read_settings as read_settings
 from .cross_fitted import step_decisions as step_decisions
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias

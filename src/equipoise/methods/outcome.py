@@ -9,15 +9,15 @@ set, or all rows of the repair set with cross-fitted decisions. The first of the
   least one standard error on the new side); or a rate that the goal keeps is clearly below its limit.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal has one), and performance reaches its limit.
 - reduced: the largest gap is clearly smaller. That needs every group (an intersection-union test, whose level is shared by groups and
-  labels): its gap is clearly smaller than it was itself (the interval of its change excludes zero, and the mean of the gaps before and after
-  is clearly on the original side of zero, so that it has not merely changed sides), or than the worst gap was before, by the MOVER limit of
-  the difference of two estimates (Zou and Donner 2008). That limit treats the estimates as independent. The reference, which both share,
+  labels): its gap is clearly smaller than it was itself (the interval of its change excludes zero, and the mean of before and after is
+  clearly on the original side of zero, so that the gap has not merely changed sides), or than the worst gap was before, by the MOVER limit
+  of the difference of two estimates (Zou and Donner 2008). That limit treats the estimates as independent. The reference, which both share,
   makes the difference less variable if both gaps have the same sign; otherwise more, and the distances to their limits are added.
 - unclear: everything else, including any group with too few patients. `patients_needed` is the approximate number for a clear outcome.
 
 A claim of benefit needs more evidence than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth,
-while a loss of performance beyond its limit is harm even if chance may explain it; `clear_loss` states whether it does. Each test is expressed
-as the factor by which its intervals must shrink to pass it, which is below 1 if it is passed already.
+while a loss of performance beyond its limit is harm even if chance may explain it; `clear_loss` states whether it does.
+Each test is expressed as the factor by which its intervals must shrink to pass it, which is below 1 if it is passed already.
 """
 
 import math
@@ -207,7 +207,7 @@ def judge(
     before, after = np.asarray(decisions_before, dtype=np.float64), np.asarray(decisions_after, dtype=np.float64)
     _same_rows(scores_before, scores_after, before, after)
     scores, pair = scores_before, paired(scores_before, before, after, settings)
-    gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(scores, pair, after, goal, settings, labels)
+    gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(pair, after, goal, labels)
     old, new = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
@@ -336,7 +336,7 @@ def _larger_gap(measure: str, gap: JudgedGap) -> Note:
 def _factors(
     gaps: Sequence[JudgedGap], scores: Scores, before: FloatArray, after: FloatArray, measure: str, level: float
 ) -> tuple[FloatArray, FloatArray]:
-    """For each gap, the factors by which intervals must shrink to show that it is larger than before, and that it is below the worst before.
+    """The factors by which intervals must shrink to show that each gap is larger than before, and that it is below the worst before.
 
     A factor is infinite if the gap is not larger, or not below. One-sided tests use the ends of intervals at this level.
     """
@@ -367,14 +367,12 @@ def _factors(
     return increase, np.minimum(below_itself, below_worst)
 
 
-def _kept_rates(
-    scores: Scores, pair: Paired, after: FloatArray, goal: Goal, settings: AuditSpec, labels: int
-) -> list[tuple[bool, bool, Note]]:
+def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> list[tuple[bool, bool, Note]]:
     """Whether each kept rate of each group with enough patients reaches its limit, and is clearly below it, with a note.
 
     Intervals are simultaneous for all of these and all labels.
     """
-    attribute = scores.attribute
+    scores, attribute = pair.scores, pair.scores.attribute
     wide = _at_level(pair, labels * max(len(goal.keep) * len(attribute.levels), 1))
     sums = moments_of(after, scores.y, attribute.codes, len(attribute.levels), units_of(scores.patients, len(scores)), scores.weight)
     rates = []
@@ -383,7 +381,7 @@ def _kept_rates(
         _, high = sums.interval(name, wide.settings.level)
         old, new = pair.before.rate(RATES[rate]), pair.after.rate(RATES[rate])
         for k, change in enumerate(wide.rate_changes(rate)):
-            if sums.patients(name)[k] < settings.min_patients:
+            if sums.patients(name)[k] < pair.settings.min_patients:
                 continue
             limit = float(old[k]) if least == BEFORE else float(least)
             below = float(new[k]) < limit - NOISE
