@@ -3,13 +3,13 @@ from .audit import AuditSums as AuditSums
 from .audit import LabelAudit as LabelAudit
 from .audit import records as records
 from .audit import sums_of as sums_of
+from .audit import with_checksum as with_checksum
 from .audit_history import History as History
 from .audit_history import history as history
 from .audit_history import is_history as is_history
 from .audit_spec import DERIVED as DERIVED
 from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
-from .auditing import audit_label as audit_label
 from .auditing import audit_labels as audit_labels
 from .by_threshold import shared_thresholds as shared_thresholds
 from .by_threshold import steps_by_group as steps_by_group
@@ -22,7 +22,6 @@ from .cells import ratio as ratio
 from .cells import sums_at as sums_at
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes
-from .checksum import with_checksum as with_checksum
 from .clusters import BLOCK as BLOCK
 from .clusters import bootstrap_cells as bootstrap_cells
 from .clusters import interval as interval
@@ -127,7 +126,6 @@ from .score_measures import CURVES as CURVES
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .signed_sums import SignedSum as SignedSum
 from .signed_sums import concatenate_sums as concatenate_sums
-from .streamed import audit_scans as audit_scans
 from .thresholds import SINGLE_PRECISION as SINGLE_PRECISION
 from .thresholds import Choice as Choice
 from .thresholds import Sweep as Sweep
@@ -137,5 +135,4 @@ from .thresholds import sweep as sweep
 from .thresholds import sweep_scores as sweep_scores
 from .withheld import Shown as Shown
 from .withheld import ShownScores as ShownScores
-from .withheld import shown_rows as shown_rows
 from .withheld import shown_scores as shown_scores
