@@ -14,24 +14,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, Scan, Scores, Stored, read_labels
+from equipoise.data import Attribute, LabelKind, Scan, Scores, Stored, read_labels
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
-from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, coefficients, estimate_performance, frames_of, simultaneous
-from equipoise.measures.functional import gap_values, predictive, require_cells
-from equipoise.measures.gaps import QUOTIENTS, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
-from equipoise.measures.large_samples import estimate_sampled_scores
-from equipoise.measures.moments import Moments, moments_of_scores
-from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
+from equipoise.measures.moments import Moments, moments_of_scores, units_of
 from equipoise.measures.performance import aurocs
-from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import Described, Rule
-from equipoise.measures.score_measures import CURVES, ScoreMeasures, everyone, overall_measures, with_score_measures
+from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
+from equipoise.measures.score_measures import (
+    CURVES,
+    ScoreMeasures,
+    estimate_sampled_scores,
+    everyone,
+    overall_measures,
+    with_score_measures,
+)
+from equipoise.measures.streamed import estimates_of_parts
+from equipoise.measures.thresholds import Described, Rule
 from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
 
 NO_FINDING = "no finding"
@@ -42,7 +46,7 @@ def audit_labels(
     tables: Mapping[str, Scores] | Mapping[str, Scan],
     rules: Mapping[str, Rule],
     spec: AuditSpec = AuditSpec(),
-    kind: str = "labels",
+    kind: LabelKind = LabelKind.LABELS,
     name: str = "",
     progress: Callable[[str], Progress] | None = None,
     also: Mapping[str, tuple[str, ...]] | None = None,
@@ -145,8 +149,6 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
         (scores,) = source.parts()
         found = _estimates_of_rows(scores, rule, spec, progress, has_scores=source.has_scores)
     else:
-        from equipoise.measures.streamed import estimates_of_parts
-
         found = estimates_of_parts(source, rule, spec, progress)
     counts, unit = found.counts, "rows" if found.counts.patients is None else "patients"
     group_frames, gap_frames = [], []

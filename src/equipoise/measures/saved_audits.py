@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from equipoise.data import CONFLICTS, GroupConflicts
+from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
 from equipoise.errors import BadInput, first_line
 from equipoise.measures.audit import SCHEMA_VERSION, Audit, LabelAudit, with_checksum
 from equipoise.measures.audit_spec import AuditSpec
@@ -24,8 +24,8 @@ from equipoise.measures.estimates import CALIBRATION_ERROR, GAP_COLUMNS, GROUP_M
 from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.rules import Described, Rule, Threshold
 from equipoise.measures.score_measures import ALL_ROWS, CURVES, SCORE_MEASURES
+from equipoise.measures.thresholds import Described, Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
 MOST_PROBLEMS = 5  # of a file that are listed
@@ -93,21 +93,18 @@ def audit_from(plain: object, where: str = "the audit") -> Audit:
 
 def _audit(document: Mapping[str, Any]) -> tuple[Audit, list[str]]:
     """The audit, and what is wrong with it."""
-    by_label = document["labels"] if document["schema"] == SEVERAL else {document["label"]: document}
-    labels, of_no_finding, kind = {name: _label(each) for name, each in by_label.items()}, document.get("no_finding"), "labels"
-    if document["schema"] == SEVERAL:
-        kind = {"labels": "labels", "classes": "classes"}[document["kind"]]
+    several, of_no_finding = document["schema"] == SEVERAL, document.get("no_finding")
+    by_label = document["labels"] if several else {document["label"]: document}
+    labels = {name: _label(each) for name, each in by_label.items()}
+    read = {f"labels.{name}: " if several else "": (own, by_label[name]) for name, own in labels.items()}
     no_finding = None
-    if of_no_finding is not None:
-        no_finding = _label(of_no_finding["audit"]) if of_no_finding["label"] is None else labels[of_no_finding["label"]]
-    audit = Audit(labels, kind, str(document["name"]), no_finding)
-    problems = []
-    if len(labels) > 1:
-        problems = [f"labels.{name}: {problem}" for name, own in labels.items() for problem in _problems(own, by_label[name])]
-    elif not problems:
-        problems = [*_problems(audit.only, next(iter(by_label.values())))]
-    if of_no_finding is not None and of_no_finding["label"] is None and no_finding is not None:
-        problems += [f"no_finding: {problem}" for problem in _problems(no_finding, of_no_finding["audit"])]
+    if of_no_finding is not None and of_no_finding["label"] is not None:
+        no_finding = labels[of_no_finding["label"]]
+    elif of_no_finding is not None:
+        no_finding = _label(of_no_finding["audit"])
+        read["no_finding: "] = no_finding, of_no_finding["audit"]
+    audit = Audit(labels, LabelKind(document["kind"] if several else "labels"), str(document["name"]), no_finding)
+    problems = [f"{place}{problem}" for place, (own, plain) in read.items() for problem in _problems(own, plain)]
     rest = {key: value for key, value in audit.to_dict().items() if key not in ("labels", "no_finding")}
     return audit, problems or [*_differences(rest, document)]
 

@@ -26,15 +26,26 @@ from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.auditing import AttributeEstimates, Estimates, Progress, Source, require_decided_cells
 from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
-from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.moments import Moments, moments_of, units_of
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
-from equipoise.measures.rules import Rule
-from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, everyone, rows_by_group
+from equipoise.measures.score_measures import (
+    SAMPLED,
+    SCORE_BINS,
+    TAIL,
+    Binned,
+    Losses,
+    ScoreMeasures,
+    bins_of,
+    estimate_scores,
+    everyone,
+    losses_of,
+    rows_by_group,
+    with_losses,
+)
+from equipoise.measures.thresholds import Rule
 from equipoise.measures.withheld import GroupCounts
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
@@ -162,7 +173,7 @@ def estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: Pr
             f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
         )
     done, steps = 0, 2 * source.count
-    tallies = [_Tally(len(a.levels), BINS + 2 * TAIL if source.logits else BINS) for a in groups]
+    tallies = [_Tally(len(a.levels), SCORE_BINS + 2 * TAIL if source.logits else SCORE_BINS) for a in groups]
     for adding in (True, False):  # AUROC and average precision first, then their variances between patients
         for table in source.parts():
             kept = counts.kept(table)
