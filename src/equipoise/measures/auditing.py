@@ -34,7 +34,6 @@ from equipoise.measures.score_measures import (
     overall_measures,
     with_score_measures,
 )
-from equipoise.measures.streamed import estimates_of_parts
 from equipoise.measures.thresholds import Described, Rule
 from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
 
@@ -149,6 +148,8 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
         (scores,) = source.parts()
         found = _estimates_of_rows(scores, rule, spec, progress, has_scores=source.has_scores)
     else:
+        from equipoise.measures.streamed import estimates_of_parts
+
         found = estimates_of_parts(source, rule, spec, progress)
     counts, unit = found.counts, "rows" if found.counts.patients is None else "patients"
     group_frames, gap_frames = [], []
