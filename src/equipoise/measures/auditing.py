@@ -29,6 +29,7 @@ from equipoise.measures.permutation import adjusted, comparisons_of, critical_le
 from equipoise.measures.score_measures import (
     CURVES,
     ScoreMeasures,
+    bins_of,
     estimate_sampled_scores,
     everyone,
     overall_measures,
@@ -148,9 +149,7 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
         (scores,) = source.parts()
         found = _estimates_of_rows(scores, rule, spec, progress, has_scores=source.has_scores)
     else:
-        from equipoise.measures.streamed import estimates_of_parts
-
-        found = estimates_of_parts(source, rule, spec, progress)
+        found = _estimates_of_parts(source, rule, spec, progress)
     counts, unit = found.counts, "rows" if found.counts.patients is None else "patients"
     group_frames, gap_frames = [], []
     for each in found.attributes:
@@ -208,6 +207,60 @@ def _estimates_of_rows(table: Scores, rule: Rule, spec: AuditSpec, progress: Pro
         progress(steps, steps)
     decisions = by_threshold(scores, rule, units, spec.min_patients) if has_scores else None
     return Estimates(shown.counts, attributes, performance, overall, len(scores), decisions, digest_of(table))
+
+
+def _estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | None) -> Estimates:
+    """All estimates of one label, from passes over the parts: to count, and twice to add up."""
+    from equipoise.measures.streamed import MOST_BINS, Tally
+
+    counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
+    groups = [*counts.attributes, everyone(0)]
+    if len(counts.cells) * 2 > MOST_BINS // 16:
+        raise BadInput(
+            f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
+        )
+    done, steps = 0, 2 * source.count
+    tallies = [Tally(len(a.levels), source.logits) for a in groups]
+    for adding in (True, False):  # AUROC and average precision first, then their variances between patients
+        for table in source.parts():
+            kept = counts.kept(table)
+            part, all_codes = (
+                table if kept.all() else table.take(kept),
+                [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)],
+            )
+            units, bins, f = units_of(part.patients, len(part)), bins_of(part), rule.decide(table)[kept] if adding else None
+            for tally, codes in zip(tallies, all_codes, strict=True):
+                if f is not None:
+                    tally.add(part, f, bins, codes, units)
+                else:
+                    tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+            done += 1
+            if progress:
+                progress(done, steps)
+        for tally in tallies if adding else ():
+            tally.rank()
+    *attributes, overall = (
+        tally.sums(a, source.name, has_patients=counts.patients is not None) for tally, a in zip(tallies, groups, strict=True)
+    )
+    if source.has_scores:
+        require_decided_cells(spec, [each.cells for each in attributes[: len(source.attributes)]], source.name)
+    estimates = [
+        AttributeEstimates(
+            counts.shown(k, each.sample.attribute.codes),
+            each.moments,
+            each.aurocs(spec.level),
+            each.score_measures(spec) if source.has_scores else None,
+            partial(each.p_values, spec.gaps, spec.seed),
+        )
+        for k, each in enumerate(attributes)
+    ]
+    return Estimates(
+        counts,
+        estimates,
+        overall.performance(spec.performance, spec.level),
+        overall.score_measures(spec) if source.has_scores else None,
+        int(overall.moments.rows_of("selection_rate").sum()),
+    )
 
 
 def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) -> None:

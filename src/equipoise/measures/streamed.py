@@ -15,20 +15,17 @@ is audited by sums over these files:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from equipoise.data import Attribute, IntArray, Scores, row_numbers
-from equipoise.errors import BadInput
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.auditing import AttributeEstimates, Estimates, Progress, Source, require_decided_cells
 from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.estimates import Estimate, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.moments import Moments, moments_of, units_of
+from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.score_measures import (
@@ -38,25 +35,21 @@ from equipoise.measures.score_measures import (
     Binned,
     Losses,
     ScoreMeasures,
-    bins_of,
     estimate_scores,
-    everyone,
     losses_of,
     rows_by_group,
     with_losses,
 )
-from equipoise.measures.thresholds import Rule
-from equipoise.measures.withheld import GroupCounts
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
 @dataclass(eq=False)
-class _Tally:
+class Tally:
     """Running sums for the groups of one attribute, with a sample of the rows."""
 
     groups: int
-    bins: int
+    logits: bool  # whether scores are logits, whose bins reach further
     moments: Moments = field(init=False)
     losses: Losses = field(init=False)
     bin_width: int = 1  # number of neighbouring bins that are joined
@@ -67,9 +60,10 @@ class _Tally:
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
         self.moments, self.losses = moments_of(none, none, none, self.groups, none), Losses.zeros(self.groups)
-        while 2 * self.groups * (self.bins // self.bin_width + 1) > MOST_BINS:
+        bins = SCORE_BINS + 2 * TAIL if self.logits else SCORE_BINS
+        while 2 * self.groups * (bins // self.bin_width + 1) > MOST_BINS:
             self.bin_width *= 2
-        self.bin_weights = np.zeros((self.groups, 2, self.bins // self.bin_width + 1))
+        self.bin_weights = np.zeros((self.groups, 2, bins // self.bin_width + 1))
         self._sampled: list[tuple[Any, ...]] = []
         self._sampled_rows = np.zeros(self.groups, np.int64)
         self._patients = 0
@@ -92,18 +86,22 @@ class _Tally:
         self._sampled_rows += np.bincount(codes[rows], minlength=self.groups)
         self._patients += int(units.max(initial=-1)) + 1
 
-    def sums(self, attribute: Attribute, name: str, *, has_patients: bool) -> "_AttributeSums":
+    def rank(self) -> None:
+        """Computes AUROC and average precision, whose variances between patients need a second pass."""
+        self.binned = Binned.of(self.bin_weights, self.bin_counts)
+
+    def sums(self, attribute: Attribute, name: str, *, has_patients: bool) -> "AttributeSums":
         """The sums of all rows, and the sample."""
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
         y, score, f, codes, units, weight, logit = columns
         units = grouped(units, self._patients)[1]
         patients: Any = units if has_patients else None  # numbers instead of ids
         sample = Scores(y, score, (replace(attribute, codes=codes),), patients, row_numbers(len(y)), name, weight, logit=logit)
-        return _AttributeSums(self.moments, self.losses, self.binned, sample, units, f)
+        return AttributeSums(self.moments, self.losses, self.binned, sample, units, f)
 
 
 @dataclass(frozen=True, eq=False)
-class _AttributeSums:
+class AttributeSums:
     """Sums over all rows for the groups of one attribute, and a sample of the rows."""
 
     moments: Moments
@@ -112,6 +110,12 @@ class _AttributeSums:
     sample: Scores
     units: IntArray  # patients of the sample
     decisions: FloatArray  # on the sample
+
+    @property
+    def cells(self) -> Cells:
+        """The cell table in the moments; no rows are counted without a group."""
+        n, s = (np.vstack([self.moments.total[:, columns], np.zeros((1, 2))]) for columns in (slice(0, 2), slice(2, 4)))
+        return Cells(self.sample.attribute.levels, n, s)
 
     def score_measures(self, spec: AuditSpec) -> ScoreMeasures:
         """The measures of the scores of each group, from the sample, or from sums where these suffice."""
@@ -162,61 +166,3 @@ class _AttributeSums:
         columns = self.decisions, scores.y, attribute.codes, attribute.levels, scores.patients, measures
         sampled = p_values(*columns, weight=scores.weight, comparisons=comparisons, seed=seed)
         return {measure: np.where(np.isnan(p), sampled[measure], p) for measure, p in found.items()}
-
-
-def estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | None) -> Estimates:
-    """All estimates of one label, from passes over the parts: to count, and twice to add up."""
-    counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
-    groups = [*counts.attributes, everyone(0)]
-    if len(counts.cells) * 2 > MOST_BINS // 16:
-        raise BadInput(
-            f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
-        )
-    done, steps = 0, 2 * source.count
-    tallies = [_Tally(len(a.levels), SCORE_BINS + 2 * TAIL if source.logits else SCORE_BINS) for a in groups]
-    for adding in (True, False):  # AUROC and average precision first, then their variances between patients
-        for table in source.parts():
-            kept = counts.kept(table)
-            part, all_codes = (
-                table if kept.all() else table.take(kept),
-                [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)],
-            )
-            units, bins, f = units_of(part.patients, len(part)), bins_of(part), rule.decide(table)[kept] if adding else None
-            for tally, codes in zip(tallies, all_codes, strict=True):
-                if f is not None:
-                    tally.add(part, f, bins, codes, units)
-                else:
-                    tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
-            done += 1
-            if progress:
-                progress(done, steps)
-        for tally in tallies if adding else ():
-            tally.binned = Binned.of(tally.bin_weights, tally.bin_counts)
-    *attributes, overall = (
-        tally.sums(a, source.name, has_patients=counts.patients is not None) for tally, a in zip(tallies, groups, strict=True)
-    )
-    if source.has_scores:
-        require_decided_cells(spec, [_cells(each) for each in attributes[: len(source.attributes)]], source.name)
-    estimates = [
-        AttributeEstimates(
-            counts.shown(k, each.sample.attribute.codes),
-            each.moments,
-            each.aurocs(spec.level),
-            each.score_measures(spec) if source.has_scores else None,
-            partial(each.p_values, spec.gaps, spec.seed),
-        )
-        for k, each in enumerate(attributes)
-    ]
-    return Estimates(
-        counts,
-        estimates,
-        overall.performance(spec.performance, spec.level),
-        overall.score_measures(spec) if source.has_scores else None,
-        int(overall.moments.rows_of("selection_rate").sum()),
-    )
-
-
-def _cells(sums: _AttributeSums) -> Cells:
-    """The cell table in the moments; no rows are counted without a group."""
-    n, s = (np.vstack([sums.moments.total[:, columns], np.zeros((1, 2))]) for columns in (slice(0, 2), slice(2, 4)))
-    return Cells(sums.sample.attribute.levels, n, s)
