@@ -20,12 +20,10 @@ import pandas as pd
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import atomic_path, sha256, write_text
+from equipoise.data import Columns, atomic_path, sha256, write_text
 from equipoise.errors import BadInput, raise_all, validation_problems
 from equipoise.studies import networks, rows
-from equipoise.studies.plan import Plan, Task, tasks_of
-from equipoise.studies.reading import make_plan
-from equipoise.studies.sources import FromFile
+from equipoise.studies.plan import Plan, Task, make_plan, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
@@ -87,7 +85,7 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
                 "version": folder.version,
                 "code": code_digest(),
                 "identity": study_identity,
-                "definition": json.loads(TypeAdapter(Plan).dump_json(plan)),
+                "definition": plan.model_dump(mode="json", exclude_unset=True),
             }
             write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n", follow=False)
         elif _read_definition(path).code != code_digest():
@@ -155,22 +153,22 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
 
     Raises one error with every data set whose files are missing.
     """
-    content = json.loads(TypeAdapter(Plan).dump_json(plan))
-    problems: list[str] = []
-    for entry, data in zip(content["data"], plan.data, strict=True):
+    content = plan.model_dump(mode="json", exclude={"data", "model", "pretrained", "name"})
+    content["data"], problems = [], list[str]()
+    for data in plan.data:
+        kept = {
+            "name",
+            "training",
+            *(("source", "options", "redraw") if data.source else {*Columns.model_fields, "attribute_as_input", "scale"}),
+        }
+        entry = data.model_dump(mode="json", include=kept)
+        entry.get("options", {}).pop("mimic_iv", None)  # a folder, whose files are included in the checksum
         try:
-            entry["content"] = data.checksum(root)
-            entry["model"] = plan.network(data.name).content()
+            entry |= {"content": data.checksum(root), "model": plan.network(data.name).content()}
         except (BadInput, OSError) as error:
             problems.append(str(error))
-        del entry["pretrained"]  # included in the content of the model
-        if isinstance(data, FromFile):
-            entry["file"] = data.path.name
-        else:
-            entry["options"].pop("mimic_iv", None)  # a folder, whose files are included in the checksum
+        content["data"].append(entry | ({} if data.source else {"file": Path(str(data.file)).name}))
     raise_all(list(dict.fromkeys(problems)), plan.name)
-    for replaced in ("model", "pretrained", "name"):
-        del content[replaced]
     plain: dict[str, Any] = _without_cosmetic(content)
     return plain
 
