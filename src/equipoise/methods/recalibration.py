@@ -1,7 +1,7 @@
 """Recalibration of a repaired network: its scores become probabilities again, and no decision changes.
 
 A repair moves scores until the groups' decisions agree, and scores are no longer calibrated risks. An increasing map of the score that is
-fitted on the repair set restores calibration (see measures.recalibration): ranks do not change, and neither do decisions by thresholds that
+fitted on the repair set restores calibration (see measures.calibration): ranks do not change, and neither do decisions by thresholds that
 are mapped too. The map is folded into the last layer of the network if possible (models.heads).
 
 The target of the map is not the label but each patient's risk by the original network, itself recalibrated on the labels. A network that
@@ -25,7 +25,6 @@ from equipoise.measures import NEVER, Calibration, FloatArray, LogitMap, Rule, T
 from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
-from equipoise.methods.rules import Movable
 from equipoise.models import OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network
 
 FOLDS = 5
@@ -42,9 +41,9 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     which no decision may change, whose labels are not used.
     """
     changed = any(_changed_scores(own) for own in result.labels.values())
-    if not isinstance(result.model, nn.Module) or not changed or cohort.kind == "classes":
+    if not isinstance(result.model, nn.Module) or not changed or cohort.kind.argmax:
         return result
-    if cohort.labels:
+    if cohort.several:
         return _outputs(result, originals, cohort, also)
     ((name, candidate),) = result.labels.items()
     network = candidate.network
@@ -120,20 +119,11 @@ def _with_network(
 
 
 def moved(rule: Rule, before: Sequence[Scores], after: Sequence[Scores], new_score: LogitMap) -> Rule:
-    """The rule on the new scores with the same decision on every row."""
-    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, after))
-    if isinstance(rule, Threshold):
-        return replace(rule, value=_between(rule.value, old, new, new_score))
-    if not isinstance(rule, Movable):
+    """The threshold on the new scores with the same decision on every row."""
+    if not isinstance(rule, Threshold):  # the rules of methods that change a network are thresholds
         raise _Collision
-    attributes = [scores.attribute for scores in before]
-    names = np.concatenate([np.array([*own.levels, ""], dtype=object)[own.codes] for own in attributes])  # empty if the group is missing
-
-    def move(cut: float, groups: Sequence[str]) -> float:
-        rows = np.isin(names, groups)
-        return _between(cut, old[rows], new[rows], new_score)
-
-    return rule.moved(move)
+    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, after))
+    return replace(rule, value=_between(rule.value, old, new, new_score))
 
 
 def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) -> float:
