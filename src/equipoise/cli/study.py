@@ -52,7 +52,7 @@ def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
     *,
-    splits: Annotated[int | None, typer.Option(help="Number of splits; they cannot be added later.", show_default="the study's")] = None,
+    splits: Annotated[int | None, typer.Option(help="Number of splits; more can be added later.", show_default="the study's")] = None,
     runner: Annotated[str, typer.Option(help="serial, processes or ray; on a CPU the results are bit-identical.")] = "processes",
     workers: Annotated[
         int | None,
