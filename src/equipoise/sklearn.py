@@ -211,12 +211,14 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Rows) -> FloatArray:
         """The estimator's probabilities, to which the rule is applied; the repair does not change them."""
-        return np.asarray(self.estimator_.predict_proba(self._inputs(self._validated(X))))
+        inputs = self._inputs(self._validated(X))
+        return np.asarray(self.estimator_.predict_proba(inputs))
 
     @available_if(_estimator_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Rows) -> FloatArray:
         """The estimator's decision function; the repair does not change it."""
-        return np.asarray(self.estimator_.decision_function(self._inputs(self._validated(X))))
+        inputs = self._inputs(self._validated(X))
+        return np.asarray(self.estimator_.decision_function(inputs))
 
     def _validated(self, X: Rows) -> Rows:
         """New rows, checked to have the columns of the fit."""
