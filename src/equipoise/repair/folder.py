@@ -99,6 +99,8 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
             lock = take_lock(place)  # the system releases it when this process ends in any way
         yield place
         os.umask(umask := os.umask(0))
+        for path in place.rglob("*"):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)  # some libraries write files that only their owner can read
         place.chmod(target.stat().st_mode & 0o7777 if target.is_dir() else 0o777 & ~umask)
         if not inside and target.is_dir():
             _carry_over(target, place)
