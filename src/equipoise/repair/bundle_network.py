@@ -87,7 +87,7 @@ def _own_network(state: Mapping[str, Tensor], source: str) -> MLP:
 def network_scores(network: nn.Module, run: Run, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
     """The score of each row, and further columns: with a network of classes, the class that argmax decides for."""
     columns: dict[str, Any] = {}
-    inputs = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
+    inputs = torch.tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
     if isinstance(network, OneClass) and run.network.classes is not None:
         logits = outputs(network.inner, inputs, taken=as_matrix)
         columns["class"] = np.array(run.network.classes.names, dtype=object)[logits[:, network.columns].argmax(1).numpy()]
