@@ -14,16 +14,21 @@ By default the steps are adaptive (see step_control), in eval mode, where only t
 which cost less balanced accuracy than Adam's. `schedule="paper"` is the published learning rate for 200 epochs.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
-from equipoise.models import Repairable
+from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Repairable
 
 EPOCHS = 200  # of the paper's schedule
 
@@ -63,8 +68,7 @@ class Settings:
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    classes=True,
-    cost=lambda task, settings: scheduled_work(task, settings, EPOCHS, "at most "),
+    cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS, "at most "),
     effort=8.0,
     in_auto=4,
 )
@@ -82,13 +86,9 @@ def bias_gda(model: Repairable, data: Data, goal: Goal, settings: Settings, rng:
         model.proxy_gradient(rows, pull[rows] * (model.rows / len(rows)), generator=dropout)
         optimiser.step()
 
-    def follow(evaluation: Evaluation, accepted: bool = True) -> None:
+    def follow(now: Evaluation, _batches: int | None) -> None:
         nonlocal pull
-        if data.moving and accepted:
-            pull = single_precision(data.pull(evaluation))
+        if data.moving:
+            pull = single_precision(data.pull(now))
 
-    if paper:
-        yield from fixed(model, shuffle, descend, lambda now, _: follow(now), settings, EPOCHS, least, settings.stop_below)
-        return
-    advance = Trials(model, shuffle, settings.batch, settings.epochs, least).each(descend)
-    yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: follow(now, accepted), settings, settings.stop_below)
+    yield from scheduled(model, data, shuffle, optimiser, descend, follow, settings, EPOCHS, least, settings.stop_below)

@@ -288,7 +288,7 @@ def _packages() -> Mapping[str, list[str]]:
 
 def predictor_scores(model: Predictor, cohort: Cohort) -> Scores:
     """The cohort's scores by a classifier that is not a network, with the columns of the table for rules that read features."""
-    if cohort.targets is not None:
+    if cohort.several:
         raise BadInput(
             f"{model!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
             f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."

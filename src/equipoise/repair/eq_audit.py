@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, LabelKind, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -18,7 +18,6 @@ from equipoise.measures import (
     Rule,
     Threshold,
     audit_labels,
-    audit_scans,
     given_or_chosen,
     rules_by_label,
 )
@@ -101,7 +100,7 @@ def audit(
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
-    several = isinstance(subject, Mapping) if by_label else isinstance(cohort, Cohort) and cohort.targets is not None
+    several = isinstance(subject, Mapping) if by_label else isinstance(cohort, Cohort) and cohort.several
     if spec.no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if by_label:
@@ -109,18 +108,16 @@ def audit(
             raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
         valid_by_label: Any = valid if isinstance(valid, Mapping) else dict.fromkeys(by_label, valid)
         rules = rules_by_label(by_label, rule, threshold, valid_by_label, spec.optimise)
-        if all(isinstance(each, Scan) for each in by_label.values()):
-            return audit_scans(by_label, rules, spec, each_label)
         return audit_labels(by_label, rules, spec, progress=each_label)
     if isinstance(cohort, Cohort):
         check_apart(training=train, test=cohort)
-    if isinstance(cohort, Cohort) and cohort.targets is not None:
+    if isinstance(cohort, Cohort) and cohort.several:
         decided = _decided_labels(subject, cohort, spec, rule, threshold, valid, outputs)
     else:
         decided = {"": _decided(subject, cohort, spec, rule, threshold, valid, output)}
     scores = {label: own.scores for label, own in decided.items()}
     also = {label: own.also for label, own in decided.items()} if spec.measures is None else {}
-    kind = cohort.kind if isinstance(cohort, Cohort) else "labels"
+    kind = cohort.kind if isinstance(cohort, Cohort) else LabelKind.LABELS
     name = cohort.name if several and isinstance(cohort, Cohort) else ""
     found = audit_labels(scores, {label: own.rule for label, own in decided.items()}, spec, kind, name, each_label, also)
     return found if train is None or not isinstance(cohort, Cohort) else with_baselines(found, scores, cohort, train)
@@ -223,7 +220,7 @@ def _decided_labels(
     chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
     views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
     scores = scores_of(views, cohort)
-    if cohort.kind == "classes":
+    if cohort.kind.argmax:
         if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
         return {label: _Decided(own, ARGMAX) for label, own in scores.items()}
