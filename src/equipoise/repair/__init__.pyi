@@ -38,7 +38,6 @@ from .save import save_all as save_all
 from .schema import Provenance as Provenance
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
-from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
 from .sections import TOLERANCE as TOLERANCE
 from .sections import Classifier as Classifier
