@@ -25,7 +25,7 @@ from equipoise.data import (
     without_folders,
 )
 from equipoise.errors import UnknownName, collecting, raise_all
-from equipoise.methods import METHODS, read_settings
+from equipoise.methods import METHODS
 from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
@@ -95,7 +95,7 @@ class PreparedRepair:
 
 
 def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
-    """The methods of a case with their settings as the types that the methods declare; raises one error with everything wrong with them."""
+    """The methods of a case with their settings; raises one error with everything wrong with them."""
     names, problems = case.repair.method, list[str]()
     problems += [f"--method {name} was given twice; name each method once" for name in dict.fromkeys(names) if names.count(name) > 1]
     methods: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -103,8 +103,7 @@ def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
         if name not in methods:
             problems += UnknownName("method with settings, which is not among repair.method (--method):", name, methods).problems
         else:
-            with collecting(problems):
-                methods[name] = read_settings(name, given)
+            methods[name] = dict(given)
     for name in names if not case.repair.group_rules else ():
         if name in METHODS and METHODS[name].needs_group:
             problems.append(f"repair.group_rules = false leaves out rules that need each patient's group; --method {name} is one. Omit it.")
