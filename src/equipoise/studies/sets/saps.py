@@ -89,13 +89,14 @@ MEASURED = {
 def _rules(table: str) -> tuple[npt.NDArray[np.int16], Any]:
     """The conversion of each item of a table: the slot of each item id, -1 for one that is not needed, and a record for each slot."""
     rows = [
-        (item, feature, items.scale, items.shift, items.upto, float(measurement.low), float(measurement.high))
+        (item, feature, items.scale, items.shift, items.upto, measurement.low, measurement.high)
         for feature, measurement in enumerate(MEASURED.values())
         for items in measurement.sources
         if items.table == table
         for item in items.ids
     ]
-    rules = np.rec.fromrecords(rows, names="code,feature,scale,shift,upto,low,high")
+    kinds: list[Any] = [("code", "i8"), ("feature", "i8"), *((name, "f8") for name in ("scale", "shift", "upto", "low", "high"))]
+    rules: Any = np.array(rows, dtype=kinds).view(np.recarray)
     slot = np.full(rules.code.max() + 2, -1, dtype=np.int16)  # one more than the largest item, to which an unknown one is clipped
     slot[rules.code] = np.arange(len(rows))
     return slot, rules
