@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.models import ChosenOutputs, ManyOutputs, chosen_outputs, predict, scores_of
+from equipoise.models import ChosenOutputs, Repairable, chosen_outputs, predict, scores_of
 from equipoise.models.many_outputs import OneClass, log_odds
 
 
@@ -25,7 +25,7 @@ def test_a_class_is_decided_where_it_is_the_argmax(output):
 
 
 def test_batches_contain_every_image_once_with_all_its_labels():
-    networks = ManyOutputs(ChosenOutputs(nn.Linear(2, 3), [0, 1, 2], "labels", "logit"), torch.randn(11, 2))
+    networks = Repairable(ChosenOutputs(nn.Linear(2, 3), [0, 1, 2], "labels", "logit"), torch.randn(11, 2))
     parts = list(networks.batches(np.random.default_rng(0), 8))
     assert [len(part) for part in parts] == [6, 6, 6, 6, 6, 3]
     every = torch.cat(parts)
@@ -38,7 +38,7 @@ def test_batches_contain_every_image_once_with_all_its_labels():
 def test_gradients_are_those_of_the_weighted_scores(kind):
     x = torch.randn(9, 2)
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3))
-    networks = ManyOutputs(ChosenOutputs(net, [2, 0, 1], kind, "logit"), x)
+    networks = Repairable(ChosenOutputs(net, [2, 0, 1], kind, "logit"), x)
     index, w = torch.arange(27), torch.randn(27)
     networks.proxy_gradient(index, w)
     raw = net(x)[:, [2, 0, 1]]
@@ -52,13 +52,13 @@ def test_gradients_are_those_of_the_weighted_scores(kind):
 def test_influence_is_that_of_the_only_output_with_weights():
     x = torch.randn(20, 4)
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-    many = ManyOutputs(ChosenOutputs(net, [0, 1], "labels", "logit"), x)
+    many = Repairable(ChosenOutputs(net, [0, 1], "labels", "logit"), x)
     assert many.units("*") == 6  # without the output layer
     w = np.zeros((20, 2))
     w[:, 1] = np.random.default_rng(0).normal(size=20)
     for criterion in ("gradient", "taylor", "second-order", "difference"):
         scores, found = many.influence(w.reshape(-1), criterion)
-        alone = ManyOutputs(ChosenOutputs(net, [1], "labels", "logit"), x)
+        alone = Repairable(ChosenOutputs(net, [1], "labels", "logit"), x)
         alone.units("*")
         np.testing.assert_allclose(found, alone.influence(w[:, 1].copy(), criterion)[1], rtol=1e-5)
         np.testing.assert_allclose(scores.reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
@@ -67,10 +67,9 @@ def test_influence_is_that_of_the_only_output_with_weights():
 def test_batches_are_padded_with_rows_of_weight_zero():
     """As on a GPU, where few shapes are recorded: the gradient is the same."""
     net, x, w = nn.Linear(2, 3), torch.randn(5, 2), torch.randn(15)
-    plain, padded = (ManyOutputs(ChosenOutputs(net, [0, 1, 2], "labels", "logit"), x) for _ in range(2))
+    plain, padded = (Repairable(ChosenOutputs(net, [0, 1, 2], "labels", "logit"), x) for _ in range(2))
     plain.proxy_gradient(torch.arange(15), w)
-    rows, (weights,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
-    assert (len(rows), weights.shape) == (8, (8, 3))
+    rows, weights = torch.cat([torch.arange(5), torch.zeros(3, dtype=torch.int64)]), torch.cat([w.view(5, 3), torch.zeros(3, 3)])
     padded._set_gradient(padded._proxy_backward, rows, [weights], 8)
     for a, b in zip(padded.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)

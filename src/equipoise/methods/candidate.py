@@ -18,7 +18,7 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
-from equipoise.models import Predictor
+from equipoise.models import Predictor, is_network
 from equipoise.presenting import presenter
 
 Progress = Callable[[int, int], None]  # steps done, maximum number of steps
@@ -116,12 +116,12 @@ class LabelCandidate:
     @property
     def rule_only(self) -> bool:
         """Whether it is a rule without a new network, for scores or for another kind of classifier."""
-        return not isinstance(self.model, nn.Module)
+        return not is_network(self.model)
 
     @property
     def network(self) -> nn.Module:
         """The network; raises `BadInput` for a rule that was fitted to scores."""
-        if not isinstance(self.model, nn.Module):
+        if not is_network(self.model):
             raise BadInput("this is a rule for scores, and has no network: use its `rule`")
         return self.model
 

@@ -44,6 +44,7 @@ from equipoise.models import (
     Predictor,
     chosen_outputs,
     classifier,
+    is_network,
     label_views,
     outputs_like,
     predict,
@@ -286,7 +287,7 @@ def _check_given(method: Method, model: nn.Module | None, rows: Rows, goals: Map
     if isinstance(rows, Scores) and not method.on_scores:
         able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
         raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
-    if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
+    if not isinstance(rows, Scores) and not is_network(model):
         raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
     for own in goals.values():
         if not takes(name, own.measure):

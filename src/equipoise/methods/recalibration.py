@@ -26,7 +26,7 @@ from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
 from equipoise.methods.rules import Movable
-from equipoise.models import OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network
+from equipoise.models import OneOutput, folded_outputs, folds_of, is_network, output_kind, predict, recalibrated_network
 
 FOLDS = 5
 
@@ -42,7 +42,7 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     which no decision may change, whose labels are not used.
     """
     changed = any(_changed_scores(own) for own in result.labels.values())
-    if not isinstance(result.model, nn.Module) or not changed or cohort.kind == "classes":
+    if not is_network(result.model) or not changed or cohort.kind == "classes":
         return result
     if cohort.labels:
         return _outputs(result, originals, cohort, also)
@@ -154,7 +154,7 @@ def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) 
 def _outputs(candidate: Candidate, originals: Mapping[str, nn.Module | None], cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
     """The result with all outputs of one network recalibrated, each by its own map, which must fold into the network's layers."""
     first = next(iter(candidate.labels.values())).network
-    assert isinstance(candidate.model, nn.Module)  # several labels are outputs of one network
+    assert is_network(candidate.model)  # several labels are outputs of one network
     network = candidate.model
     maps: dict[str, _Fitted] = {}
     scores: dict[str, Scores] = {}

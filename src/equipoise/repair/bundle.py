@@ -32,11 +32,12 @@ from equipoise.models import (
     as_matrix,
     fit_weights,
     heads_in,
+    is_network,
     network_with,
     onnx_file_and_output,
     output_named,
     outputs,
-    predictor_scores,
+    predict,
     safetensors_in,
     sigmoid,
 )
@@ -194,7 +195,7 @@ class Bundle:
         for note in notes_on_repair(self.outcome, self.forced, self.folder):
             log.warning(note)
         if isinstance(rows, Cohort) and self.predictor is not None:
-            return self._with_decisions(pd.DataFrame({"id": rows.ids}), predictor_scores(self.predictor, rows), seed)
+            return self._with_decisions(pd.DataFrame({"id": rows.ids}), predict(self.predictor, rows), seed)
         if isinstance(rows, Scores) and self.model is None:
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), rows, seed)
         if isinstance(rows, Cohort) and self.model is not None:
@@ -302,7 +303,7 @@ def _network(files: Verified, model: object, trust: bool, running: Callable[[Cod
         code_to_run(files, named, trust)  # raises an error if another model is named
         graph = onnx_file_and_output(str(files.run.network.load))
         return OnnxNetwork(files.contents[ORIGINAL_ONNX], files.source(ORIGINAL_ONNX), graph[1] if graph else None), None
-    if isinstance(model, nn.Module):
+    if is_network(model):
         state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
         return fit_weights(copy.deepcopy(model), state, files.source(WEIGHTS)).eval(), None
     code = code_to_run(files, named, trust)

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from torch import nn
 
 from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress
-from equipoise.models import classifier, predict
+from equipoise.models import classifier, is_network, predict
 from equipoise.presenting import presenter
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
@@ -185,7 +184,7 @@ def compare_models(
     chosen = choose([{label: entry} for entry in candidates])
     settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
     model = original.candidate.model
-    serving = serving_of(model, cohort if isinstance(model, nn.Module) else original.test)
+    serving = serving_of(model, cohort if is_network(model) else original.test)
     baseline = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
         baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)

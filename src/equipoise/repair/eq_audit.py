@@ -200,10 +200,8 @@ def _decided_labels(
     outputs: Mapping[str, int | str] | None,
 ) -> dict[str, _Decided]:
     """The scores of each label, and how they are decided: of a debiasing result, or of a network's outputs."""
-    from torch import nn
-
     from equipoise.methods import Candidate
-    from equipoise.models import Predictor, chosen_outputs, classifier, predictor_scores, scores_of
+    from equipoise.models import chosen_outputs, classifier, is_network, predict, scores_of
 
     if isinstance(subject, Candidate):
         results = subject.labels
@@ -215,13 +213,11 @@ def _decided_labels(
         scores = scores_of({label: results[label].network for label in cohort.labels}, cohort)
         return {label: _Decided(own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
     subject = classifier(subject)
-    if isinstance(subject, Predictor):
-        predictor_scores(subject, cohort)  # raises: it has one score per row
-    if not isinstance(subject, nn.Module):
+    if not is_network(subject):
+        predict(subject, cohort)  # raises for a predictor: it has one score per row
         kind = type(subject).__name__
         raise BadInput(f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on one; got {kind}")
-    chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
-    views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
+    views = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs).views(cohort.labels)
     scores = scores_of(views, cohort)
     if cohort.kind == "classes":
         if threshold is not None or valid is not None:

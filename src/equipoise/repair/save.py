@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
-from torch import nn
 
 from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.measures import UPPER_BOUND, AuditSpec, Baseline, LabelAudit, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
-from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
+from equipoise.models import HEADS, Exported, Predictor, heads_of, is_network, onnx_in, plain_weights, rank, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
 from equipoise.repair.findings import Findings, MethodRow
@@ -155,14 +154,14 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
     failures = dict(case.failures)
     candidate = case.result.candidate
-    if isinstance(candidate.model, nn.Module):
+    if is_network(candidate.model):
         save_weights(candidate.model, temporary, serving.checkpoint)
     predictor = save_predictor(candidate.model, temporary) if isinstance(candidate.model, Predictor) else None
     _write_json(temporary / "rule.json", rule_to_dict(candidate.rule))
     with add_path_to_errors(temporary / "trace.csv"):
         _traces(case).to_csv(temporary / "trace.csv", index=False)
     onnx = None
-    if options.onnx and isinstance(candidate.model, nn.Module):
+    if options.onnx and is_network(candidate.model):
         onnx = _write_onnx(case, temporary, serving, options, failures, bars)
     with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from equipoise.data import IMAGE_COLUMNS, Cohort, Columns, ImageFolder, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import FloatArray, Ranking
-from equipoise.models import chosen_outputs, probabilities_of
+from equipoise.models import chosen_outputs, is_network, probabilities_of
 from equipoise.repair.score_hints import hint_for
 from equipoise.repair.sections import TOLERANCE
 
@@ -158,7 +157,7 @@ def check_known_scores(
     are compared, since these are what other software reports; `outputs` maps classes to outputs of the network.
     """
     file = Path(file)
-    if cohort.kind == "classes" and isinstance(model, nn.Module):
+    if cohort.kind == "classes" and is_network(model):
         scores = probabilities_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs), cohort)
     names = [columns.id] if images.folder is None else [images.column] if images.column else list(IMAGE_COLUMNS)
     frame = read_table(file, text={name for name in names if name}, limit=columns.max_table_bytes)

@@ -19,7 +19,7 @@ from torch import nn
 from equipoise.data import NAMED_NORMS, NORMS, Cohort, Geometry, Images
 from equipoise.errors import BadInput
 from equipoise.measures import FloatArray
-from equipoise.models import OneOutput, as_matrix, outputs
+from equipoise.models import OneOutput, as_matrix, is_network, outputs
 
 HINT_ROWS, CONFIRM_ROWS = 8, 64  # rows on which other preprocessing is tried, and then confirmed
 HINT_SECONDS = 60.0
@@ -35,7 +35,7 @@ NO_REASON = (
 def hint_for(model: object, cohort: Cohort, score: FloatArray, known: FloatArray, rows: Sequence[int], tolerance: float) -> str:
     """The reason that explains the differences, with the option to use; or a message that no reason was found."""
     hint = _hint_from_values(score, known, tolerance)
-    if not hint and isinstance(model, nn.Module):
+    if not hint and is_network(model):
         hint = _hint_from_outputs(model, cohort, known, rows, tolerance)
         if not hint and isinstance(cohort.source, Images):
             hint = _hint_from_preprocessing(model, cohort.source, score, known, np.asarray(rows), tolerance)

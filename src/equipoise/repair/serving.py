@@ -20,6 +20,7 @@ from equipoise.models import (
     OneOutput,
     code_of,
     is_folder,
+    is_network,
     onnx_file_and_output,
     onnx_in,
     output_kind,
@@ -59,7 +60,7 @@ def serving_of(model: object, rows: Rows) -> Serving:
 
     `rows` are its inputs; of a classifier that is not a network, its scores.
     """
-    if not isinstance(model, nn.Module) or isinstance(rows, Scores):
+    if not is_network(model) or isinstance(rows, Scores):
         return Serving(inputs_of(rows, **({} if model is None else {"score": PREDICTOR_SCORE})))
     name = OWN_NETWORK if type(model) is MLP else None
     if (graph := onnx_in(model)) is not None and graph.content:
