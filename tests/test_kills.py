@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 import kills
 from support import bundles
-from equipoise.measures.rules import Threshold
+from equipoise.measures.thresholds import Threshold
 from equipoise.repair import Bundle
 
 home = Path(sys.argv[1])

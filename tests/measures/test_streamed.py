@@ -13,7 +13,7 @@ from equipoise.data import Columns, Scores, batches, read_scores, scan, scan_sco
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, large_samples, streamed
-from equipoise.measures.large_samples import BINS, score_bins
+from equipoise.measures.score_measures import SCORE_BINS, score_bins
 from equipoise.repair import audit
 from support.facts import says
 
@@ -234,10 +234,10 @@ def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
     bins = score_bins(score)
     assert (np.diff(bins) >= 0).all()
     assert bins.min() >= 0
-    assert bins.max() < BINS
+    assert bins.max() < SCORE_BINS
     assert len(np.unique(score_bins(ends[[0, 2, 3, 5, 6]]))) == 5
     y = (rng.random(len(score)) < score).astype(int)
-    p, q = (np.bincount(bins[y == label], minlength=BINS) for label in (1, 0))
+    p, q = (np.bincount(bins[y == label], minlength=SCORE_BINS) for label in (1, 0))
     bound = float((p * q).sum() / 2 / p.sum() / q.sum())
     binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
     assert abs(binned - float(Ranking(score, y).auroc())) <= bound < 2e-4

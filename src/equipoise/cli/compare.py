@@ -188,5 +188,5 @@ def _read_scores(files: list[Path], columns: Columns, names: Sequence[str]) -> "
     for name, (path, column) in zip(names, pairs, strict=True):
         (scores,) = data.read_scores(path, columns.changed(score=column)).values()
         by_name[name] = replace(scores, name=name)
-        columns = columns.like(scores)
+        columns = columns.like(scores.attributes)
     return by_name

@@ -24,6 +24,7 @@ from .column_values import read_identifiers as read_identifiers
 from .column_values import read_score_column as read_score_column
 from .columns import CONFLICTS as CONFLICTS
 from .columns import Columns as Columns
+from .columns import LabelKind as LabelKind
 from .columns import bin_problems as bin_problems
 from .dicom import add_dicom_columns as add_dicom_columns
 from .dicom import age_in_years as age_in_years

@@ -174,7 +174,7 @@ def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") 
         raise BadInput("no score column was named", source=source)
     table = Table(frame[features].reset_index(drop=True)) if features else None
     score, logit = score_and_logit(read.score, columns.logits)
-    return Scores(read.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
+    return Scores(read.targets.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
 
 
 def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:

@@ -164,7 +164,7 @@ def _units(cohort: Cohort) -> IntArray:
 
 def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
     """The stratum of each unit: its most frequent group, combined with its largest label or the last class among its rows."""
-    if cohort.targets is not None and cohort.kind == "classes":
+    if cohort.kind.argmax:
         label, levels = cohort.targets.argmax(1), len(cohort.labels)
     else:
         label, levels = cohort.y, 2

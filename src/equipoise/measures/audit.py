@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, GroupConflicts, Scores
+from equipoise.data import CONFLICTS, GroupConflicts, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
@@ -20,11 +20,11 @@ from equipoise.measures.checksum import with_checksum
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.rules import Rule
+from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
+from equipoise.measures.thresholds import Rule
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 6
@@ -150,7 +150,7 @@ class Audit:
     """
 
     labels: Mapping[str, LabelAudit]  # one label without a name has the key ""
-    kind: str  # "labels", or "classes" of a model that decides by argmax
+    kind: LabelKind
     name: str
     no_finding: LabelAudit | None = None  # the audit of "no finding", one of the labels or derived from them, if requested
 

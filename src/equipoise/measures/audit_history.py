@@ -22,10 +22,9 @@ import pandas as pd
 from equipoise.data import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, AuditSums, sums_of
-from equipoise.measures.confidence_sequences import EXPECTED_CHANGE
 from equipoise.measures.gaps import Gap
 from equipoise.measures.moments import DECISIONS, Moments
-from equipoise.measures.monitoring import Monitoring, monitor
+from equipoise.measures.monitoring import EXPECTED_CHANGE, Monitoring, monitor
 
 SCHEMA, SCHEMA_VERSION = "equipoise.history", 2
 PERIOD = re.compile(r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?")

@@ -16,8 +16,8 @@ from equipoise.measures.calibration import CERTAIN, CONSTANT, SEPARATED, TOO_FEW
 from equipoise.measures.estimates import CALIBRATION_ERROR, GROUP_MEASURES
 from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, canonical_name
 from equipoise.measures.moments import DECISIONS
-from equipoise.measures.rules import NEVER
 from equipoise.measures.score_measures import ALL_ROWS, SCORE_MEASURES
+from equipoise.measures.thresholds import NEVER
 
 OPEN = ConfigDict(extra="allow", strict=True)  # estimates have their own names, and commands add keys
 CLOSED = ConfigDict(extra="forbid", strict=True)

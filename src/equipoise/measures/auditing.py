@@ -12,25 +12,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
+from equipoise.data import Attribute, GroupConflicts, LabelKind, Scores, conflicts_in
 from equipoise.errors import EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
-from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, coefficients, estimate_performance, frames_of, simultaneous
-from equipoise.measures.functional import gap_values, predictive, require_cells
-from equipoise.measures.gaps import QUOTIENTS, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
-from equipoise.measures.large_samples import estimate_sampled_scores
-from equipoise.measures.moments import Moments, moments_of_scores
-from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
+from equipoise.measures.moments import Moments, moments_of_scores, units_of
 from equipoise.measures.no_finding import NoneOf, none_of
 from equipoise.measures.performance import aurocs
-from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import Rule
-from equipoise.measures.score_measures import CURVES, ScoreMeasures, everyone, overall_measures, with_score_measures
+from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
+from equipoise.measures.score_measures import (
+    CURVES,
+    ScoreMeasures,
+    estimate_sampled_scores,
+    everyone,
+    overall_measures,
+    with_score_measures,
+)
+from equipoise.measures.thresholds import Rule
 from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
 
 
@@ -77,7 +80,7 @@ def audit_labels(
     scores: Mapping[str, Scores],
     rules: Mapping[str, Rule],
     spec: AuditSpec,
-    kind: str = "labels",
+    kind: LabelKind = LabelKind.LABELS,
     name: str = "",
     progress: Callable[[str], Progress] | None = None,
     also: Mapping[str, tuple[str, ...]] | None = None,
@@ -102,7 +105,7 @@ def spec_of_no_finding(spec: AuditSpec) -> AuditSpec:
 
 
 def tested_together(
-    untested: "Mapping[str, UntestedAudit]", kind: str, name: str, no_finding: str | None, derived: "UntestedAudit | None"
+    untested: "Mapping[str, UntestedAudit]", kind: LabelKind, name: str, no_finding: str | None, derived: "UntestedAudit | None"
 ) -> Audit:
     """The audit of the labels, tested together with the derived audit of "no finding", or with "no finding" as one of the labels."""
     tested = adjust_together([*untested.values(), *([] if derived is None else [derived])])

@@ -15,7 +15,7 @@ import pandas as pd
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray
-from equipoise.measures.rules import Rule
+from equipoise.measures.thresholds import Rule
 
 NO_FINDING = "no finding"
 
@@ -59,7 +59,7 @@ def none_of(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
 
     >>> first = Scores.from_arrays([1, 0, 0, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"])
     >>> second = Scores.from_arrays([0, 0, 1, 0], [0.1, 0.7, 0.2, 0.1], ["F", "F", "M", "M"])
-    >>> from equipoise.measures.rules import Threshold
+    >>> from equipoise.measures.thresholds import Threshold
     >>> derived = none_of({"a": first, "b": second}, {"a": Threshold(0.5), "b": Threshold(0.5)})
     >>> derived.y.tolist(), derived.score.tolist()
     ([0, 1, 0, 1], [0.0, 0.0, 1.0, 1.0])

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from equipoise.data import GroupConflicts, Scores
+from equipoise.data import GroupConflicts, LabelKind, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import SCHEMA_VERSION, Audit, LabelAudit
 from equipoise.measures.audit_schema import audit_problems, labels_of
@@ -20,8 +20,8 @@ from equipoise.measures.checksum import has_checksum, read_json
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.moments import Moments
 from equipoise.measures.paired_changes import Baseline, BaselineComparison
-from equipoise.measures.rules import Rule, Threshold
 from equipoise.measures.score_measures import CURVES
+from equipoise.measures.thresholds import Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
 TEXT = ("group", "attribute", "measure", "lacking", "note")  # columns that hold no numbers, even if they look like them
@@ -94,7 +94,7 @@ def audit_from(plain: object, where: str = "the audit") -> Audit:
     no_finding = None
     if underdiagnosis is not None:
         no_finding = labels[underdiagnosis["label"]] if underdiagnosis.get("label") else _audit(underdiagnosis["audit"])
-    return Audit(labels, str(document.get("kind", "labels")), str(document["name"]), no_finding)
+    return Audit(labels, LabelKind(document.get("kind", "labels")), str(document["name"]), no_finding)
 
 
 def _audit(plain: Mapping[str, Any]) -> LabelAudit:

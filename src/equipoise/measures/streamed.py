@@ -21,7 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scan, Scores, Stored, patients_varying, read_labels, row_numbers
+from equipoise.data import (
+    Attribute,
+    BoolArray,
+    GroupConflicts,
+    IntArray,
+    LabelKind,
+    Scan,
+    Scores,
+    Stored,
+    patients_varying,
+    read_labels,
+    row_numbers,
+)
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
@@ -37,16 +49,27 @@ from equipoise.measures.auditing import (
 )
 from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.large_samples import BINS, SAMPLED, TAIL, Binned, Losses, bins_of, losses_of, with_losses
-from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.moments import Moments, moments_of, units_of
 from equipoise.measures.no_finding import NO_FINDING, NoneOf, none_of_rows, require_several_labels
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
-from equipoise.measures.rules import Rule
-from equipoise.measures.score_measures import ScoreMeasures, estimate_scores, everyone, rows_by_group
+from equipoise.measures.score_measures import (
+    SAMPLED,
+    SCORE_BINS,
+    TAIL,
+    Binned,
+    Losses,
+    ScoreMeasures,
+    bins_of,
+    estimate_scores,
+    everyone,
+    losses_of,
+    rows_by_group,
+    with_losses,
+)
+from equipoise.measures.thresholds import Rule
 from equipoise.measures.withheld import Shown, groups_left_out, patients_by_group, withheld_intersections
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
@@ -193,7 +216,7 @@ def audit_scans(
             derived = _untested_audit(
                 replace(first, name=NO_FINDING), parts, of_no_finding, spec_of_no_finding(spec), None, has_scores=False
             )
-        return tested_together(untested, "labels", first.name, spec.no_finding, derived)
+        return tested_together(untested, LabelKind.LABELS, first.name, spec.no_finding, derived)
 
 
 Parts = Callable[[], Iterator[Scores]]  # reads the rows part by part, each with all rows of its patients
@@ -225,7 +248,7 @@ def _untested_audit(
         if progress:
             progress(done, steps)
 
-    tallies = [_Tally(size, BINS + 2 * TAIL if stored.logits else BINS) for size in _sizes(shape)]
+    tallies = [_Tally(size, SCORE_BINS + 2 * TAIL if stored.logits else SCORE_BINS) for size in _sizes(shape)]
     for table, part, all_codes in counted.shown(parts):
         units, f, bins = units_of(part.patients, len(part)), rule.decide(table), bins_of(part)
         for tally, codes in zip(tallies, all_codes, strict=True):

@@ -18,7 +18,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, IntArray, Scores
 from equipoise.measures.cells import FloatArray, grouped
-from equipoise.measures.clusters import units_of
+from equipoise.measures.moments import units_of
 
 MOST = 4096  # withheld intersections up to which the equations are solved; beyond that, all are withheld
 CLOSE = 1e-9

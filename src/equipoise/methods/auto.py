@@ -183,7 +183,7 @@ def _applicable(name: str, model: nn.Module | None, cohort: Rows) -> bool:
         return False
     if method.kind == Kind.STEPS and model is not None and next(model.parameters(), None) is None:
         return False  # a network without parameters, as from an ONNX file, has nothing to fine-tune
-    return not cohort.labels or (method.classes if cohort.kind == "classes" else bool(method.labels))
+    return not cohort.several or (method.classes if cohort.kind.argmax else bool(method.labels))
 
 
 def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:

@@ -52,7 +52,7 @@ def run_cross_fitted(job: Job, selection: str) -> Candidate:
     """The candidate of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
     goals = {name: goal.derived(selection=selection) for name, goal in job.goals.items()}
     try:
-        if job.method.kind in (Kind.RULE, Kind.PROBES) and job.rows.targets is None:
+        if job.method.kind in (Kind.RULE, Kind.PROBES) and not job.rows.several:
             return Candidate.of(_fitted(job, *goals.values()))
         return _stepped(job, goals)
     except PartTooSmall as error:
@@ -302,7 +302,7 @@ def _estimates(
             held[:, outside], tuned[:, outside] = decisions[k][:, outside], decisions[1 - k][:, outside]
         evidence = Evidence.of(corrected(decisions[2], held, tuned, 2, shares, grows=True), part, goal)
         labels.append(LabelEstimates(name, part, evidence, held))
-        constant.append(refused(decisions[2], part.attribute.codes) & (cohort.kind != "classes"))  # a class may be assigned to no row
+        constant.append(refused(decisions[2], part.attribute.codes) & (not cohort.kind.argmax))  # a class may be assigned to no row
     return Estimates(tuple(labels), tuple(rows[-1]), np.logical_or.reduce(constant))
 
 
@@ -340,7 +340,7 @@ def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates:
     network = copy.deepcopy(whole_network(model))
     views = label_views(outputs_like(model, network), each)
     for at, (name, own) in enumerate(each.items()):
-        restored = own if cohort.kind == "classes" else _with_original_rule(own, estimates, verdict, at)
+        restored = own if cohort.kind.argmax else _with_original_rule(own, estimates, verdict, at)
         each[name] = replace(restored, model=views[name], chosen=0)
     return replace(candidate, model=network, chosen=0).with_labels(each)
 

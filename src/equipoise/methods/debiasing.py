@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
@@ -139,7 +139,7 @@ def debias(
         if goals is not None and scores is not model:
             raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
         parts = {str(name): own if features is None else own.with_features(features) for name, own in scores.items()}
-        return _rules(parts, method, goals_of(list(parts), "labels", goal, goals), seed, force, limits)
+        return _rules(parts, method, goals_of(list(parts), LabelKind.LABELS, goal, goals), seed, force, limits)
     model = classifier(model)
     if model is None:
         raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
@@ -195,7 +195,7 @@ def _label_outputs(
     outputs: Mapping[str, int | str] | None,
 ) -> nn.Module:
     """The network with the outputs of the cohort's labels; with one label, unchanged."""
-    if not cohort.labels:
+    if not cohort.several:
         if unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
             raise BadInput(
                 f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
@@ -203,7 +203,7 @@ def _label_outputs(
             )
         return model
     check_method(method, cohort.kind, cohort.labels[0])
-    if cohort.kind == "classes" and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
+    if cohort.kind.argmax and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
         raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
     return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
 
@@ -219,12 +219,12 @@ def _rules(
     return _with_fitted_rows(result, parts)
 
 
-def check_method(method: str, kind: str, example: str) -> None:
+def check_method(method: str, kind: LabelKind, example: str) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
-    able = [name for name, own in METHODS.items() if (own.classes if kind == "classes" else own.labels)]
+    able = [name for name, own in METHODS.items() if (own.classes if kind.argmax else own.labels)]
     if pick("method", method, METHODS) in able:
         return
-    what = "classes, which are decided by argmax" if kind == "classes" else "labels"
+    what = "classes, which are decided by argmax" if kind.argmax else "labels"
     raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
 
 

@@ -92,7 +92,7 @@ class Job:
 
 def run(job: Job) -> Run:
     """The result of a method."""
-    by_steps = job.method.kind == Kind.STEPS or job.rows.targets is not None  # `standard` of several labels is a search of no steps
+    by_steps = job.method.kind == Kind.STEPS or job.rows.several  # `standard` of several labels is a search of no steps
     return _Search(job).run() if by_steps else Run(Candidate.of(_fitted(job)), Record())
 
 
@@ -323,7 +323,7 @@ class _Search:
 
     def _why(self, row: int, trace: pd.DataFrame, settled: Goal, missing: Why) -> Why:
         """The reasons for choosing a row for one label."""
-        if self.cohort.labels:
+        if self.cohort.several:
             return (self._joint_why(row), *missing)
         usable = trace.copy()
         usable.loc[self.refused, ["gap", "performance"]] = WORST

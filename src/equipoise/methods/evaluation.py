@@ -192,11 +192,10 @@ class Data:
                 empty = empty or isinstance(error, EmptyCell)
         if problems:
             raise (EmptyCell if empty else BadInput)(*problems)
-        places: tuple[Places, ...] = (slice(None),)
-        if rows.targets is not None:
-            count = len(rows.labels)
-            places = tuple(np.flatnonzero(rows.targets[:, at] != UNKNOWN) * count + at for at in range(count))
-        return cls(tuple(labels), places, rows.kind == "classes")
+        count = len(rows.labels)
+        known = [rows.column(name) != UNKNOWN for name in rows.labels]
+        places = [slice(at, None, count) if own.all() else np.flatnonzero(own) * count + at for at, own in enumerate(known)]
+        return cls(tuple(labels), tuple(places), rows.kind.argmax)
 
     @property
     def start(self) -> "Evaluation":

@@ -1,7 +1,7 @@
 """Recalibration of a repaired network: its scores become probabilities again, and no decision changes.
 
 A repair moves scores until the groups' decisions agree, and scores are no longer calibrated risks. An increasing map of the score that is
-fitted on the repair set restores calibration (see measures.recalibration): ranks do not change, and neither do decisions by thresholds that
+fitted on the repair set restores calibration (see measures.calibration): ranks do not change, and neither do decisions by thresholds that
 are mapped too. The map is folded into the last layer of the network if possible (models.heads).
 
 The target of the map is not the label but each patient's risk by the original network, itself recalibrated on the labels. A network that
@@ -42,9 +42,9 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     which no decision may change, whose labels are not used.
     """
     changed = any(_changed_scores(own) for own in result.labels.values())
-    if not is_network(result.model) or not changed or cohort.kind == "classes":
+    if not is_network(result.model) or not changed or cohort.kind.argmax:
         return result
-    if cohort.labels:
+    if cohort.several:
         return _outputs(result, originals, cohort, also)
     ((name, candidate),) = result.labels.items()
     network = candidate.network

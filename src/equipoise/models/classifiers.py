@@ -126,7 +126,7 @@ class Predictor:
 
     def predict(self, cohort: Cohort, output: str = "auto") -> Scores:
         """The cohort's scores, with the columns of the table for rules that read features."""
-        if cohort.targets is not None:
+        if cohort.several:
             raise BadInput(
                 f"{self!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
                 f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."

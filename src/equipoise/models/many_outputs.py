@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from equipoise.data import UNKNOWN, Cohort, Images, Scores
+from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, pick, raise_all
 from equipoise.models.classifiers import predict
 from equipoise.models.devices import device_of
@@ -117,7 +117,7 @@ class ChosenOutputs(nn.Module):
 
     index: Tensor
 
-    def __init__(self, inner: nn.Module, columns: Sequence[int], kind: str, output: str, flat: bool = False) -> None:
+    def __init__(self, inner: nn.Module, columns: Sequence[int], kind: LabelKind, output: str, flat: bool = False) -> None:
         super().__init__()
         self.inner, self.columns, self.kind, self.output = inner, list(columns), kind, output
         self.flat = flat  # whether the network gives one number per row, without an axis of outputs
@@ -130,7 +130,7 @@ class ChosenOutputs(nn.Module):
         if max(self.columns) >= raw.shape[1]:
             raise BadInput(f"output {max(self.columns)} was asked of a network that returned shape {tuple(raw.shape)}; it has too few")
         chosen = raw.index_select(1, self.index)
-        return log_odds(chosen) if self.kind == "classes" and self.output == "logit" else chosen
+        return log_odds(chosen) if self.kind.argmax and self.output == "logit" else chosen
 
     def views(self, labels: Iterable[str]) -> dict[str, nn.Module]:
         """Each label, or class, with its output as a network with one output."""
@@ -138,7 +138,7 @@ class ChosenOutputs(nn.Module):
 
     def view(self, at: int) -> nn.Module:
         """One label, or class, as a network with one output."""
-        if self.kind == "classes":
+        if self.kind.argmax:
             return OneClass(self.inner, self.columns, at, self.output)
         return self.inner if self.flat else OneOutput(self.inner, self.columns[at], output=self.output)
 
@@ -187,7 +187,7 @@ class OneClass(nn.Module):
 
 
 def chosen_outputs(
-    network: nn.Module, inputs: Tensor | Images, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str] | None = None
+    network: nn.Module, inputs: Tensor | Images, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str] | None = None
 ) -> ChosenOutputs:
     """The outputs of these labels: as given; or by name, if the network names its outputs; or by position, if it has as many."""
 
@@ -197,7 +197,7 @@ def chosen_outputs(
     raw = outputs_of(network, inputs[: min(4, len(inputs))], taken=in_own_shape)
     width = as_matrix(raw, len(raw)).shape[1]
     columns = _label_columns(network, labels, kind, outputs or {}, width)
-    if not _output_names(network) and kind == "labels" and width > 1 and not {*labels} <= {*(outputs or {})}:
+    if not _output_names(network) and not kind.argmax and width > 1 and not {*labels} <= {*(outputs or {})}:
         _log_order(network, labels, columns)
     chosen = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if chosen.output not in ("logit", "probability"):
@@ -219,13 +219,13 @@ def _log_order(network: nn.Module, labels: Sequence[str], columns: Sequence[int]
         log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
 
 
-def _label_columns(network: nn.Module, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str], width: int) -> list[int]:
+def _label_columns(network: nn.Module, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str], width: int) -> list[int]:
     """The column of each label among the network's outputs; an error lists every label without one."""
     names = _output_names(network)
     problems: list[str] = []
     for name in outputs:
         if name not in labels:
-            problems += UnknownName(f"{'class' if kind == 'classes' else 'label'} in outputs", name, labels).problems
+            problems += UnknownName(f"{kind.one} in outputs", name, labels).problems
     by_position = not names and width == len(labels)
     columns: list[int] = []
     for position, label in enumerate(labels):
@@ -252,13 +252,13 @@ def _label_columns(network: nn.Module, labels: Sequence[str], kind: str, outputs
             columns.append(which)
     if len(set(columns)) < len(columns):
         problems.append(f"two {kind} have the same output of the network: {dict(zip(labels, columns, strict=False))}")
-    if kind == "classes" and width != len(labels):
+    if kind.argmax and width != len(labels):
         problems.append(f"{len(labels)} classes need a network with as many outputs, one each; it has {width}. Name all of its classes")
     raise_all(problems)
     return columns
 
 
-def _detect_output(network: nn.Module, columns: Sequence[int], kind: str, inputs: Tensor | Images) -> str:
+def _detect_output(network: nn.Module, columns: Sequence[int], kind: LabelKind, inputs: Tensor | Images) -> str:
     """'logit' or 'probability', from the network's values (see score.looks_like_probability)."""
 
     def chosen_columns(x: Tensor) -> Tensor:
@@ -267,7 +267,7 @@ def _detect_output(network: nn.Module, columns: Sequence[int], kind: str, inputs
     if not looks_like_probability(chosen_columns, inputs[:64]):
         return "logit"
     probabilities = chosen_columns(inputs[:64])
-    if kind == "classes" and bool(((probabilities.sum(1) - 1).abs() > SUMS_TO_ONE).any()):
+    if kind.argmax and bool(((probabilities.sum(1) - 1).abs() > SUMS_TO_ONE).any()):
         raise BadInput(
             "the network gives probabilities of its classes that do not add up to 1, so they are labels of their own: use "
             'label=[...] with a column each, or a network that ends in logits or a softmax. If these are logits, say model.output = "logit"'

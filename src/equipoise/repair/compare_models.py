@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress
@@ -76,10 +76,10 @@ class Comparison:
         return str(presenter("comparison_html")(self))
 
     @property
-    def kind(self) -> str:
-        """The kind of output: "classes" of a network that decides by argmax, or "labels"."""
+    def kind(self) -> LabelKind:
+        """The kind of outputs: labels or classes."""
         rule = self.original.candidate.rule
-        return "classes" if rule.argmax else "labels"
+        return LabelKind.CLASSES if rule.argmax else LabelKind.LABELS
 
     @property
     def result(self) -> ScoredCandidate:

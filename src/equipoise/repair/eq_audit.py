@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, LabelKind, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -101,7 +101,7 @@ def audit(
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
-    several = isinstance(subject, Mapping) if by_label else isinstance(cohort, Cohort) and cohort.targets is not None
+    several = isinstance(subject, Mapping) if by_label else isinstance(cohort, Cohort) and cohort.several
     if spec.no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if by_label:
@@ -114,13 +114,13 @@ def audit(
         return audit_labels(by_label, rules, spec, progress=each_label)
     if isinstance(cohort, Cohort):
         check_apart(training=train, test=cohort)
-    if isinstance(cohort, Cohort) and cohort.targets is not None:
+    if isinstance(cohort, Cohort) and cohort.several:
         decided = _decided_labels(subject, cohort, spec, rule, threshold, valid, outputs)
     else:
         decided = {"": _decided(subject, cohort, spec, rule, threshold, valid, output)}
     scores = {label: own.scores for label, own in decided.items()}
     also = {label: own.also for label, own in decided.items()} if spec.measures is None else {}
-    kind = cohort.kind if isinstance(cohort, Cohort) else "labels"
+    kind = cohort.kind if isinstance(cohort, Cohort) else LabelKind.LABELS
     name = cohort.name if several and isinstance(cohort, Cohort) else ""
     found = audit_labels(scores, {label: own.rule for label, own in decided.items()}, spec, kind, name, each_label, also)
     return found if train is None or not isinstance(cohort, Cohort) else with_baselines(found, scores, cohort, train)
@@ -219,7 +219,7 @@ def _decided_labels(
         raise BadInput(f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on one; got {kind}")
     views = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs).views(cohort.labels)
     scores = scores_of(views, cohort)
-    if cohort.kind == "classes":
+    if cohort.kind.argmax:
         if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
         return {label: _Decided(own, ARGMAX) for label, own in scores.items()}

@@ -100,7 +100,7 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
     checks = check_known(case, images, model, files[table].cohort, scores) if model is not None else []
     training_set = None
     if spec.train is not None and model is not None:
-        like_table = columns.with_bins_of(files[table].cohort)
+        like_table = columns.with_bins_of(files[table].cohort.attributes)
         training_set = data.read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
         data.check_apart(training=training_set, test=files[table].cohort)
     returning = None
@@ -110,7 +110,7 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
     valid = {} if spec.valid is None else read(spec.valid)
     if scores:
         check_group_names(case.report.words, next(iter(scores.values())))
-    argmax = measures.ARGMAX if columns.kind == "classes" else None  # on the margin over the other classes
+    argmax = measures.ARGMAX if columns.kind.argmax else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
 

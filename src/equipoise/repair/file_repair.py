@@ -157,9 +157,9 @@ def prepare_file(
 
     rows = read(table, columns)
     check_group_names(case.report.words, rows[0])
-    like_table = columns.with_bins_of(rows[0])
+    like_table = columns.with_bins_of(rows[0].attributes)
     train = None if spec.train is None else read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
-    repair, test = _sets(case, rows, lambda path: read(path, columns.like(rows[0])))
+    repair, test = _sets(case, rows, lambda path: read(path, columns.like(rows[0].attributes)))
     for repaired, held_out in zip(repair, test, strict=True):  # a label may be unknown in rows where another one is known
         check_apart(training=train, repair=repaired, test=held_out)
     output = _output(case, network, repair[0])
@@ -230,7 +230,7 @@ def _notes(
         return [*varying, "the rule decides from scores; the classifier that makes them was not examined"], varying
     inputs = presenter("input_words")(checks, file.cohort.source.to_dict(), origin)
     limits, notes = ([*presenter("reading_words")(file, names=names), *weight_notes] for names in (False, True))
-    if rows.labels:
+    if rows.several:
         listed = f"{len(rows.labels)} {rows.kind} at once: {', '.join(rows.labels)}"
         limits.append(f"the network was repaired for {listed}; each has its own report")
     return [*limits, *inputs], [*notes, *inputs]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from equipoise.data import add_path_to_errors, sha256_of, write_text
+from equipoise.data import LabelKind, add_path_to_errors, sha256_of, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.measures import UPPER_BOUND, AuditSpec, Baseline, LabelAudit, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
@@ -48,7 +48,7 @@ class Compared(Protocol):
     @property
     def label(self) -> str: ...
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> LabelKind: ...
     @property
     def provenance(self) -> Provenance: ...
     @property

@@ -95,7 +95,7 @@ def check_scores(
     from equipoise.repair.eq_audit import predicted_scores
 
     check_cohort("eq.check_scores, after the network,", cohort)
-    if cohort.targets is not None:
+    if cohort.several:
         raise BadInput("check_scores compares one label: give cohort.labelled(label) and the network with that output (OneOutput)")
     scores = predicted_scores(model, cohort, output)
     known_by_id = known_scores(known, score, id)
@@ -157,7 +157,7 @@ def check_known_scores(
     are compared, since these are what other software reports; `outputs` maps classes to outputs of the network.
     """
     file = Path(file)
-    if cohort.kind == "classes" and is_network(model):
+    if cohort.kind.argmax and is_network(model):
         scores = probabilities_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs), cohort)
     names = [columns.id] if images.folder is None else [images.column] if images.column else list(IMAGE_COLUMNS)
     frame = read_table(file, text={name for name in names if name}, limit=columns.max_table_bytes)

@@ -88,7 +88,7 @@ def saved_models(
     """How the network of each label is built: with its output of the network; of the only label, with this output."""
     if chosen is None:
         return {labels[0]: saved_model(load, output, code=code, output_name=output_name)}
-    if chosen.kind == "classes":  # the score of a class is the margin of its logit over the others
+    if chosen.kind.argmax:  # the score of a class is the margin of its logit over the others
         classes = SavedClasses(names=list(labels), columns=list(chosen.columns), output=chosen.output)
         return {label: saved_model(load, "logit", code=code, classes=classes) for label in labels}
     names = {label: None if chosen.flat else str(column) for label, column in zip(labels, chosen.columns, strict=True)}

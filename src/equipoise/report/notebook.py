@@ -61,7 +61,7 @@ def _gap_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def _labels_html(audit: Audit) -> str:
-    one, rows = "class" if audit.kind == "classes" else "label", []
+    one, rows = audit.kind.one, []
     for label, own in list(audit.labels.items())[:MOST_LABELS]:
         gap = largest_gap(own)
         rows.append((short_name(label), f"{own.rows:,}", *(("", "", "") if gap is None else _gap_cells(gap))))

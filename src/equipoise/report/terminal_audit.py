@@ -58,7 +58,7 @@ def _label_summary(audit: LabelAudit, names: Mapping[str, str] | None) -> Render
 
 
 def _labels_summary(audit: Audit) -> RenderableType:
-    one, first = "class" if audit.kind == "classes" else "label", next(iter(audit.labels.values()))
+    one, first = audit.kind.one, next(iter(audit.labels.values()))
     table = table_of(f"{len(audit.labels)} {audit.kind}, with {percent(first.settings.level)} intervals", text=[one])
     table.add_column("rows", justify="right")
     table.add_column("balanced accuracy, %", justify="right", max_width=len("accuracy, %"))
