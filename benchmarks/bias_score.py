@@ -22,10 +22,9 @@ import torch
 from libraries import measured
 
 import equipoise as eq
-from equipoise.methods import run_method
-from equipoise.methods.bias_score import method as bias_score
-from equipoise.methods.bias_score import problem as bias_problem
-from equipoise.methods.bias_score.programs import solve
+from equipoise.methods import bias_score, run_method
+from equipoise.methods import blind_rule as bias_problem
+from equipoise.methods.blind_rule import solve
 from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {

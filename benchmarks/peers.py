@@ -51,8 +51,8 @@ import equipoise as eq
 from equipoise.data import Attribute
 from equipoise.measures import RATES, FloatArray, terms
 from equipoise.methods import Label, equalised_odds, group_thresholds, reject_option
-from equipoise.methods.bias_score import problem as bias_problem
-from equipoise.methods.bias_score.programs import path
+from equipoise.methods import blind_rule as bias_problem
+from equipoise.methods.blind_rule import path
 from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
 
 DATA = ("adult", "bank", "compas")

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, hold_out
-from equipoise.methods import METHODS, Goal, Method, cost, standard
-from equipoise.methods.bias_score import method as bias_score
+from equipoise.methods import METHODS, Goal, Method, bias_score, cost, standard
 from equipoise.methods.contract import NoSettings
 from equipoise.repair import Repairable, dry_run
 from support.facts import says

@@ -12,7 +12,7 @@ import torch
 
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS
-from equipoise.methods.adversarial_training import fresh
+from equipoise.methods.adversarial import fresh
 from equipoise.models.vision import import_torchvision
 from equipoise.studies import (
     Event,

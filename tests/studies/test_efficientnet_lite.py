@@ -13,7 +13,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import NORMS
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.methods.adversarial_training import fresh
+from equipoise.methods.adversarial import fresh
 from equipoise.models import find_units, predict, to_onnx
 from equipoise.models.units import switch_off
 from equipoise.models.vision import import_torchvision

@@ -254,6 +254,15 @@ class Cohort(Grouped):
         """What the rows contain, by which equal rows are found: as in `Inputs.stored`."""
         return self.source.stored()
 
+    @property
+    def outcome(self) -> IntArray:
+        """The label of each row (n,) as 0 or 1, or the position of its class."""
+        return self.targets.argmax(1) if self.kind.argmax else self.y
+
+    def fixed(self) -> Cohort:
+        """These rows with their own encoding of a table, which all parts of them keep."""
+        return self if self.encoder is None else self.encoded_by(self.encoder)
+
     def encoded(self) -> Cohort:
         """These rows as the network reads them, without the raw columns."""
         return replace(self, source=cast(Inputs, self.inputs))

@@ -55,6 +55,15 @@ class Grouped:
         return self.labelled(label).y
 
     @property
+    def outcome(self) -> IntArray:
+        """What the classifier predicts for each row (n,): the label as 0 or 1, or the position of the class."""
+        return self.y
+
+    def fixed(self) -> Self:
+        """These rows with their own encoding of a table, which all parts of them keep."""
+        return self
+
+    @property
     def by_label(self) -> dict[str, Self]:
         """The rows in which each label is known, with that label only, by name; the name of the only label is empty."""
         return {label: self.labelled(label) for label in self.labels}

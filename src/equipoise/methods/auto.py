@@ -14,20 +14,19 @@ results, and those not tried with the reason.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.choosing import SAME, SURE, choose_method, few_rows_for_probes, performance_holds, size_and_error
-from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, make_settings, method
-from equipoise.methods.cost import Speed, work_of
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Speed, Work, method
 from equipoise.methods.debiasing import run_method
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
-from equipoise.models import first_decides, label_views, predict
+
+if TYPE_CHECKING:
+    from torch import nn
 
 NAME = "auto"
 ZERO = 0.01  # a gap that counts as zero
@@ -67,19 +66,19 @@ def _usable() -> Mapping[str, Method]:
     return {name: method for name, method in METHODS.items() if not method.runs_others and not method.needs_train}
 
 
-def cost(task: Task, settings: Settings) -> Work:
+def cost(speed: Speed, settings: Settings) -> Work:
     """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
     works, names = [], []
-    for name in settings.order(task.repair):
+    for name in settings.order(speed.repair):
         try:
-            works.append(work_of(name, task, make_settings(name, settings.settings.get(name, {}))))
+            works.append(replace(speed, labels=1).work(name, settings.settings.get(name, {})))
         except EquipoiseError:
             continue  # it cannot be run on this network, and auto skips it too
         names.append(name)
     what = f"{', '.join(names)}, one after the other until nothing is left to improve"
     if any(work.rows is None for work in works):
         return Work(None, 0, what)
-    rows = sum(work.rows + len(task.repair) for work in works if work.rows is not None)  # plus one pass each for the standard error
+    rows = sum(work.rows + len(speed.repair) for work in works if work.rows is not None)  # plus one pass each for the standard error
     return Work(rows, sum(work.evaluations for work in works), what, sum(work.seconds for work in works))
 
 
@@ -94,7 +93,7 @@ def cost(task: Task, settings: Settings) -> Work:
     cost=cost,
 )
 def run(
-    model: nn.Module | None,
+    model: "nn.Module | None",
     cohort: Rows,
     goals: Mapping[str, Goal],
     *,
@@ -147,11 +146,15 @@ def run(
     return _chosen(tried, remarks, cohort, settings)
 
 
-def _speed(model: nn.Module | None, cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
+def _speed(model: "nn.Module | None", cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
     """The speed of this machine, measured on a few rows of the first label."""
     first, goal = next(iter(goals.items()))
     label_train = None if train is None else train.by_label[first]
-    return Speed.measured(label_views(model, goals)[first], cohort.by_label[first], goal, label_train, len(goals))
+    if model is not None:
+        from equipoise.models import label_views
+
+        model = label_views(model, goals)[first]
+    return Speed.measured(model, cohort.by_label[first], goal, label_train, len(goals))
 
 
 def _too_late(name: str, speed: Speed, settings: Settings, deadline: float) -> Note | None:
@@ -165,7 +168,12 @@ def _too_late(name: str, speed: Speed, settings: Settings, deadline: float) -> N
     except EquipoiseError:
         return None  # running it will raise the error
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    if first_decides(left > 0 and (seconds is None or least * seconds <= left)):
+    enough = left > 0 and (seconds is None or least * seconds <= left)
+    if speed.model is not None:
+        from equipoise.models import first_decides
+
+        enough = first_decides(enough)
+    if enough:
         return None
     return Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
 
@@ -176,7 +184,7 @@ def _share(names: Sequence[str]) -> float:
     return 1 / steps if METHODS[names[0]].kind == Kind.STEPS else 1.0
 
 
-def _applicable(name: str, model: nn.Module | None, cohort: Rows) -> bool:
+def _applicable(name: str, model: "nn.Module | None", cohort: Rows) -> bool:
     """Whether a method can repair this network on this cohort: its labels or classes, its sample weights, its parameters."""
     method = METHODS[name]
     if cohort.weight is not None and not method.weights:
@@ -202,7 +210,7 @@ def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
         return bool(size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2))
     if not candidate.met_in_sample:
         return False
-    decisions = candidate.rule.decide(predict(candidate.model, cohort))
+    decisions = candidate.decide(cohort)
     error = float(Evidence.of(decisions[None], cohort, goal).gap_se()[0])
     size = abs(candidate.trace["gap"].iloc[candidate.chosen])
     return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))

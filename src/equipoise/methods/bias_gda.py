@@ -14,16 +14,21 @@ By default the steps are adaptive (see step_control), in eval mode, where only t
 which cost less balanced accuracy than Adam's. `schedule="paper"` is the published learning rate for 200 epochs.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
-from equipoise.models import Repairable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Repairable
 
 EPOCHS = 200  # of the paper's schedule
 
@@ -64,7 +69,7 @@ class Settings:
     needs_gap=True,
     labels=ALL_AT_ONCE,
     classes=True,
-    cost=lambda task, settings: scheduled_work(task, settings, EPOCHS, "at most "),
+    cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS, "at most "),
     effort=8.0,
     in_auto=4,
 )

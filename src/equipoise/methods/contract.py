@@ -1,26 +1,30 @@
-"""The contract of a method: its registration with all metadata, the steps or the fit that it returns, and the registry of all methods.
+"""The contract of a method: its registration with all metadata, the steps or the fit that it returns, its cost, and the registry.
 
 A method is one module (or folder) next to this file. Its function is registered by `@method(...)` with its title, paper, cost, requirements
 and treatment of multi-label networks. No other file lists methods by name.
 """
 
+import copy
 import importlib
 import math
 import pkgutil
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
 
 from equipoise.data import Cohort, Rows, Scores, generator
-from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
-from equipoise.methods.evaluation import Evaluation
+from equipoise.methods.evaluation import Evaluation, Label
 from equipoise.methods.goal import Goal, Note, Why
+
+if TYPE_CHECKING:
+    from torch import nn
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
@@ -28,32 +32,8 @@ ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels
 LEAST = 0.5  # smallest gap, in standard errors, on which a method acts whose rule does not need each patient's group
 GROUP_SURE = 3.0  # the same for a rule that needs it
 FOLDS = 5  # cross-fitting folds of methods that fit a decision rule, which is cheap
+SAMPLE = {True: 32, False: 256}  # rows to time, for images and tables: about one mini-batch of a method
 PROBED_ROWS = 2_000  # number of rows up to which probes use as many folds; with more rows optimism is small, and two halves suffice
-
-
-@dataclass(frozen=True)
-class Task:
-    """The inputs of a run whose cost is to be estimated."""
-
-    model: nn.Module | None  # None: scores without a network
-    repair: Rows
-    goal: Goal
-    train: Cohort | None
-    backward: float  # cost of one pass with gradients, in forward passes
-
-    @property
-    def network(self) -> nn.Module:
-        """The network; raises `BadInput` for scores without a network."""
-        if self.model is None:
-            raise BadInput("this method changes a network, and scores have none")
-        return self.model
-
-    @property
-    def inputs(self) -> Tensor:
-        """The network's inputs in the repair set; raises `BadInput` for scores."""
-        if isinstance(self.repair, Scores):
-            raise BadInput("this method shows rows to a network, and scores have none")
-        return self.repair.inputs
 
 
 @dataclass(frozen=True)
@@ -66,15 +46,15 @@ class Work:
     seconds: float = 0.0
 
 
-def unknown_work(_task: Task, _settings: Any) -> Work:
+def unknown_work(_speed: "Speed", _settings: Any) -> Work:
     """The work of a method without a cost model."""
     return Work(None, 0, "not known in advance")
 
 
-def rule_work(task: Task, _settings: Any) -> Work:
+def rule_work(speed: "Speed", _settings: Any) -> Work:
     """The work of a method that only fits a decision rule to the scores."""
-    unchanged = "scores" if isinstance(task.repair, Scores) else "network"
-    return Work(len(task.repair), 1, f"another decision rule for the same {unchanged}; it will need each patient's group")
+    unchanged = "scores" if isinstance(speed.repair, Scores) else "network"
+    return Work(len(speed.repair), 1, f"another decision rule for the same {unchanged}; it will need each patient's group")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +79,7 @@ class FitStep:
     """The rule and the network that one step of a fit would deliver."""
 
     rule: Rule
-    model: nn.Module | None = None  # None: the original
+    model: "nn.Module | None" = None  # None: the original
     notes: tuple[Note, ...] = ()  # reported if this step is chosen
 
 
@@ -114,8 +94,9 @@ class Fit:
     met: bool
     goal: Goal  # with its minimum performance, if none was given
     notes: tuple[Note, ...] = ()
-    model: nn.Module | None = None  # the network with its probes; None: the original
-    steps: tuple[FitStep, ...] = ()  # one per row of the trace if every step can be delivered; step k is comparable between sets of rows
+    model: "nn.Module | None" = None  # the network with its probes; None: the original
+    steps: tuple[FitStep, ...] = ()  # one per row of the trace; step k is comparable between sets of rows
+    grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `frontier.along`)
 
 
 @dataclass(frozen=True)
@@ -172,16 +153,15 @@ class Method:
     selects: bool = True  # chooses among steps, so that cross-fitted selection also runs it on parts of the rows
     quotients: bool = True  # can reduce a gap in PPV or NPV, whose weights change with the decisions
     objective: Callable[[Sequence[Goal], Any], Objective] = by_goal  # criterion for choosing a step
-    start: Callable[[nn.Module, int], nn.Module] | None = None  # the initial network, from the original and a seed
+    start: "Callable[[nn.Module, int], nn.Module] | None" = None  # the initial network, from the original and a seed
     needs_gap: bool = False  # does nothing if the gap is zero
     needs_layers: bool = False  # needs the layers of the network, which an exported program no longer has
     without_group: str = ""  # the decision of its rule for a row whose group is missing
     counts: str | Callable[[Any], str] = ""  # unit of its steps, by its settings, if each step builds on the last; empty: independent
     labels: str = ""  # treatment of a multi-label network: ALL_AT_ONCE, ONE_BY_ONE, or empty if it repairs one label only
     classes: bool = False  # can repair the classes of one label, which are decided by argmax
-    frontier: Callable[..., Fit] | None = None  # like `run`, but the Fit has steps to choose among; None: `run` returns them
     rules: tuple[type[Any], ...] = ()  # the kinds of rule that it fits, beyond a plain threshold
-    cost: Callable[[Task, Any], Work] = unknown_work
+    cost: "Callable[[Speed, Any], Work]" = unknown_work
     effort: float = 5.0  # rough time per split of a study, for scheduling; training a small network is 10
     weights: bool = False  # takes sample weights
     in_auto: int | None = None  # position in the order in which auto tries methods; None: only on request
@@ -324,3 +304,87 @@ def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 problems.append(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}")
     raise_all(problems)
     return values
+
+
+# Cost.
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The inputs of a run, and the speed of this machine: seconds per row through the network and per evaluation of all labels."""
+
+    model: "nn.Module | None"  # None: scores without a network
+    repair: Rows
+    goal: Goal
+    train: Cohort | None
+    backward: float  # cost of one pass with gradients, in forward passes
+    per_row: float
+    per_evaluation: float
+    labels: int = 1
+
+    @classmethod
+    def measured(cls, model: "nn.Module | None", repair: Rows, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
+        """The speed of a network on the rows of one label; scores need no network and take no time per row."""
+        network, per_row, backward = None, 0.0, 1.0
+        if model is not None and isinstance(repair, Cohort):
+            network, per_row = model, seconds_per_row(model, repair)
+            if next(model.parameters(), None) is not None:
+                backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
+        return cls(network, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
+
+    def work(self, name: str, given: Mapping[str, Any]) -> Work:
+        """The work of a method: cross-fitted selection runs it several times, and labels that are repaired one by one once each."""
+        method, settings, selection = METHODS[name], make_settings(name, given), self.goal.selection
+        work = method.cost(self, settings)
+        if method.kind != Kind.OTHERS and selection != "paper" and work.rows is not None and method.selects:
+            parts = cross_fitting_parts(method, len(self.repair))
+            # All fits use the scores of the original network, or one pass of it over all rows; runs of steps are two halves, all rows, and
+            # all rows again up to the chosen step.
+            runs = 3 if adaptive(settings) else 4
+            steps, probes = method.kind == Kind.STEPS, method.kind == Kind.PROBES
+            what = f"{f'up to {runs} runs' if steps else f'{parts + 1} fits'}, for {selection} selection, of: {work.what}"
+            seconds = work.seconds * (runs if steps else parts if probes else 1)
+            work = Work(work.rows * (runs if steps else 1), work.evaluations * (runs if steps else parts + 1), what, seconds)
+        if self.labels == 1 or method.labels != ONE_BY_ONE:
+            return work
+        rows = None if work.rows is None else self.labels * work.rows
+        return Work(rows, work.evaluations, f"{self.labels} runs, one per label, of: {work.what}", self.labels * work.seconds)
+
+    def seconds(self, work: Work, more_rows: float = 0.0) -> float | None:
+        """The approximate time of this work, plus `more_rows` through the network; None if the work is not known."""
+        if work.rows is None:
+            return None
+        return (work.rows + more_rows) * self.per_row + work.evaluations * self.per_evaluation + work.seconds
+
+
+def seconds_per_row(model: "nn.Module", cohort: Cohort, gradients: bool = False) -> float:
+    """Seconds per row of a forward pass, or with gradients of a step of fine-tuning (which changes the network), after a warm-up."""
+    import torch
+
+    from equipoise.models import evaluating, outputs
+
+    inputs = cohort.inputs
+    few = inputs[: min(len(inputs), SAMPLE[len(inputs.shape) > 2])]
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.0) if gradients else None
+
+    def once() -> None:
+        if optimiser is None:
+            outputs(model, few)
+            return
+        with evaluating(model):
+            model(few.to(next(model.parameters()).device)).float().sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    once()
+    start = time.perf_counter()
+    once()
+    return (time.perf_counter() - start) / len(few)
+
+
+def seconds_per_evaluation(cohort: Rows, goal: Goal) -> float:
+    """Seconds per evaluation of all thresholds."""
+    label, scores = Label.of(cohort, goal), np.linspace(0, 1, len(cohort))
+    start = time.perf_counter()
+    label.evaluate(scores)
+    return time.perf_counter() - start

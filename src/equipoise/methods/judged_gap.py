@@ -23,7 +23,7 @@ from statistics import NormalDist
 
 from equipoise.data import Scores
 from equipoise.measures import Estimate, FloatArray, pooled_gaps
-from equipoise.methods.kept_rates import NOISE
+from equipoise.methods.evaluation import NOISE
 
 ONE_SE = 2 * NormalDist().cdf(1.0) - 1  # level of an interval of plus and minus one standard error
 

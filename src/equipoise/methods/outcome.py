@@ -39,9 +39,9 @@ from equipoise.measures import (
     simultaneous_gaps,
     units_of,
 )
+from equipoise.methods.evaluation import NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
 from equipoise.methods.judged_gap import JudgedGap, Limits, factors_to_increase, factors_to_reduce
-from equipoise.methods.kept_rates import NOISE
 
 DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
 SAME_GAP = 0.005  # a change of a gap by less than half a point: practically the same

@@ -25,7 +25,6 @@ from equipoise.measures import NEVER, Calibration, FloatArray, LogitMap, Rule, T
 from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
-from equipoise.methods.rules import Movable
 from equipoise.models import OneOutput, folded_outputs, folds_of, is_network, output_kind, predict, recalibrated_network
 
 FOLDS = 5
@@ -120,20 +119,11 @@ def _with_network(
 
 
 def moved(rule: Rule, before: Sequence[Scores], after: Sequence[Scores], new_score: LogitMap) -> Rule:
-    """The rule on the new scores with the same decision on every row."""
-    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, after))
-    if isinstance(rule, Threshold):
-        return replace(rule, value=_between(rule.value, old, new, new_score))
-    if not isinstance(rule, Movable):
+    """The threshold on the new scores with the same decision on every row."""
+    if not isinstance(rule, Threshold):  # the rules of methods that change a network are thresholds
         raise _Collision
-    attributes = [scores.attribute for scores in before]
-    names = np.concatenate([np.array([*own.levels, ""], dtype=object)[own.codes] for own in attributes])  # empty if the group is missing
-
-    def move(cut: float, groups: Sequence[str]) -> float:
-        rows = np.isin(names, groups)
-        return _between(cut, old[rows], new[rows], new_score)
-
-    return rule.moved(move)
+    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, after))
+    return replace(rule, value=_between(rule.value, old, new, new_score))
 
 
 def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) -> float:

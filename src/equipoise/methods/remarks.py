@@ -7,9 +7,9 @@ error has the same advice. Rows without a group count for performance but not fo
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
 
 from equipoise.data import FEW, MISSING, Rows
 from equipoise.errors import TooFewPatients
@@ -27,12 +27,14 @@ from equipoise.measures import (
     units_of,
 )
 from equipoise.methods.candidate import LabelCandidate
-from equipoise.methods.choosing import SURE
+from equipoise.methods.choosing import SURE, too_low
+from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.kept_rates import NOISE, kept_rates, limits_of
-from equipoise.methods.selection import too_low
 from equipoise.models import predict
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SHOWN = 6  # number of cells listed; the rest is only counted
 MIN_PATIENTS = 5  # in every cell, unless a repair is forced
@@ -221,7 +223,7 @@ def _small_note(candidate: LabelCandidate, cohort: Rows) -> list[Note]:
     goal, cells = candidate.goal, cells_of(cohort, _rates(candidate.goal))
     if min(cell.count for cell in cells) >= FEW and not is_quotient(goal.measure):
         return []  # without running the network over all rows
-    decisions = candidate.rule.decide(predict(candidate.model, cohort))
+    decisions = candidate.decide(cohort)
     cells = [_relevant(cell, decisions, cohort, goal.measure) for cell in cells]
     small = [cell for cell in cells if cell.count < FEW]
     if not small:
@@ -266,13 +268,13 @@ def gap_error(evidence: Evidence, code: int) -> float:
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
 
 
-def kept_or_not(candidate: LabelCandidate, model: nn.Module | None, cohort: Rows) -> LabelCandidate:
+def kept_or_not(candidate: LabelCandidate, model: "nn.Module | None", cohort: Rows) -> LabelCandidate:
     """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)
     threshold = float(candidate.trace["threshold"].iloc[0])
     before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute, cohort.weight))
-    after = kept_rates(keep, tabulate(candidate.rule.decide(predict(candidate.model, cohort)), cohort.y, attribute, cohort.weight))
+    after = kept_rates(keep, tabulate(candidate.decide(cohort), cohort.y, attribute, cohort.weight))
     least = limits_of(keep, before)
     places = [(name, level) for name in keep for level in attribute.levels]
     broken = [

@@ -11,18 +11,23 @@ beyond zero, since a zero gap on the repair set does not mean a zero gap on othe
 when nothing moves the gap, or after `max_steps` evaluations.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, gap_values, largest_gap, sweep
-from equipoise.methods.contract import Step, Steps, Task, Work
+from equipoise.methods.contract import Speed, Step, Steps, Work
 from equipoise.methods.evaluation import Data, Evaluation
-from equipoise.models import Optimiser, Repairable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Optimiser, Repairable
 
 SCHEDULES = ("adaptive", "paper")
 UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
@@ -212,18 +217,18 @@ def scheduled_unit(settings: Any) -> str:
     return UNIT if settings.schedule == "adaptive" else "epochs"
 
 
-def scheduled_work(task: Task, settings: Any, epochs: int, most: str = "") -> Work:
+def scheduled_work(speed: Speed, settings: Any, epochs: int, most: str = "") -> Work:
     """The work of fine-tuning: epochs with a few evaluations each, or trials of a few mini-batches and one evaluation each.
 
     `epochs` is the number in the paper, used if the settings have none.
     """
-    rows = len(task.repair)
+    rows = len(speed.repair)
     if settings.schedule == "paper":
         epochs, batches = epochs if settings.epochs is None else settings.epochs, -(-rows // settings.batch)
         evaluations = batches // max(1, batches // (settings.evals_per_epoch or EVALS_PER_EPOCH))
         what = f"{most}{epochs} epochs of fine-tuning with {evaluations} evaluations each"
-        return Work(epochs * rows * (task.backward + evaluations), epochs * evaluations, what)
-    steps, per_trial = settings.max_steps, FEW * min(settings.batch, rows) * task.backward
+        return Work(epochs * rows * (speed.backward + evaluations), epochs * evaluations, what)
+    steps, per_trial = settings.max_steps, FEW * min(settings.batch, rows) * speed.backward
     return Work(steps * (rows + per_trial), steps, f"at most {steps} evaluations, each after {FEW} mini-batches")
 
 

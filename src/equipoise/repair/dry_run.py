@@ -111,11 +111,11 @@ def _rule_estimate(
 
 def _fit_seconds(name: str, scores: Scores, speed: Speed, settings: Mapping[str, Any]) -> float:
     """Seconds of a method with cross-fitted selection: one fit of a rule is timed; methods of other kinds have a cost model."""
-    method, goal = METHODS[name], speed.task.goal
+    method, goal = METHODS[name], speed.goal
     if method.kind != Kind.RULE:
         return speed.seconds(speed.work(name, settings)) or 0.0
     start = time.perf_counter()
-    (method.frontier or method.run)(scores, goal.for_steps(), make_settings(name, settings))
+    method.run(scores, goal.for_steps(), make_settings(name, settings)).grid()
     fits = 1 if goal.selection == "paper" or not method.selects else 1 + cross_fitting_parts(method, len(scores))
     return (time.perf_counter() - start) * fits
 

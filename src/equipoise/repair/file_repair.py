@@ -18,8 +18,7 @@ from equipoise.data import (
     Scores,
     check_apart,
     conflicts_in,
-    hold_out,
-    hold_out_scores,
+    hold_out_each,
     read_cohort,
     read_scores,
     same_groups,
@@ -198,12 +197,7 @@ def _sets(case: CaseSpec, rows: Sequence[Rows], read: Callable[[Path], Sequence[
     spec = case.repair
     if spec.test is not None:
         return rows, [same_groups(own, held_out) for own, held_out in zip(rows, read(spec.test), strict=True)]
-    if isinstance(rows[0], Cohort):
-        repair, test = hold_out(rows[0], spec.test_fraction, seed=spec.seed)
-        return [repair], [test]
-    scores = cast(Sequence[Scores], rows)
-    by_label = hold_out_scores(dict(zip(case.labels, scores, strict=True)), spec.test_fraction, seed=spec.seed)
-    return list(by_label[0].values()), list(by_label[1].values())
+    return hold_out_each(rows, spec.test_fraction, seed=spec.seed)
 
 
 def _output(case: CaseSpec, network: nn.Module | None, repair: Rows) -> str:
