@@ -3,6 +3,8 @@
 `AuditSums` holds the sums needed to compare an audit with another or to follow it over time. It holds nothing about a single patient.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,11 +18,9 @@ from equipoise.data import CONFLICTS, GroupConflicts, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
-from equipoise.measures.checksum import with_checksum
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.paired_changes import Baseline
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
@@ -72,8 +72,17 @@ class LabelAudit:
 
     @property
     def underdiagnosis(self) -> pd.DataFrame:
-        """One row per group of the audit of "no finding": the share with a finding that is decided to have none, and its gap."""
-        return underdiagnosis(self.groups, self.gaps)
+        """One row per group of the audit of "no finding": the share with a finding that is decided to have none, and its gap.
+
+        That is the false positive rate of the label "no finding" (Seyyed-Kalantari et al. 2021).
+        """
+        rates = self.groups.rename_axis("group").reset_index()
+        rates = rates[["attribute", "group", "reference", "negatives", "fpr", "fpr_low", "fpr_high"]]
+        rates = rates.rename(columns={"negatives": "with_finding", "fpr": "rate", "fpr_low": "low", "fpr_high": "high"})
+        compared = self.gaps[self.gaps["measure"] == "fpr_gap"]
+        compared = compared[["attribute", "group", "value", "low", "high", "p_adjusted", "clear", "patients", "few"]]
+        compared = compared.rename(columns={"value": "gap", "low": "gap_low", "high": "gap_high"})
+        return rates.merge(compared, on=["attribute", "group"], how="left")
 
     @property
     def own_comparisons(self) -> int:
@@ -241,6 +250,12 @@ class Audit:
             "underdiagnosis": records(audit.underdiagnosis),
         }
         return {"no_finding": document if label is not None else document | {"audit": audit.to_dict()}}
+
+
+def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with a checksum of all its other values as its last key; it does not depend on the order of keys or on blanks."""
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    return rest | {"checksum": hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()}
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, object]]:

@@ -361,8 +361,10 @@ class Moments:
         columns, ratios = len(next(iter(DECISIONS.values())).top), len(DECISIONS)
         shapes = {"total": (groups, columns), "second": (groups, columns, columns), "rows": (groups, ratios), "units": (groups, ratios)}
         arrays = {name: np.array(plain[name], dtype=np.float64) for name in shapes}
-        if any(arrays[name].shape != shape or not np.isfinite(arrays[name]).all() for name, shape in shapes.items()):
-            raise ValueError(f"expected finite sums of {groups} groups")
+        if any(
+            arrays[name].shape != shape or not (np.isfinite(arrays[name]) & (arrays[name] >= 0)).all() for name, shape in shapes.items()
+        ):
+            raise ValueError(f"sums: expected finite sums of {groups} groups")
         return cls(DECISIONS, **arrays)
 
     def taken(self, groups: Sequence[int] | IntArray) -> "Moments":

@@ -364,10 +364,6 @@ class Losses:
     def __add__(self, other: "Losses") -> "Losses":
         return Losses(self.total + other.total, self.second + other.second, self.patients + other.patients)
 
-    def taken(self, groups: IntArray) -> "Losses":
-        """The sums of these groups, in this order."""
-        return Losses(self.total[groups], self.second[groups], self.patients[groups])
-
     def limits(self, level: float) -> dict[str, Limits]:
         """The Brier score, with limits on the logit scale to keep it between 0 and 1, and calibration in the large."""
         z, limits = quantile(level), {}

@@ -270,6 +270,38 @@ class Threshold:
         return {"kind": THRESHOLD, **asdict(self)}
 
 
+@dataclass(frozen=True)
+class Described:
+    """A rule known by its description: that of a saved audit, or that of scores which are decisions already."""
+
+    words: str
+    needs_group: bool = False
+    decided: bool = False  # whether the scores are the decisions
+    KIND: ClassVar[str] = "described"
+    randomised: ClassVar[bool] = False
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
+    origin: ClassVar[str] = ""
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """The scores, if they are decisions; else an error."""
+        if not self.decided:
+            raise BadInput(
+                f"{scores.name!r} cannot be decided by a rule that was read from an audit: {self.words}. Load the rule's own file."
+            )
+        return scores.score
+
+    def describe(self) -> str:
+        return self.words
+
+    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (they are not known)
+        return ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": self.KIND, "words": self.words}
+
+
 ARGMAX = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
 
 

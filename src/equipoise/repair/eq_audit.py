@@ -18,7 +18,6 @@ from equipoise.measures import (
     Rule,
     Threshold,
     audit_labels,
-    audit_scans,
     given_or_chosen,
     rules_by_label,
 )
@@ -109,8 +108,6 @@ def audit(
             raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
         valid_by_label: Any = valid if isinstance(valid, Mapping) else dict.fromkeys(by_label, valid)
         rules = rules_by_label(by_label, rule, threshold, valid_by_label, spec.optimise)
-        if all(isinstance(each, Scan) for each in by_label.values()):
-            return audit_scans(by_label, rules, spec, each_label)
         return audit_labels(by_label, rules, spec, progress=each_label)
     if isinstance(cohort, Cohort):
         check_apart(training=train, test=cohort)

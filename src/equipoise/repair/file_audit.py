@@ -117,10 +117,8 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
         def progress(label: str) -> measures.Progress:  # as a share of that of all labels
             return lambda done, total: step(case.labels.index(label) * total + done, len(case.labels) * total)
 
-        if in_batches:
-            audit = measures.audit_scans(data.scan_scores(table, case.data), rules, spec, progress)
-        else:
-            audit = measures.audit_labels(scores, rules, spec, columns.kind, table.name, progress)
+        tables: Any = data.scan_scores(table, case.data) if in_batches else scores
+        audit = measures.audit_labels(tables, rules, spec, columns.kind, table.name, progress)
     if training_set is not None:
         from equipoise.repair.eq_audit import with_baselines
 
