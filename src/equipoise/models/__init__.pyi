@@ -1,13 +1,6 @@
-from .classifiers import TRUSTED_TYPES as TRUSTED_TYPES
-from .classifiers import Predictor as Predictor
 from .classifiers import classifier as classifier
-from .classifiers import is_estimator_file as is_estimator_file
-from .classifiers import is_network as is_network
-from .classifiers import load_estimator as load_estimator
-from .classifiers import load_predictor as load_predictor
 from .classifiers import predict as predict
-from .classifiers import predictor as predictor
-from .classifiers import predictor_in as predictor_in
+from .classifiers import scores_by_label as scores_by_label
 from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on
 from .devices import product_device as product_device
@@ -61,7 +54,6 @@ from .many_outputs import label_views as label_views
 from .many_outputs import output_named as output_named
 from .many_outputs import outputs_like as outputs_like
 from .many_outputs import probabilities_of as probabilities_of
-from .many_outputs import scores_by_label as scores_by_label
 from .many_outputs import scores_of as scores_of
 from .many_outputs import whole_network as whole_network
 from .mlp import MLP as MLP
@@ -74,6 +66,14 @@ from .onnx_network import onnx_file_and_output as onnx_file_and_output
 from .onnx_network import onnx_in as onnx_in
 from .optimisers import OPTIMISERS as OPTIMISERS
 from .optimisers import Optimiser as Optimiser
+from .predictors import TRUSTED_TYPES as TRUSTED_TYPES
+from .predictors import Predictor as Predictor
+from .predictors import is_estimator_file as is_estimator_file
+from .predictors import is_network as is_network
+from .predictors import load_estimator as load_estimator
+from .predictors import load_predictor as load_predictor
+from .predictors import predictor as predictor
+from .predictors import predictor_in as predictor_in
 from .probes import Probe as Probe
 from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from equipoise.data import ImageFolder, Transform, as_transform
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.classifiers import is_network, made_by
 from equipoise.models.exported import PROGRAM, exported_in, exported_object
 from equipoise.models.hugging_face import HuggingFaceNetwork, is_folder, load_hugging_face
 from equipoise.models.many_outputs import OneOutput, output_named
 from equipoise.models.onnx_network import OnnxNetwork, load_onnx, onnx_file_and_output
+from equipoise.models.predictors import is_network, made_by
 from equipoise.models.units import MASK, MASKED
 from equipoise.models.user_code import Code, code_of, factory_in, own_folder, running
 from equipoise.models.vision import BACKBONES, backbone

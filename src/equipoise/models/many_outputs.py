@@ -16,9 +16,8 @@ from torch.func import functional_call
 
 from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, pick, raise_all
-from equipoise.models.classifiers import predict
 from equipoise.models.devices import device_of
-from equipoise.models.score import TINY, as_scores, looks_like_probability, network_scores, scores_from, set_output
+from equipoise.models.score import TINY, as_scores, looks_like_probability, network_scores, scores_from
 from equipoise.models.score import outputs as outputs_of
 
 WRAPPED = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
@@ -273,19 +272,6 @@ def _detect_output(network: nn.Module, columns: Sequence[int], kind: LabelKind, 
             'label=[...] with a column each, or a network that ends in logits or a softmax. If these are logits, say model.output = "logit"'
         )
     return "probability"
-
-
-def scores_by_label(
-    model: Any, cohort: Cohort, labels: Sequence[str], output: str = "auto", outputs: Mapping[str, int | str] | None = None
-) -> dict[str, Scores]:
-    """The scores of each label, from one pass of a network over the rows, or of any classifier for the only label.
-
-    `outputs` maps several labels to the network's outputs, if names or numbers do not show it.
-    """
-    if len(labels) == 1:
-        return {labels[0]: predict(model, cohort, output=output)}
-    set_output(model, output)
-    return scores_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs).views(cohort.labels), cohort)
 
 
 def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Scores]:

@@ -17,10 +17,10 @@ from typing import Any
 
 from equipoise.data import sha256
 from equipoise.errors import BadInput, did_you_mean
-from equipoise.models.classifiers import pip_advice
 from equipoise.models.exported import PROGRAM
 from equipoise.models.hugging_face import is_folder
 from equipoise.models.onnx_network import ONNX, onnx_file_and_output
+from equipoise.models.predictors import pip_advice
 from equipoise.models.vision import BACKBONES, prepare_torchvision
 from equipoise.models.weights import file_content
 
