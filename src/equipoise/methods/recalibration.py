@@ -27,13 +27,9 @@ from equipoise.measures import NEVER, Calibration, FloatArray, LogitMap, Rule, T
 from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
-<<<<<<< HEAD
-from equipoise.models import OneOutput, folded_outputs, folds_of, is_network, output_kind, predict, recalibrated_network
-=======
 
 if TYPE_CHECKING:
     from torch import nn
->>>>>>> main
 
 FOLDS = 5
 
@@ -48,14 +44,9 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     `originals` is the network of each label before the repair, with one output. `cohort` is the repair set; `also` are further rows on
     which no decision may change, whose labels are not used.
     """
-<<<<<<< HEAD
-    changed = any(_changed_scores(own) for own in result.labels.values())
-    if not is_network(result.model) or not changed or cohort.kind.argmax:
-=======
     from equipoise.models import output_kind, predict, recalibrated_network
 
     if not any(_changed_scores(own) for own in result.labels.values()) or cohort.kind.argmax:
->>>>>>> main
         return result
     if cohort.several:
         return _outputs(result, originals, cohort, also)
@@ -161,18 +152,12 @@ def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) 
 
 def _outputs(candidate: Candidate, originals: Mapping[str, nn.Module | None], cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
     """The result with all outputs of one network recalibrated, each by its own map, which must fold into the network's layers."""
-<<<<<<< HEAD
-    first = next(iter(candidate.labels.values())).network
-    assert is_network(candidate.model)  # several labels are outputs of one network
-    network = candidate.model
-=======
     from equipoise.models import OneOutput, folded_outputs, output_kind, predict
 
     def column(view: object) -> int:
         return int(view.which) if isinstance(view, OneOutput) else 0
 
     first, network = next(iter(candidate.labels.values())).network, cast("nn.Module", candidate.model)  # with the outputs of all labels
->>>>>>> main
     maps: dict[str, _Fitted] = {}
     scores: dict[str, Scores] = {}
     done = dict(candidate.labels)

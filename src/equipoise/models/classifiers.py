@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput
-from equipoise.models.predictors import Predictor, can_predict, is_estimator_file, load_predictor, made_by, predictor
+from equipoise.models.predictors import Predictor, can_predict, is_estimator_file, is_network, load_predictor, made_by, predictor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -57,7 +57,7 @@ def scores_by_label(
 
     `outputs` maps several labels to the network's outputs, if names or numbers do not show it.
     """
-    if len(labels) == 1:
+    if len(labels) == 1 or not is_network(model):  # which raises an error for several labels
         return {labels[0]: predict(model, cohort, output=output)}
     from equipoise.models.many_outputs import chosen_outputs, scores_of
     from equipoise.models.score import set_output

@@ -127,71 +127,6 @@ def _decided(
     from equipoise.models import scores_of
 
     if isinstance(subject, Candidate):
-<<<<<<< HEAD
-        if threshold is not None:
-            raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-        also = (subject.goal.measure,)
-        if subject.rule_only and isinstance(cohort, Scores):
-            return _Decided(cohort, subject.rule, also)
-        if subject.model is None:
-            raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
-        return _Decided(predicted_scores(subject.model, cohort, output), subject.rule, also)
-    if valid is None:
-        if rule is None and threshold is None:
-            rule = trained_rule(subject)
-        rule = given_or_chosen(rule, threshold)
-        return _Decided(predicted_scores(subject, cohort, output), rule)
-    scores = predicted_scores(subject, cohort, output)
-    valid_scores = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return _Decided(scores, given_or_chosen(rule, threshold, valid_scores, spec.optimise))
-
-
-def with_baselines(audit: Audit, scores: Mapping[str, Scores], cohort: Cohort, train: Cohort) -> Audit:
-    """The audit of a network on a cohort, with a simple model fitted to the training set for each label."""
-    from equipoise.methods import Goal
-    from equipoise.repair.baseline import fit_baseline
-
-    labels = {}
-    for (label, own), rows, fitted_rows in zip(audit.labels.items(), cohort.by_label.values(), train.by_label.values(), strict=True):
-        if fitted_rows.encoder is not None and (encoder := rows.encoder) is not None:
-            fitted_rows = fitted_rows.encoded_by(encoder)
-        original, spec = (scores[label], own.rule.decide(scores[label])), own.settings
-        baseline = fit_baseline(rows, original, fitted_rows, Goal(), fitted_on="training set", settings=spec, seed=spec.seed)
-        labels[label] = replace(own, baseline=baseline)
-    return replace(audit, labels=labels)
-
-
-def _decided_labels(
-    subject: object,
-    cohort: Cohort,
-    spec: AuditSpec,
-    rule: Rule | None,
-    threshold: float | Mapping[str, float] | None,
-    valid: object,
-    outputs: Mapping[str, int | str] | None,
-) -> dict[str, _Decided]:
-    """The scores of each label, and how they are decided: of a debiasing result, or of a network's outputs."""
-    from equipoise.methods import Candidate
-    from equipoise.models import chosen_outputs, classifier, is_network, predict, scores_of
-
-    if isinstance(subject, Candidate):
-        results = subject.labels
-        if threshold is not None or outputs is not None:
-            raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
-        unknown = [label for label in cohort.labels if label not in results]
-        if unknown:
-            raise BadInput(f"the result is one of {', '.join(results)}; {cohort.name!r} has other labels too: {', '.join(unknown)}")
-        scores = scores_of({label: results[label].network for label in cohort.labels}, cohort)
-        return {label: _Decided(own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
-    subject = classifier(subject)
-    if not is_network(subject):
-        predict(subject, cohort)  # raises for a predictor: it has one score per row
-        kind = type(subject).__name__
-        raise BadInput(f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on one; got {kind}")
-    views = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs).views(cohort.labels)
-    scores = scores_of(views, cohort)
-    if cohort.kind.argmax:
-=======
         if threshold is not None or outputs is not None:
             raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
         if isinstance(cohort, Cohort) and cohort.several:
@@ -208,7 +143,6 @@ def _decided_labels(
         return scores, {label: own.rule for label, own in results.items()}, {label: (own.goal.measure,) for label, own in results.items()}
     labels = cohort.labels if isinstance(cohort, Cohort) else ("",)
     if isinstance(cohort, Cohort) and cohort.kind.argmax:
->>>>>>> main
         if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
         rule = ARGMAX

@@ -25,13 +25,8 @@ from equipoise.data import (
     without_folders,
 )
 from equipoise.errors import UnknownName, collecting, raise_all
-<<<<<<< HEAD
-from equipoise.methods import METHODS, read_settings
-from equipoise.models import Code, code_of, is_network, resolve_output, scores_by_label, set_output
-=======
 from equipoise.methods import METHODS
 from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
->>>>>>> main
 from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
@@ -147,7 +142,7 @@ def prepare_file(
     methods = methods_of(case)
     code = None if named is None or case.model.is_estimator else code_of(named)
     model, columns, images, origin = load_classifier(case, code=code, running=running)
-    network = model if is_network(model) else None
+    network = model if isinstance(model, nn.Module) else None
     check_methods(methods, train=spec.train is not None, **offers(model, bool(columns.features)))
     checkpoint, weight_notes = (None, []) if network is None else original_weights(network, case.model.weights)
     files: dict[Path, ReadCohort] = {}
