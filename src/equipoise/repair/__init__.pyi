@@ -35,6 +35,7 @@ from .progress import no_bars as no_bars
 from .save import Saved as Saved
 from .save import folders as folders
 from .save import save_all as save_all
+from .save import save_comparison as save_comparison
 from .schema import Provenance as Provenance
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer

@@ -35,8 +35,7 @@ from equipoise.repair.file_source import check_group_names, check_known, load_cl
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.save import Saved, save_all
-from equipoise.repair.saved_predictor import PREDICTOR_SCORE
-from equipoise.repair.schema import Provenance
+from equipoise.repair.schema import PREDICTOR_SCORE, Provenance
 from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_models
 
 
@@ -52,7 +51,8 @@ class Repaired:
         """The files written for each label in the folder: weights, rule, audits, report, cards and checksums."""
         case = self.case
         title = case.report.title or f"{len(case.labels)} {case.data.kind} of {without_folders(case.model.load or case.table.name)}"
-        return save_all(self.comparisons, Path(folder), self.serving, case.report, overwrite=overwrite, title=title, bars=bars)
+        how: dict[str, Any] = {"overwrite": overwrite, "title": title, "bars": bars, "made_from": case.to_dict()}
+        return save_all(self.comparisons, Path(folder), self.serving, case.report, **how)
 
 
 @dataclass(frozen=True, eq=False)
