@@ -58,7 +58,8 @@ def pages() -> list[Path]:
 
 def notes() -> list[Path]:
     """The notes next to the rows that hold blocks."""
-    return [path for path in sorted((ROOT / "experiments").glob("*/README.md")) if BLOCK.search(path.read_text(encoding="utf-8"))]
+    found = [*sorted((ROOT / "experiments").glob("*/README.md")), *sorted((ROOT / "benchmarks").glob("*/README.md"))]
+    return [path for path in found if BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
 def problems() -> list[str]:

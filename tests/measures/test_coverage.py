@@ -1,11 +1,11 @@
-"""A short version of experiments/coverage/coverage.py: intervals of small samples cover the truth about as often as they say."""
+"""A short version of experiments/coverage/simulate.py: intervals of small samples cover the truth about as often as they say."""
 
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.coverage import DESIGNS, piece
+from simulate import DESIGNS, piece
 
 COVERAGE = Path(__file__).parents[2] / "experiments" / "coverage"
 REPETITIONS = 40

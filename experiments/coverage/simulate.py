@@ -1,7 +1,7 @@
 """How often the intervals of an audit cover the truth, how often it highlights a gap that is none, and the power of its detectable gap.
 
-    python experiments/coverage/coverage.py --out experiments/coverage --workers 2   # 500 repetitions; continues where it was stopped
-    python experiments/coverage/coverage.py --out /tmp/coverage --repetitions 50 --designs rare
+    python experiments/coverage/simulate.py --out experiments/coverage --workers 2   # 500 repetitions; continues where it was stopped
+    python experiments/coverage/simulate.py --out /tmp/coverage --repetitions 50 --designs rare
 
 Scores are those of two normal distributions of a latent value x, one per label, so that every quantity has a known true value: the score is
 the posterior probability of the positive label in the reference group, which is calibrated there, and in other groups it is miscalibrated
