@@ -192,7 +192,7 @@ def choose_step(
         lacks = {"performance": ~enough[k], "rates": ~kept[k], "varied": ~varied, "labels": ~fine, "sure": fine}
         too_small = (z, least) if least > SURE and z < least else None
         why.append(_reason(own, settled[k], steps, row, certain[k], too_small, lacks, needed[k]))
-    # An original without a gap that could be told meets a goal without a maximum gap.
+    # An original whose gap is not clear meets a goal without a maximum gap.
     met = [
         bool(own[row]) if row or goal.max_gap is not None else note[0].kind == "nothing_to_repair"
         for own, goal, note in zip(certain, settled, why, strict=True)
