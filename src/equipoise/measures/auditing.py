@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, LabelKind, Scan, Scores, Stored, read_labels
+from equipoise.data import Attribute, LabelKind, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
@@ -35,12 +35,15 @@ from equipoise.measures.score_measures import (
 from equipoise.measures.thresholds import Described, Rule
 from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
 
+if TYPE_CHECKING:
+    from equipoise.data import Scan, Stored
+
 NO_FINDING = "no finding"
 Progress = Callable[[int, int], None]  # called with the steps done and all steps
 
 
 def audit_labels(
-    tables: Mapping[str, Scores] | Mapping[str, Scan],
+    tables: "Mapping[str, Scores] | Mapping[str, Scan]",
     rules: Mapping[str, Rule],
     spec: AuditSpec = AuditSpec(),
     kind: LabelKind = LabelKind.LABELS,
@@ -53,8 +56,11 @@ def audit_labels(
     `tables` are the scores of each label, or the scans of one table on disk, which is read once. `name` is that of the audit, the first
     table's if there is none. `also` are further measures of a label, such as that of the goal of its repair.
     """
-    scans = {label: table for label, table in tables.items() if isinstance(table, Scan)}
-    reading: AbstractContextManager[Any] = read_labels(scans) if scans else nullcontext(tables)
+    reading: AbstractContextManager[Any] = nullcontext(tables)
+    if not all(isinstance(table, Scores) for table in tables.values()):
+        from equipoise.data import read_labels  # only for a table on disk
+
+        reading = read_labels(cast("Mapping[str, Scan]", tables))
     with reading as opened:
         sources = {label: Source.of(table) for label, table in opened.items()}
         asked = {label: spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources}
@@ -84,10 +90,10 @@ class Source:
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
-    def of(cls, table: Scores | Stored) -> "Source":
-        if isinstance(table, Stored) and not table.whole:
+    def of(cls, table: "Scores | Stored") -> "Source":
+        if not isinstance(table, Scores) and not table.whole:
             return cls(table.name, table.attributes, table.parts, table.count, table.logits, False)
-        scores = next(table.parts()) if isinstance(table, Stored) else table
+        scores = table if isinstance(table, Scores) else next(table.parts())
         return cls(scores.name, scores.attributes, lambda: [scores])
 
 
@@ -103,7 +109,7 @@ def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> tuple[S
         decided = np.prod([1 - rules[label].decide(each) for label, each in by_label.items()], axis=0)
         return replace(by_label[next(iter(rules))], y=y, score=decided, logit=None, name=NO_FINDING)
 
-    if isinstance(first, Stored):
+    if not isinstance(first, Scores):
         source = replace(Source.of(first), parts=lambda: map(none_of, first.parts_of_all()))
     else:
         places = [{row: k for k, row in enumerate(each.ids)} for each in tables.values()]
@@ -315,11 +321,14 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Estimates]]) -> list[L
 
 def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
     """The gap of each measure with the largest absolute value among the groups with sufficient data."""
+    columns: dict[str, list[Any]] = {str(name): gaps[name].tolist() for name in gaps}
+    by_measure: dict[str, list[int]] = {}
+    for k, measure in enumerate(columns.get("measure", ())):
+        by_measure.setdefault(measure, []).append(k)
     headlines = {}
-    for measure, frame in gaps.groupby("measure", sort=False):
-        rows: list[Any] = frame.to_dict("records")
-        known = [row for row in rows if not np.isnan(row["value"])]
-        missing = len(rows) - len(known)
-        note = f"{missing} of {len(rows)} groups have insufficient data" if missing and known else None
-        headlines[str(measure)] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+    for measure, rows in by_measure.items():
+        known = [k for k in rows if not np.isnan(columns["value"][k])]
+        note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data" if 0 < len(known) < len(rows) else None
+        shown = max(known, key=lambda k: abs(columns["value"][k])) if known else rows[0]
+        headlines[measure] = Estimate.of_gap({name: column[shown] for name, column in columns.items()}, note)
     return headlines
