@@ -28,7 +28,7 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, AuditSpec, Moments, coefficients, moments_of, paired
+from equipoise.measures import GAPS, AuditSpec, Moments, coefficients, moments_of, Paired
 from equipoise.measures.estimates import detectable_gaps, estimate_performance
 from equipoise.measures.gaps import PERFORMANCE
 from equipoise.measures.performance import aurocs

@@ -14,9 +14,9 @@ from scipy.stats import binom, binomtest, chi2, norm, t
 import equipoise as eq
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, gap_values, paired
+from equipoise.measures import AuditSpec, Paired, gap_values
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, halved, quantile, student, tango, wilson
-from equipoise.measures.moments import moments_of, moments_of_change
+from equipoise.measures.moments import Clusters, moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
 from support.facts import facts
 
@@ -159,7 +159,7 @@ def test_a_measure_of_two_rates_at_their_ends_is_uncertain_in_both():
 
 def test_unchanged_decisions_of_ten_patients_do_not_prove_that_nothing_changes():
     y, codes = np.ones(20, np.int64), np.repeat([0, 1], 10)
-    same = moments_of_change(y, y, y, codes, 2, np.arange(20))
+    same = moments_of_change(y, y, y, Clusters.of(codes, 2, np.arange(20)))
     value, low, high = same.gap({"tpr": 1.0}).limits(0.95)
     assert value[0] == 0
     assert low[0] < -0.2
@@ -172,7 +172,9 @@ def test_a_paired_change_is_narrower_than_unpaired_rates_and_equals_mcnemar_in_l
     before = (rng.random(n) < 0.6).astype(float)
     after = np.where(rng.random(n) < 0.1, 1 - before, before)
     y, codes = np.ones(n, np.int64), np.zeros(n, np.int64)
-    value, low, high = (float(x[0]) for x in moments_of_change(before, after, y, codes, 1, np.arange(n)).signed({"tpr": 1.0}).limits(0.95))
+    value, low, high = (
+        float(x[0]) for x in moments_of_change(before, after, y, Clusters.of(codes, 1, np.arange(n))).signed({"tpr": 1.0}).limits(0.95)
+    )
     step = after - before
     assert value == pytest.approx(step.mean())
     assert high - low == pytest.approx(2 * Z * step.std() / np.sqrt(n), rel=0.01)
@@ -348,7 +350,7 @@ def test_changes_of_patients_with_several_rows_cover() -> None:
     unit = np.repeat(np.arange(groups * patients), 3)
     x = np.sqrt(0.5) * (rng.normal(size=groups * patients)[unit] + rng.normal(size=len(unit)))
     before, after = (x > 0.0).astype(float), (x + 0.4 * rng.normal(size=len(unit)) > -0.1).astype(float)
-    change = moments_of_change(before, after, np.ones(len(unit)), unit // patients, groups, unit)
+    change = moments_of_change(before, after, np.ones(len(unit)), Clusters.of(unit // patients, groups, unit))
     truth = norm.cdf(0.1 / np.sqrt(1.16)) - 0.5
     _, low, high = change.signed({"tpr": 1.0}).limits(0.95)
     assert 0.93 < np.mean((low <= truth) & (truth <= high)) < 0.98
@@ -361,7 +363,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
     before = (rng.random(n) < 0.2 + 0.5 * y).astype(float)
     after = np.where(rng.random(n) < 0.15, 1 - before, before)
     scores = Scores.from_arrays(y, rng.random(n), np.array(["M", "F"])[codes], reference="M")
-    pair = paired(scores, before, after, AuditSpec())
+    pair = Paired(scores, (before, after), AuditSpec())
     for measure in ("ppv_gap", "npv_gap"):
         old, new = (gap_values(measure, cells)[0] for cells in (pair.before, pair.after))
         change = pair.gap_change(measure, "F")
@@ -369,7 +371,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
         assert change.low < change.value < change.high
     change = pair.performance_change("f1")
     assert change.value == pytest.approx(sk.f1_score(y, after) - sk.f1_score(y, before), abs=1e-12)
-    same = paired(scores, before, before, AuditSpec()).performance_change("f1")
+    same = Paired(scores, (before, before), AuditSpec()).performance_change("f1")
     assert same.value == 0
     assert same.low < 0 < same.high
 

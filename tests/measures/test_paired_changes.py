@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import AuditSpec, Paired, paired
+from equipoise.measures import AuditSpec, Paired
 from equipoise.repair.compare_scores import _auroc_change
 
 FEW_ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4)), min_size=4, max_size=40)
@@ -21,7 +21,7 @@ def _pair(y: np.ndarray, before: np.ndarray, after: np.ndarray, codes: np.ndarra
     levels = tuple(f"g{k}" for k in range(int(codes.max()) + 1))
     ids = units.astype(str).astype(object)
     scores = Scores(y.astype(int), np.full(len(y), 0.5), (Attribute("g", levels, codes),), ids, ids, "simulated")
-    return paired(scores, before.astype(float), after.astype(float), AuditSpec(min_patients=1))
+    return Paired(scores, (before.astype(float), after.astype(float)), AuditSpec(min_patients=1))
 
 
 def _all_rows(y: np.ndarray, before: np.ndarray, after: np.ndarray, units: np.ndarray) -> Paired:

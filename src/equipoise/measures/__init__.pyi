@@ -77,6 +77,7 @@ from .group_aware import upper_bound as upper_bound
 from .intervals import combined as combined
 from .moments import BLOCK as BLOCK
 from .moments import DECISIONS as DECISIONS
+from .moments import Clusters as Clusters
 from .moments import Moments as Moments
 from .moments import SignedSum as SignedSum
 from .moments import concatenate_sums as concatenate_sums
@@ -99,7 +100,6 @@ from .paired_changes import Contribution as Contribution
 from .paired_changes import Paired as Paired
 from .paired_changes import Shift as Shift
 from .paired_changes import compare_with_baseline as compare_with_baseline
-from .paired_changes import paired as paired
 from .paired_changes import pooled_gaps as pooled_gaps
 from .performance import RankedRows as RankedRows
 from .performance import Ranking as Ranking

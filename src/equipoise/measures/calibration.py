@@ -118,13 +118,10 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     offset = _intercept(clusters, x, label, usable)
     below, above = _score_limits(clusters, x, label, usable, offset, level)
     one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
-    why = [TOO_FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few | one_label, wrong, strict=True)]
+    why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH).tolist()
     intercept = _limits(offset, below, above, rarer, why)
 
-    why = [
-        TOO_FEW if a else CERTAIN if b else CONSTANT if c else SEPARATED if d else ENOUGH
-        for a, b, c, d in zip(few, wrong, constant, separated, strict=True)
-    ]
+    why = np.select([few, wrong, constant, separated], [TOO_FEW, CERTAIN, CONSTANT, SEPARATED], ENOUGH).tolist()
     estimable = np.array([not reason for reason in why])
     slope, variance, degrees = _slope(clusters, x, label, usable, estimable)
     half = student(np.where(clusters.several(), degrees, np.inf), level) * np.sqrt(variance)

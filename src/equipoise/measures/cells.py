@@ -136,7 +136,9 @@ def kish(total: FloatArray, squares: FloatArray) -> FloatArray:
 
     It is the number of units if their weights are equal.
     """
-    return ratio(total**2, squares)
+    effective = np.full(np.shape(total), np.nan)
+    np.divide(np.square(total), squares, out=effective, where=np.asarray(squares) > 0)
+    return effective
 
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")

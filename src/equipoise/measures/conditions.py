@@ -97,7 +97,15 @@ class Condition:
         """Whether the condition holds for these facts; raises an error if it names a measure, field or group that is not among them."""
         clauses = [clause for alternative in self.alternatives for clause in alternative]
         for clause in clauses:
-            self._require_known(clause, facts)
+            about = [fact for fact in facts if clause.name in (None, fact.name)]
+            known = {
+                "measure": (clause.name, [fact.name for fact in facts]),
+                f"field of {clause.name or 'any measure'}": (clause.field, [field for fact in about for field in fact.fields]),
+                "group": (clause.group, [fact.group for fact in about if fact.group]),
+            }
+            for what, (name, names) in known.items():
+                if name is not None and name not in names:
+                    raise UnknownName(f"{what} in the condition {self.text!r}:", name, dict.fromkeys(names))
         unknown = tuple(clause for clause in clauses if all(math.isnan(clause.value(fact)) for fact in facts))
         for alternative in self.alternatives:
             for where in dict.fromkeys(fact.where for fact in facts):
@@ -107,18 +115,6 @@ class Condition:
                 if len(why) == len(alternative):
                     return Verdict(True, why, unknown)
         return Verdict(False, (), unknown)
-
-    def _require_known(self, clause: Clause, facts: Sequence[Fact]) -> None:
-        names = dict.fromkeys(fact.name for fact in facts)
-        if clause.name is not None and clause.name not in names:
-            raise UnknownName(f"measure in the condition {self.text!r}:", clause.name, names)
-        about = [fact for fact in facts if clause.name in (None, fact.name)]
-        fields = dict.fromkeys(field for fact in about for field in fact.fields)
-        if clause.field not in fields:
-            raise UnknownName(f"field of {clause.name or 'any measure'} in the condition {self.text!r}:", clause.field, fields)
-        groups = dict.fromkeys(fact.group for fact in about if fact.group)
-        if clause.group is not None and clause.group not in groups:
-            raise UnknownName(f"group in the condition {self.text!r}:", clause.group, groups)
 
 
 def read_condition(text: str) -> Condition:

@@ -1,6 +1,6 @@
 """Estimates with intervals: every rate of every group, every gap, every performance measure. The unit of sampling is the patient."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -44,6 +44,11 @@ class Estimate:
     clear: bool = False  # whether the adjusted p-value makes the gap a finding
     patients: int = 0  # in the smaller of the two groups compared
     few: bool = False  # fewer than 30 patients in one of them; effective patients, if their rows or weights are unequal
+
+    @classmethod
+    def each(cls, ends: Iterable[FloatArray]) -> "list[Estimate]":
+        """The estimates in arrays of values, lower and upper limits (n,)."""
+        return [cls(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
 
     @classmethod
     def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
@@ -106,51 +111,6 @@ def frames_of(
     `unit` is "patients" or "rows", whichever is the unit of sampling. `protecting` marks groups (groups,) whose rows are left out because
     the numbers of a smaller group would follow from theirs.
     """
-    detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
-    rows: list[tuple[object, ...]] = []
-    for name, smallest in zip(gaps, detectable, strict=True):
-        rows += _gap_rows(name, attribute, sums, smallest, settings, unit, protecting)
-    return _group_frame(attribute, sums, aurocs, scores, settings, unit, protecting), pd.DataFrame(rows, columns=GAP_COLUMNS)
-
-
-def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
-    """The performance measures of all rows together, each with its interval."""
-    if not names:
-        return {}
-    units = units_of(scores.patients, len(scores))
-    sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
-    lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
-    ranked = None if lacking else RankedRows(scores.rank, scores.y, units, scores.weight)
-    estimates = {}
-    for name in names:
-        if ranked is None and name != "accuracy":
-            estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
-        elif ranked is not None and name in ("auroc", "average_precision"):
-            estimates[name] = Estimate(*(ranked.auroc if name == "auroc" else ranked.average_precision)(settings.level))
-        else:
-            estimates[name] = Estimate(*performance_limits(name, sums, settings.level))
-    return estimates
-
-
-def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
-    """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
-    if name == "balanced_accuracy":
-        half, low, high = (float(x[0]) for x in sums.signed({"tpr": 0.5, "fpr": -0.5}).limits(level))
-        return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
-    proportion = "jaccard" if name == "f1" else name
-    value, low, high = (float(x[0]) for x in (sums[proportion].value, *sums.interval(proportion, level)))
-    return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))
-
-
-def _group_frame(
-    attribute: Attribute,
-    sums: Moments,
-    aurocs: Limits,
-    scores: ScoreMeasures | None,
-    settings: AuditSpec,
-    unit: str,
-    protecting: BoolArray,
-) -> pd.DataFrame:
     negatives, positives = (sums[name].rows.astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
@@ -191,7 +151,40 @@ def _group_frame(
             lacking[k][CALIBRATION_ERROR] = WITHHELD if protecting[k] else TOO_FEW
     columns |= {"lacking": lacking, "few": [", ".join(names) for names in few]}
     columns["note"] = [lacking_note(reasons, settings.min_patients, unit) for reasons in lacking]
-    return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
+    groups = pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
+    rows: list[tuple[object, ...]] = []
+    for name, smallest in zip(gaps, detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level), strict=True):
+        rows += _gap_rows(name, attribute, sums, smallest, settings, unit, protecting)
+    return groups, pd.DataFrame(rows, columns=GAP_COLUMNS)
+
+
+def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
+    """The performance measures of all rows together, each with its interval."""
+    if not names:
+        return {}
+    units = units_of(scores.patients, len(scores))
+    sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
+    lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
+    ranked = None if lacking else RankedRows(scores.rank, scores.y, units, scores.weight)
+    estimates = {}
+    for name in names:
+        if ranked is None and name != "accuracy":
+            estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
+        elif ranked is not None and name in ("auroc", "average_precision"):
+            estimates[name] = Estimate(*(ranked.auroc if name == "auroc" else ranked.average_precision)(settings.level))
+        else:
+            estimates[name] = Estimate(*performance_limits(name, sums, settings.level))
+    return estimates
+
+
+def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
+    """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
+    if name == "balanced_accuracy":
+        half, low, high = (float(x[0]) for x in sums.signed({"tpr": 0.5, "fpr": -0.5}).limits(level))
+        return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
+    proportion = "jaccard" if name == "f1" else name
+    value, low, high = (float(x[0]) for x in (sums[proportion].value, *sums.interval(proportion, level)))
+    return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))
 
 
 def _protects(least: int, unit: str) -> str:

@@ -74,8 +74,9 @@ def upper_bound(
             continue
         sums = _decided_positive(score[rows], label[rows], mass[rows])
         contributions = sums @ merit.w[group]
-        weights = _weights(measure, n, group) if group >= 0 else None
-        if weights is None or np.isnan(weights).any():
+        # The weight in v of a positive decision, by its label. The rates of the reference are subtracted in a gap.
+        weights = np.full(2, np.nan) if group < 0 else gap_functional(measure, n, group or 1).w[group] * (1 if group else -1)
+        if np.isnan(weights).any():
             unconstrained += float(contributions.max())
             hulls.append(None)
         else:
@@ -89,13 +90,6 @@ def upper_bound(
 def has_upper_bound(measure: Gap, performance: str) -> bool:
     """Whether gap and performance are linear in the rates of the groups, so that the bound can be computed."""
     return performance in AFFINE_PERFORMANCE and not is_quotient(measure)
-
-
-def _weights(measure: Gap, n: FloatArray, group: int) -> FloatArray:
-    """The weight in v of a positive decision in a group, by its label (2,)."""
-    # The rates of the reference are subtracted in a gap.
-    weights: FloatArray = gap_functional(measure, n, group).w[group] if group else -gap_functional(measure, n, 1).w[0]
-    return weights
 
 
 def _decided_positive(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:

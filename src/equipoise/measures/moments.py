@@ -71,11 +71,11 @@ class Clusters:
     def by_patient(self, values: npt.ArrayLike) -> FloatArray:
         """The sum of row values (k,) in each cluster."""
         by_row = np.asarray(values, dtype=np.float64)
-        return by_row if self.place is None else sums_at(self.place, by_row, len(self.group))
+        return by_row if self.place is None else np.bincount(self.place, by_row, len(self.group)).astype(np.float64, copy=False)
 
     def squares(self, values: npt.ArrayLike) -> FloatArray:
         """The sum over patients of the squared sum of their row values (groups,)."""
-        return sums_at(self.group, self.by_patient(values) ** 2, self.groups)
+        return np.bincount(self.group, self.by_patient(values) ** 2, self.groups).astype(np.float64, copy=False)
 
     def patients(self, among: npt.NDArray[np.bool_] | None = None) -> FloatArray:
         """The number of patients of each group who have a row, or a row among those marked (groups,)."""
@@ -88,7 +88,9 @@ class Clusters:
 
     def effective_patients(self) -> FloatArray:
         """The effective number of patients given their numbers of rows (groups,); all of them if these are equal."""
-        return self.patients() if self.place is None else np.nan_to_num(kish(self.sum(1.0), self.squares(np.ones(len(self.rows)))))
+        rows = self.by_patient(np.ones(len(self.rows)))
+        total, squares = (np.bincount(self.group, each, self.groups).astype(np.float64, copy=False) for each in (rows, rows**2))
+        return np.nan_to_num(kish(total, squares))
 
     def degrees(self, contributions: FloatArray) -> FloatArray:
         """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite).
@@ -448,7 +450,7 @@ def moments_of(
     f: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None = None
 ) -> Moments:
     """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
-    return sum_columns(DECISIONS, _by_label(y, f), codes, groups, units, weight)
+    return sum_columns(DECISIONS, _by_label(y, f), Clusters.of(codes, groups, units), weight)
 
 
 def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None = None) -> Moments:
@@ -458,38 +460,26 @@ def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None
 
 
 def moments_of_change(
-    before: npt.ArrayLike,
-    after: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: IntArray,
-    groups: int,
-    units: IntArray,
-    weight: FloatArray | None = None,
+    before: npt.ArrayLike, after: npt.ArrayLike, y: npt.ArrayLike, clusters: Clusters, weight: npt.ArrayLike | None = None
 ) -> Moments:
     """The moments of positive decisions gained and lost on the same rows; their ratios are the changes of rates.
 
     If no decision changed, decisions on other patients still might: the interval of ten unchanged decisions has a positive width.
 
     >>> ones = np.ones(10)
-    >>> change = moments_of_change(ones, ones, ones, np.zeros(10, int), 1, np.arange(10))
+    >>> change = moments_of_change(ones, ones, ones, Clusters.of(np.zeros(10, int), 1, np.arange(10)))
     >>> [round(float(x[0]), 2) for x in change.signed({"tpr": 1.0}).limits(0.95)]
     [0.0, -0.28, 0.28]
     """
     step = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    return sum_columns(CHANGES, _by_label(y, np.maximum(step, 0.0), np.maximum(-step, 0.0)), codes, groups, units, weight)
+    return sum_columns(CHANGES, _by_label(y, np.maximum(step, 0.0), np.maximum(-step, 0.0)), clusters, weight)
 
 
 def moments_before_and_after(
-    before: npt.ArrayLike,
-    after: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: IntArray,
-    groups: int,
-    units: IntArray,
-    weight: FloatArray | None = None,
+    before: npt.ArrayLike, after: npt.ArrayLike, y: npt.ArrayLike, clusters: Clusters, weight: npt.ArrayLike | None = None
 ) -> Moments:
     """The moments of the predictive values and F1 (as `jaccard`) of two sets of decisions on the same rows, which are correlated."""
-    return sum_columns(BOTH, _by_label(y, before, after), codes, groups, units, weight)
+    return sum_columns(BOTH, _by_label(y, before, after), clusters, weight)
 
 
 def _by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]]:
@@ -498,18 +488,15 @@ def _by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]
     return [label == 0, label == 1, *(np.where(label == k, np.asarray(each, dtype=np.float64), 0.0) for each in values for k in (0, 1))]
 
 
-def sum_columns(
-    ratios: Columns, columns: Sequence[npt.NDArray[Any]], codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None
-) -> Moments:
+def sum_columns(ratios: Columns, columns: Sequence[npt.NDArray[Any]], clusters: Clusters, weight: npt.ArrayLike | None) -> Moments:
     """The moments of row-wise columns, summed by group and patient."""
-    clusters = Clusters.of(codes, groups, units)
     rows = [np.asarray(column, dtype=np.float64)[clusters.rows] for column in columns]
     by_patient = [clusters.by_patient(column) for column in rows]
     weighted = by_patient
     if weight is not None:
         w = np.asarray(weight, dtype=np.float64)[clusters.rows]
         weighted = [clusters.by_patient(column * w) for column in rows]
-    group, width = clusters.group, len(columns)
+    group, groups, width = clusters.group, clusters.groups, len(columns)
     total, second = np.zeros((groups, width)), np.zeros((groups, width, width))
     for a in range(width):
         total[:, a] = np.bincount(group, weighted[a], groups)

@@ -1,24 +1,33 @@
 """Paired changes: the decisions of two classifiers on the same rows, before and after a repair, or of a simple model and a network.
 
 The denominator of a rate is the same before and after, so its change is a share of decisions gained minus a share lost (Tango 1998). The
-denominators of predictive values and of F1 are themselves decisions. Their change is the difference of two correlated ratios of sums: with
-T true positives among S positive decisions, patient u has the influence (t'_u - PPV' s'_u) / S' - (t_u - PPV s_u) / S on the change of PPV.
-The limits of both ratios are combined with their correlation (Zou and Donner 2008), so they stay between -1 and 1 and are mirrored if the
-decisions are swapped. The variance of the change includes half a changed decision of each kind (a true and a false one gained, a true and
-a false one lost), after Agresti and Min 2005 (Stat Med 24:729): if no decision changed, those on other patients still might.
+denominators of predictive values and of F1 are themselves decisions: their change is the difference of two correlated ratios. The limits of
+both are combined with their correlation (Zou and Donner 2008), so they stay between -1 and 1 and are mirrored if the decisions are swapped.
+The variance of the change includes half a changed decision of each kind (a true and a false one gained, a true and a false one lost), after
+Agresti and Min 2005 (Stat Med 24:729): if no decision changed, those on other patients still might.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.cells import Cells, FloatArray, IntArray, gap_values, largest_gap, performance_values, ratio, tabulate
+from equipoise.measures.cells import Cells, FloatArray, gap_values, largest_gap, performance_values, ratio, tabulate
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import MEASURES, coefficients, is_quotient, terms
-from equipoise.measures.intervals import combined, fewer_clusters, wilson
-from equipoise.measures.moments import Moments, SignedSum, moments_before_and_after, moments_of_change, moments_of_scores, units_of
+from equipoise.measures.intervals import combined
+from equipoise.measures.moments import (
+    Clusters,
+    Moments,
+    SignedSum,
+    moments_before_and_after,
+    moments_of_change,
+    moments_of_scores,
+    units_of,
+)
 
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
 HARMFUL = {"tpr": -1.0, "fpr": 1.0}  # the direction in which a change of a rate is harmful; a change of the selection rate is neither
@@ -61,20 +70,37 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Cell tables before and after on the same rows, and the moments of the positive decisions gained and lost between them."""
+    """The comparison of decisions before and after on the same rows."""
 
     scores: Scores
-    before: Cells
-    after: Cells
-    change: Moments  # of each group
-    overall: Moments  # of all patients
-    settings: AuditSpec
     decisions: tuple[FloatArray, FloatArray]  # on each row, before and after
+    settings: AuditSpec
 
     @property
     def attribute(self) -> Attribute:
         """The attribute that defines the groups."""
         return self.scores.attribute
+
+    @cached_property
+    def before(self) -> Cells:
+        """The cell table of the decisions before."""
+        return tabulate(self.decisions[0], self.scores.y, self.attribute, self.scores.weight)
+
+    @cached_property
+    def after(self) -> Cells:
+        """The cell table of the decisions after."""
+        return tabulate(self.decisions[1], self.scores.y, self.attribute, self.scores.weight)
+
+    @cached_property
+    def change(self) -> Moments:
+        """The moments of the positive decisions gained and lost in each group."""
+        return self._moments(moments_of_change)
+
+    def _moments(self, of: Callable[..., Moments], *, overall: bool = False) -> Moments:
+        """Moments of the decisions before and after, of each group or of all patients."""
+        scores, attribute = self.scores, self.attribute
+        codes, groups = (np.zeros(len(scores), np.int64), 1) if overall else (attribute.codes, len(attribute.levels))
+        return of(*self.decisions, scores.y, Clusters.of(codes, groups, units_of(scores.patients, len(scores))), scores.weight)
 
     def shifts(self) -> list[Shift]:
         """The changes of sensitivity and false positive rate of every group with enough patients."""
@@ -101,18 +127,13 @@ class Paired:
         if k not in self.usable(measure):
             return Estimate(np.nan, np.nan, np.nan)
         signed = self.signed(measure)
-        value, low, high = signed[1:].minus(signed[:1]).limits(self.settings.level)
-        return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
+        return Estimate.each(signed[1:].minus(signed[:1]).limits(self.settings.level))[k - 1]
 
     def signed(self, measure: str) -> SignedSum:
         """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
         if is_quotient(measure):
-            return _ratio_change(self._both(self.attribute.codes, len(self.attribute.levels)), MEASURES[measure].rate)
+            return _ratio_change(self._moments(moments_before_and_after), MEASURES[measure].rate)
         return self.change.signed(terms(measure))
-
-    def _both(self, codes: IntArray, groups: int) -> Moments:
-        scores = self.scores
-        return moments_before_and_after(*self.decisions, scores.y, codes, groups, units_of(scores.patients, len(scores)), scores.weight)
 
     def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
         """The rate, or sum of rates, that a measure compares, for each group (groups,), before and after."""
@@ -132,11 +153,15 @@ class Paired:
 
     def performance_change(self, name: str) -> Estimate:
         """The change of the performance over all patients."""
-        if name == "f1":
-            return _f1_change(self._both(np.zeros(len(self.scores), np.int64), 1), self.settings.level)
-        signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
-        value, low, high = self.overall.signed(signed).limits(self.settings.level)
-        return Estimate(float(value[0]), float(low[0]), float(high[0]))
+        level = self.settings.level
+        if name == "f1":  # 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation
+            jaccard = _ratio_change(self._moments(moments_before_and_after, overall=True), "jaccard")
+            f1, below, above = (2 * j / (1 + j) for j in (jaccard.value, *jaccard.term_limits(level)))
+            ends = combined(jaccard.signs, f1, below, above, jaccard.correlation)
+        else:
+            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
+            ends = self._moments(moments_of_change, overall=True).signed(signed).limits(level)
+        return Estimate.each(ends)[0]
 
     def contributions(self, measure: str, group: str) -> list[Contribution]:
         """The contributions to the change of a gap, one for each rate in the measure, of the group and of the reference."""
@@ -146,17 +171,14 @@ class Paired:
         for rate, weight in terms(measure).items():
             changes = self.rate_changes(rate)
             for code, side in ((k, 1.0), (0, -1.0)):
-                change = changes[code]
-                towards = float(-direction * weight * side * change.value)
-                harm = change.value * HARMFUL.get(rate, 0.0) > NEGLIGIBLE_CHANGE
-                clear = change.low > 0 or change.high < 0
-                contributions.append(Contribution(self.attribute.levels[code], rate, change.value, towards, harm, clear))
+                shift = Shift(self.attribute.levels[code], code == 0, rate, np.nan, np.nan, changes[code])
+                towards = float(-direction * weight * side * shift.change.value)
+                contributions.append(Contribution(shift.group, rate, shift.change.value, towards, shift.worse, shift.clear))
         return contributions
 
     def rate_changes(self, rate: str) -> list[Estimate]:
         """The change of one rate of every group, the reference first."""
-        ends = self.change.signed({rate: 1.0}).limits(self.settings.level)
-        return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
+        return Estimate.each(self.change.signed({rate: 1.0}).limits(self.settings.level))
 
 
 def _ratio_change(both: Moments, name: str) -> SignedSum:
@@ -174,26 +196,6 @@ def _ratio_change(both: Moments, name: str) -> SignedSum:
     correlation = change.correlation.copy()
     correlation[:, 0, 1] = correlation[:, 1, 0] = np.maximum(smaller, np.minimum(r, 0.0))
     return replace(change, correlation=correlation)
-
-
-def _f1_change(both: Moments, level: float) -> Estimate:
-    """The change of F1 = 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation."""
-    change = _ratio_change(both, "jaccard")
-    limits = wilson(change.value, fewer_clusters(change.size, change.degrees, level), level)
-    f1, below, above = (2 * jaccard / (1 + jaccard) for jaccard in (change.value, *limits))
-    value, low, high = combined(change.signs, f1, below, above, change.correlation)
-    return Estimate(float(value[0]), float(low[0]), float(high[0]))
-
-
-def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: AuditSpec) -> Paired:
-    """The comparison of decisions before (`old`) and after (`new`) on the same rows."""
-    attribute, units = scores.attribute, units_of(scores.patients, len(scores))
-    before, after = (tabulate(decisions, scores.y, attribute, scores.weight) for decisions in (old, new))
-    change, overall = (
-        moments_of_change(old, new, scores.y, codes, groups, units, scores.weight)
-        for codes, groups in ((attribute.codes, len(attribute.levels)), (np.zeros(len(scores), np.int64), 1))
-    )
-    return Paired(scores, before, after, change, overall, settings, (old, new))
 
 
 def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: str, level: float) -> tuple[FloatArray, FloatArray]:
@@ -268,7 +270,7 @@ def compare_with_baseline(
     scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: AuditSpec
 ) -> BaselineComparison:
     """The decisions of a simple model (`decided`) compared with those of another classifier (`other`) on the same rows."""
-    comparison = paired(scores, other, decided, settings)
+    comparison = Paired(scores, (other, decided), settings)
     other_value, value = comparison.performance(performance)
     other_gap, gap = (float(largest_gap(gap_values(measure, cells))) for cells in (comparison.before, comparison.after))
     return BaselineComparison(value, other_value, comparison.performance_change(performance), gap, other_gap)

@@ -1,36 +1,28 @@
 """Tests of gaps: permutation p-values, and adjustments that control false findings over the whole audit.
 
-**P-values.** The null hypothesis of a gap determines what may be permuted. For a difference in sensitivity, the decisions on positives do
-not depend on the group, so groups are permuted only among patients with positives: permuting across labels would test prevalence and
-sensitivity together. Likewise negatives for the false positive rate, rows decided positive (negative) for PPV (NPV), and all rows for the
-selection rate. Each group is compared with the reference separately, so that a third group with another rate has no influence.
-
-A patient is permuted as a whole, and one with rows of both labels counts in both cells. A sum of sensitivity and false positive rate
-permutes patients within their pattern of labels (positives only, negatives only, both), which preserves the sizes of all cells and the
-correlation of a patient's two rates. A sum with the selection rate permutes all patients. A patient with rows in several groups counts once
-in each.
+**P-values.** The null hypothesis of a gap determines what may be permuted. For a difference in sensitivity, groups are permuted only among
+patients with positives: permuting across labels would test prevalence and sensitivity together. Likewise negatives for the false positive
+rate, rows decided positive (negative) for PPV (NPV), and all rows for the selection rate. A patient is permuted as a whole, once in each
+group, and each group is compared with the reference separately. A sum of sensitivity and false positive rate permutes patients within their
+pattern of labels (positives only, negatives only, both), which preserves the sizes of all cells and the correlation of a patient's rates.
 
 With one row per patient and hard decisions the distribution of one rate is hypergeometric, and the p-value exact. Otherwise groups are
 permuted at random, and p = (1 + number of draws with |g*| >= |g|) / (1 + draws). If patients have several rows or decisions are randomised,
 gaps are divided by their cluster-robust standard error, which keeps the level if groups differ in rows per patient (Chung and Romano 2013).
-With many patients in every cell (effective ones, see `moments`, if their rows or weights are unequal) that statistic is normal, and no
-draws are needed. That level is asymptotic: with few patients, many rows in one group and few in the other, levels of up to 0.28 instead of
-0.05 were measured. A p-value of at most 0.2 from draws is therefore compared with that of the cluster-robust interval of the gap, and the
-larger one is reported: a gap is a finding only if both agree.
+With many patients in every cell that statistic is normal, and no draws are needed. That level is asymptotic: with few patients and unequal
+numbers of rows, levels of up to 0.28 instead of 0.05 were measured. A p-value of at most 0.2 from draws is therefore compared with that of
+the cluster-robust interval of the gap, and the larger one is reported: a gap is a finding only if both agree.
 
-**Multiplicity.** An audit of ten groups and six measures has 54 gaps; even without any difference, some of their 95 % intervals exclude
-zero. The family is all gaps of an audit that have a value, over all attributes and all labels. A measure that mirrors another (fnr_gap is
--eod, tnr_gap is -fpr_gap) is the same comparison and counts once.
+**Multiplicity.** The family is all gaps of an audit that have a value, over all attributes and all labels. A measure that mirrors another
+(fnr_gap is -eod, tnr_gap is -fpr_gap) is the same comparison and counts once.
 
-- p_adjusted: Holm's step-down adjustment of the permutation p-values. The probability of any false `clear` gap is at most 1 - level,
-  whatever the dependence.
+- p_adjusted: Holm's step-down adjustment. The probability of any false `clear` gap is at most 1 - level, whatever the dependence.
 - simultaneous intervals: all of them cover with probability `level`. Critical values are those of the largest studentised gap (max-T), from
   the correlations of the gaps of an attribute; attributes and labels count as independent, which is conservative. A cell of fewer than 30
   patients is too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
 - shrunken gaps of many small groups, by parametric empirical Bayes (Morris 1983, J Am Stat Assoc 78:47): the rates of the groups of an
-  attribute vary around a common mean with a variance that is estimated from them (Paule and Mandel 1982). The largest of many noisy gaps is
-  usually an overestimate; shrunken gaps are more accurate on average, but biased towards zero for a group that really differs. They are
-  reported next to the plain gaps, labelled as such, and never replace them.
+  attribute vary around a common mean with a variance that is estimated from them (Paule and Mandel 1982). They are more accurate on
+  average, but biased towards zero for a group that really differs, and reported next to the plain gaps, which they never replace.
 """
 
 import math

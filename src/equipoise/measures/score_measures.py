@@ -37,7 +37,7 @@ from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio,
 from equipoise.measures.estimates import INSUFFICIENT, Estimate, ScoreMeasures
 from equipoise.measures.gaps import OVERALL_SCORE_MEASURES, Ratio
 from equipoise.measures.intervals import Limits, combined, fewer_clusters, quantile, wilson
-from equipoise.measures.moments import Columns, Moments, moments_of, sum_columns
+from equipoise.measures.moments import Clusters, Columns, Moments, moments_of, sum_columns
 
 CLOSE = 1e-12  # positions on a curve are sums of shares: the last bits are rounding
 CURVES = ["attribute", "group", "threshold", "net_benefit", "low", "high", "treat_all", "treat_none"]
@@ -270,7 +270,7 @@ def losses_of(
 ) -> Moments:
     """The sums of squared errors and errors of scores, by group and patient."""
     error = score - y
-    return sum_columns(LOSSES, [np.ones(len(error)), error**2, error], codes, groups, units, weight)
+    return sum_columns(LOSSES, [np.ones(len(error)), error**2, error], Clusters.of(codes, groups, units), weight)
 
 
 def with_losses(measures: ScoreMeasures, losses: Moments, rows: npt.NDArray[Any], spec: AuditSpec) -> ScoreMeasures:

@@ -3,10 +3,8 @@
 The numerator and denominator of a quotient, such as the gap in PPV, are two sums each. It is NaN at thresholds at which no row, or fewer
 than a handful, of some group is decided so.
 
-Decision rules: how a score becomes a decision f in [0, 1].
-
-A randomised rule gives the probability p of a positive decision. The decision on a row is positive if u < p, where u in [0, 1) is a hash
-of the seed and of the id of the row (`row_draws`). It does not depend on the position of the row, nor on the other rows of a file.
+A rule turns a score into a decision f in [0, 1]. A randomised rule gives the probability p of a positive decision: the decision on a row is
+positive if u < p, where u in [0, 1) is a hash of the seed and of the id of the row (`row_draws`), whatever its position in a file.
 """
 
 import hashlib
@@ -175,48 +173,28 @@ THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
 
 @runtime_checkable
 class Rule(Protocol):
-    """Turns scores into decisions."""
+    """Turns scores into decisions.
+
+    `decide` gives the decision on each row: 0, 1, or, if `randomised`, the probability of a 1, from which `draw(scores, seed)` makes
+    decisions by the ids of the rows. `cuts` are the scores at which the decision on a row of a group changes: none for a group that the
+    rule was not fitted on. `shared` is the threshold of the rows of every group; None if they are decided otherwise. With `argmax`, scores
+    are margins of a class over the next. `describe` is the rule and its `origin` in one line, and `to_dict` has its kind under `kind`.
+    """
 
     @property
-    def needs_group(self) -> bool:
-        """Whether the group of each patient must be known."""
-        ...
-
+    def needs_group(self) -> bool: ...
     @property
-    def randomised(self) -> bool:
-        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions by the ids of the rows."""
-        ...
-
+    def randomised(self) -> bool: ...
     @property
-    def shared(self) -> float | None:
-        """The threshold by which the rows of every group are decided; None if they are decided otherwise."""
-        ...
-
+    def shared(self) -> float | None: ...
     @property
-    def argmax(self) -> bool:
-        """Whether the scores are margins of a class over the next, so that it is decided by argmax."""
-        ...
-
-    def decide(self, scores: Scores) -> FloatArray:
-        """The decision on each row: 0, 1, or the probability of a randomised 1."""
-        ...
-
+    def argmax(self) -> bool: ...
     @property
-    def origin(self) -> str:
-        """Where the rule comes from, for readers."""
-        ...
-
-    def describe(self) -> str:
-        """The rule and its origin in one line."""
-        ...
-
-    def cuts(self, group: str) -> tuple[float, ...]:
-        """The scores at which the decision on a row of this group changes; empty for a group that the rule was not fitted on."""
-        ...
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON, with the kind of the rule under `kind`."""
-        ...
+    def origin(self) -> str: ...
+    def decide(self, scores: Scores) -> FloatArray: ...
+    def describe(self) -> str: ...
+    def cuts(self, group: str) -> tuple[float, ...]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
 
 @dataclass(frozen=True)

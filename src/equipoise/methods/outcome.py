@@ -39,7 +39,6 @@ from equipoise.measures import (
     Paired,
     estimate_performance,
     moments_of,
-    paired,
     pooled_gaps,
     simultaneous_gaps,
     units_of,
@@ -205,7 +204,7 @@ def judge(
     """
     before, after = np.asarray(decisions_before, dtype=np.float64), np.asarray(decisions_after, dtype=np.float64)
     _same_rows(scores_before, scores_after, before, after)
-    scores, pair = scores_before, paired(scores_before, before, after, settings)
+    scores, pair = scores_before, Paired(scores_before, (before, after), settings)
     gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(pair, after, goal, labels)
     old, new = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
-from equipoise.measures import AuditSpec, Cells, Estimate, FloatArray, Shown, moments_of_change, tabulate_codes, units_of
+from equipoise.measures import AuditSpec, Cells, Clusters, Estimate, FloatArray, Shown, moments_of_change, tabulate_codes, units_of
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
 UNKNOWN = Estimate(np.nan, np.nan, np.nan)
@@ -64,7 +64,7 @@ def balances(scores: Scores, shown: Shown, before: FloatArray, after: FloatArray
     units, all_patients = units_of(scores.patients, len(scores)), np.zeros(len(scores), dtype=np.int64)
     found, attribute = [], shown.attribute
     for codes, names, rows in ((attribute.codes, attribute.levels, shown.rows), (all_patients, (None,), [len(scores)])):
-        moments = moments_of_change(before, after, scores.y, codes, len(names), units, scores.weight)
+        moments = moments_of_change(before, after, scores.y, Clusters.of(codes, len(names), units), scores.weight)
         sums = [moments.signed(signs).limits(settings.level) for signs in BALANCE]
         tables = [tabulate_codes(decided, scores.y, codes, tuple(map(str, names)), scores.weight) for decided in (before, after)]
         enough = moments["true"].patients >= settings.min_patients

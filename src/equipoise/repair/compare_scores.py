@@ -27,6 +27,7 @@ from equipoise.measures import (
     Fact,
     FloatArray,
     Gap,
+    Paired,
     RankedRows,
     SignedSum,
     adjusted,
@@ -37,7 +38,6 @@ from equipoise.measures import (
     comparisons_of,
     concatenate_sums,
     gap_facts,
-    paired,
     records,
     shown_scores,
     thresholds_by_name,
@@ -280,7 +280,7 @@ def _add_paired_changes(
     tables: _Tables, scores: Scores, attribute: Attribute, decisions: Decisions, name: str, measures: Sequence[str], settings: AuditSpec
 ) -> None:
     """Adds the changes of one attribute's gaps and rates between two sets of decisions on the same rows."""
-    pair = paired(replace(scores, attributes=(attribute,)), *decisions, settings)
+    pair = Paired(replace(scores, attributes=(attribute,)), decisions, settings)
     add = partial(
         tables.add,
         keys={"label": "", "compared": name, "attribute": attribute.name},
@@ -329,7 +329,7 @@ def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]
 def _paired_performance(
     first: Scores, second: Scores, decisions: Decisions, name: str, measures: Sequence[str], settings: AuditSpec
 ) -> list[tuple[Any, ...]]:
-    pair = paired(first, *decisions, settings)
+    pair = Paired(first, decisions, settings)
     rows: list[tuple[Any, ...]] = []
     for measure in measures:
         if measure in AT_THRESHOLD:

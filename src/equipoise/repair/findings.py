@@ -23,12 +23,12 @@ from equipoise.measures import (
     Estimate,
     FloatArray,
     LabelAudit,
+    Paired,
     Shift,
     ShownScores,
     audit_labels,
     group_estimate,
     is_quotient,
-    paired,
     shown_scores,
     upper_bound,
 )
@@ -218,7 +218,7 @@ def find(
     before, after = audits[0], audits[1 + chosen]
     decided = [(shown.like(tried.test), tried.decisions()[shown.kept]) for tried in entries]
     decisions = decided[0][1], decided[1 + chosen][1]
-    pair = paired(test, *decisions, settings)
+    pair = Paired(test, decisions, settings)
     judgements = [
         judge(*decided[0], *own, tried.candidate.goal, source="held-out", settings=settings, labels=labels, forced=forced)
         for tried, own in zip(candidates, decided[1:], strict=True)
