@@ -76,7 +76,7 @@ def _bins(value: Any) -> dict[str, Any]:
         value = [value]
     if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
         raise BadInput(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {value!r}")
-    from equipoise.data.bins import read_bins
+    from equipoise.data.attribute import read_bins
 
     problems: list[str] = []
     edges: dict[str, Any] = {}
@@ -222,7 +222,7 @@ def bin_problems(bins: Mapping[str, Any], groups: Iterable[str]) -> list[str]:
     """The problems of bins by column: invalid edges, or a column that is not a group."""
     if not bins:
         return []
-    from equipoise.data.bins import parse_edges
+    from equipoise.data.attribute import parse_edges
 
     problems = [
         f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as one (--group), or omit its bins."

@@ -4,7 +4,7 @@ columns = Columns(label="pneumonia", group="sex", reference="M", patient="patien
 cohort = read_cohort("local.csv", columns, ImageFolder(folder="xrays")).cohort
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +14,12 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import conflicts_in, row_numbers
-from equipoise.data.cohort import Cohort, cohort_from_images, cohort_from_table
-from equipoise.data.column_values import read_columns
+from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table, read_scores_of
+from equipoise.data.column_values import known, missing_columns, read_columns, warn_of_repeated_patients
 from equipoise.data.columns import Columns
-from equipoise.data.faults import BROKEN_ADVICE, Broken, ImageLimit, count_by_kind
-from equipoise.data.image_files import find_files, is_view
-from equipoise.data.image_folder import IMAGE_COLUMNS, ImageFolder
-from equipoise.data.repeated_patients import warn_of_repeated_patients
-from equipoise.data.scores import Scores, read_scores_of
+from equipoise.data.image_files import BROKEN_ADVICE, Broken, ImageLimit, count_by_kind, find_files, is_view
+from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
 from equipoise.data.table_files import as_parsed, column_names, read_table
-from equipoise.data.targets import known
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 if TYPE_CHECKING:
@@ -189,3 +185,59 @@ def _input_problems(column: Any) -> Iterator[str]:
         yield f"input column {column.name!r} holds no numbers. Encode it as in training, or list the inputs with data.features (features=)."
     elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
         yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."
+
+
+@dataclass(frozen=True)
+class ReturningPatients:
+    """The numbers of patients, and of their rows, that were in an earlier period."""
+
+    patients: int
+    of_patients: int
+    rows: int
+    of_rows: int
+    left_out: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values; counts only."""
+        return dict(vars(self))
+
+
+def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None = None) -> frozenset[str]:
+    """The patient ids in a column of these tables, as text."""
+    patients: set[str] = set()
+    for file in files:
+        frame = read_table(file, text={column}, limit=limit)
+        if column not in frame.columns:
+            raise BadInput(*missing_columns([column], list(map(str, frame.columns))), source=Path(file).name)
+        patients |= set(frame[column].dropna().astype(str))
+    return frozenset(patients)
+
+
+def first_periods(
+    scores: Mapping[str, Scores], earlier: Collection[str], *, keep: bool = False
+) -> tuple[dict[str, Scores], ReturningPatients]:
+    """The scores of each label without the patients of `earlier` periods, and the number of these patients. `keep` keeps them.
+
+    >>> rows = Scores.from_arrays([0, 1, 1], [0.1, 0.8, 0.4], ["F", "M", "F"], reference="M", patients=["a", "b", "c"])
+    >>> new, returning = first_periods({"y": rows}, {"b", "x"})
+    >>> len(new["y"]), returning.patients, returning.of_patients
+    (2, 1, 3)
+    """
+    patients, returning_patients, returning_rows = set(), set(), {}
+    for label, label_scores in scores.items():
+        if label_scores.patients is None:
+            raise BadInput("patients of earlier periods are found by their ids. Name the column of patients: patient= (--patient).")
+        ids = np.asarray(label_scores.patients, dtype=object).astype(str)
+        returning_rows[label] = np.isin(ids, list(earlier))
+        returning_patients |= set(ids[returning_rows[label]])
+        patients |= set(ids)
+    if len(returning_patients) == len(patients) and not keep:
+        raise BadInput(
+            f"all {len(patients):,} patients are in earlier periods, so no row is left. Name the tables of earlier periods only, not this "
+            "one."
+        )
+    longest = max(returning_rows.values(), key=len)
+    counts = ReturningPatients(len(returning_patients), len(patients), int(longest.sum()), len(longest), not keep)
+    if keep or not returning_patients:
+        return dict(scores), counts
+    return {label: label_scores.take(~returning_rows[label]) for label, label_scores in scores.items()}, counts

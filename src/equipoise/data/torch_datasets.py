@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.data.faults import BadTransform
+from equipoise.data.decode import CHECKED, Row, as_row, check_repeatable
+from equipoise.data.image_files import BadTransform
 from equipoise.data.image_rows import float_rows
 from equipoise.data.images import Images
 from equipoise.data.table import Inputs, Tensors
-from equipoise.data.transforms import CHECKED, Row, as_row, check_repeatable
 from equipoise.errors import BadInput, EquipoiseError, Misuse, first_line
 
 if TYPE_CHECKING:
