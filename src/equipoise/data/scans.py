@@ -81,7 +81,7 @@ ROWS = 2**19  # per batch
 FIRST_ROWS = 2**14  # in the first batch of a CSV file, which shows how long its rows are
 BATCH_BYTES = 2**26  # of a CSV file per batch; the parser takes several times that in memory
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # a missing value in the folder names of partitioned data sets
-ColumnBatch = tuple[int, dict[str, Any], dict[str, "pd.Series[Any]"]]  # the number of rows, names as Arrow arrays, other columns
+ColumnsRead = dict[str, Any]  # names and identifiers as Arrow arrays, other columns as pandas has them
 SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of the files in a folder that are read
 # Rows of one label in memory, at about 40 bytes each. 10 million rows took 39 s and 2.1 GB as one table, and 19 s and 0.8 GB in files.
 HELD = 2**22
@@ -94,45 +94,26 @@ EXPANSION = 50
 CodedRows = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Some rows of a table: columns of names as Arrow arrays, the other columns as pandas has them."""
-
-    where: str  # the file and the rows, for messages
-    rows: int
-    texts: "dict[str, pa.Array[Any]]"
-    values: "dict[str, pd.Series[Any]]"
-
-
-def read_batches(path: str | Path, *, text: Sequence[str], values: Sequence[str], words: Sequence[str] = ()) -> Iterator[Batch]:
-    """The rows of a table in batches, with the columns `text` as names and the columns `values` as numbers where possible.
-
-    Columns in `words` are among the values and are read as text, in which NA and the like are missing: their positive value is named.
-    """
-    path = Path(path)
-    requested = list(dict.fromkeys([*text, *values]))
+def read_batches(path: Path, columns: Columns) -> Iterator[tuple[str, int, ColumnsRead]]:
+    """The columns of a table that have a role, in batches: the file and rows for messages, the number of rows, and their values."""
+    requested, text = list(columns.used), columns.text
     for file, partition in _table_files(path):
         where = str(file.relative_to(path)) if path.is_dir() else file.name
         required = [name for name in requested if name not in partition]
         start = 0
         try:
             read = _parquet_parts if is_parquet(file) else _csv_parts
-            for rows, texts, others in read(file, where, requested, required, text, words):
-                fixed = {name: pd.Series([value] * rows, dtype=object) for name, value in partition.items() if name in requested}
-                texts |= {name: _as_arrow(column) for name, column in fixed.items() if name in text and name not in texts}
-                others |= {name: column for name, column in fixed.items() if name not in text and name not in others}
-                place = f"{where}, rows {start + 1:,} to {start + rows:,} (the numbers of rows below count from there)" if start else where
-                yield Batch(place, rows, texts, others)
-                start += rows
+            for count, found in read(file, where, requested, required, columns):
+                for name in partition.keys() & {*requested} - found.keys():
+                    constant = pd.Series([partition[name]] * count, dtype=object)
+                    found[name] = _as_arrow(constant) if name in text else constant
+                place = f"{where}, rows {start + 1:,} to {start + count:,} (the numbers of rows below count from there)" if start else where
+                yield place, count, found
+                start += count
         except BadInput:
             raise
         except Exception as error:
             raise unreadable(where, error) from error
-
-
-def stored_bytes(path: Path) -> int:
-    """The size on disk of the files of a table."""
-    return sum(file.stat().st_size for file, _ in _table_files(path))
 
 
 def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
@@ -154,23 +135,20 @@ def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
 
 
 def _parquet_parts(
-    file: Path, where: str, requested: Sequence[str], required: Sequence[str], text: Sequence[str], _words: Sequence[str]
-) -> Iterator[ColumnBatch]:
-    """The rows of each batch of a Parquet file."""
+    file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
+) -> Iterator[tuple[int, ColumnsRead]]:
     _, schema = parquet_header(file)
     raise_all(missing_columns([name for name in required if name not in schema.names], schema.names), where)
     stored = [name for name in requested if name in schema.names]
     flat_columns(schema, stored, where)
     for part in parquet_batches(file, stored, ROWS, MAX_TABLE_BYTES):
         if len(part):
-            texts = {name: part.column(name) for name in stored if name in text}
-            yield len(part), texts, {name: arrow_values(part.column(name)) for name in stored if name not in text}
+            yield len(part), {name: part[name] if name in columns.text else arrow_values(part[name]) for name in stored}
 
 
 def _csv_parts(
-    file: Path, where: str, requested: Sequence[str], required: Sequence[str], text: Sequence[str], words: Sequence[str]
-) -> Iterator[ColumnBatch]:
-    """The rows of each batch of a CSV file."""
+    file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
+) -> Iterator[tuple[int, ColumnsRead]]:
     with _open_unzipped(file) as stream:
         check_no_workbook(stream.read(8), file)
     with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
@@ -182,7 +160,7 @@ def _csv_parts(
     raise_all(missing_columns([name for name in required if name not in names], names), where)
     stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
     with _open_unzipped(file) as stream, _Metered(stream, where, MAX_TABLE_BYTES) as metered:
-        reader = pd.read_csv(metered, low_memory=False, usecols=stored, iterator=True, **dialect.options(text, words))
+        reader = pd.read_csv(metered, low_memory=False, usecols=stored, iterator=True, **dialect.options(columns.text, columns.words))
         rows = min(ROWS, FIRST_ROWS)
         while True:
             metered.used = 0
@@ -191,10 +169,9 @@ def _csv_parts(
             except StopIteration:
                 return
             rows = min(ROWS, 4 * rows, max(1, BATCH_BYTES * len(part) // max(1, metered.used)))
-            frame = dialect.rename(part.reset_index(drop=True), {*text, *words})
+            frame = dialect.rename(part.reset_index(drop=True), {*columns.text, *columns.words})
             names = [name for name in requested if name in frame.columns]
-            texts = {name: _as_arrow(frame[name]) for name in names if name in text}
-            yield len(frame), texts, {name: frame[name] for name in names if name not in text}
+            yield len(frame), {name: _as_arrow(frame[name]) if name in columns.text else frame[name] for name in names}
 
 
 class _Metered(io.RawIOBase):
@@ -244,15 +221,11 @@ class Stored:
     rows: int
     name: str
     attributes: tuple[Attribute, ...]  # without codes
-    _parts: "Sequence[Part]" = field(repr=False)
+    whole: bool  # all rows are one part, in memory
+    _parts: Sequence[Callable[[], CodedRows]] = field(repr=False)
     _label: int = 0  # the position among the labels that are stored together
     _labels: int = 1
     logits: bool = False  # whether the stored scores are logits
-
-    @property
-    def whole(self) -> bool:
-        """Whether all rows are one part, in memory."""
-        return len(self._parts) == 1 and self._parts[0].file is None
 
     @property
     def count(self) -> int:
@@ -262,12 +235,12 @@ class Stored:
     def parts(self) -> Iterator[Scores]:
         """The scores, one part at a time in memory."""
         for part in self._parts:
-            yield self._scores(part.read())
+            yield self._scores(part())
 
     def parts_of_all(self) -> Iterator[list[Scores]]:
         """The scores of all labels that are stored together, for each part, in the rows where every label is known."""
         for part in self._parts:
-            rows = part.read()
+            rows = part()
             complete = _select(rows, (rows["y"] != UNKNOWN).all(1))
             yield [replace(self, _label=k)._scores(complete) for k in range(self._labels)]
 
@@ -296,26 +269,6 @@ def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:
     return {name: column[index] for name, column in rows.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """All rows of some patients: in memory, or in a file of records."""
-
-    held: CodedRows | None
-    file: IO[bytes] | None = None
-    dtype: np.dtype[np.void] | None = None
-    recode: Callable[[CodedRows], CodedRows] = dict  # from the codes in order of occurrence to those of the attributes
-
-    def read(self) -> CodedRows:
-        """The rows, with the codes of the attributes."""
-        rows = self.held
-        if rows is None:
-            file = cast("IO[bytes]", self.file)
-            file.seek(0)
-            records = np.fromfile(file, cast("np.dtype[np.void]", self.dtype))
-            rows = {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], records.dtype.names)}
-        return self.recode(rows)
-
-
 class Storage:
     """Buffers coded rows in memory up to `HELD` rows, then writes them to files by patient, up to a number of bytes."""
 
@@ -339,7 +292,9 @@ class Storage:
         if not self.files:
             self.files = [tempfile.TemporaryFile() for _ in range(FILES)]  # noqa: SIM115 (closed by `close`)
         for rows in self.held:
-            records = _as_records(rows)
+            records = np.empty(len(rows["y"]), np.dtype([(name, column.dtype, column.shape[1:]) for name, column in rows.items()]))
+            for name, column in rows.items():
+                records[name] = column
             self.written += records.nbytes
             if self.written > self.max_bytes:
                 raise BadInput(
@@ -362,20 +317,19 @@ class Storage:
         for file in self.files:
             file.close()
 
-    def parts(self) -> list[Part]:
-        """All rows, in one part in memory or in one part per file. The storage releases the rows in memory."""
+    def parts(self) -> list[Callable[[], CodedRows]]:
+        """All rows, read from memory or from one file after the other. The storage releases the rows in memory."""
         if self.files:
-            return [Part(None, file, self.dtype) for file in self.files if file.tell()]
+            return [partial(_read_records, file, cast("np.dtype[np.void]", self.dtype)) for file in self.files if file.tell()]
         rows = {name: np.concatenate([held[name] for held in self.held]) for name in self.held[0]}
         self.held = []
-        return [Part(rows)]
+        return [lambda: rows]
 
 
-def _as_records(rows: CodedRows) -> npt.NDArray[np.void]:
-    records = np.empty(len(rows["y"]), np.dtype([(name, column.dtype, column.shape[1:]) for name, column in rows.items()]))
-    for name, column in rows.items():
-        records[name] = column
-    return records
+def _read_records(file: IO[bytes], dtype: np.dtype[np.void]) -> CodedRows:
+    file.seek(0)
+    records = np.fromfile(file, dtype)
+    return {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], dtype.names)}
 
 
 CodeArray = npt.NDArray[np.int32]
@@ -421,11 +375,6 @@ class Scan:
             yield next(iter(stored.values()))
 
     @property
-    def max_bytes(self) -> int:
-        """The bytes that the coded rows may take in temporary files, whatever the size of the table on disk."""
-        return max(MAX_TABLE_BYTES, max_table_bytes() if self.limit is None else self.limit)
-
-    @property
     def called(self) -> str:
         """The name of the scores in messages and results."""
         return self.name or self.path.name
@@ -443,8 +392,8 @@ def read_labels(scans: Mapping[str, Scan]) -> Iterator[dict[str, Stored]]:
         )
     coder = _TableCoder(scans)
     try:
-        for batch in coder.batches():
-            coder.add(batch)
+        for where, count, found in read_batches(first.path, coder.columns):
+            coder.add(where, count, found)
         yield coder.stored()
     finally:
         coder.storage.close()
@@ -455,45 +404,37 @@ class _TableCoder:
 
     def __init__(self, scans: Mapping[str, Scan]) -> None:
         first = next(iter(scans.values()))
-        self.columns, self.path, self.name = first.columns, first.path, first.called
-        self.labels = {name: (scan.columns.label[0], scan.columns.score[0]) for name, scan in scans.items()}  # label and score column
+        own = [scan.columns for scan in scans.values()]
+        self.columns = first.columns.changed(label=[c.label[0] for c in own], score=[c.score[0] for c in own])
+        self.labels, self.name = list(scans), first.called
         self.groups = [_GroupCoder(name, first.columns.bins.get(name)) for name in first.columns.group]
-        self.storage = Storage(len(scans), max(first.max_bytes, EXPANSION * stored_bytes(first.path)), self.name)
+        on_disk = sum(file.stat().st_size for file, _ in _table_files(first.path))
+        allowed = max(MAX_TABLE_BYTES, max_table_bytes() if first.limit is None else first.limit)
+        self.storage = Storage(len(scans), max(allowed, EXPANSION * on_disk), self.name)
         self.known, self.positives = (np.zeros(len(scans), np.int64) for _ in range(2))  # rows of each label
         self.patient_type = ""  # integers or text
         self.alike = AlikeIds()
 
-    def batches(self) -> Iterator[Batch]:
-        """The rows of the table in batches."""
-        roles, bins = self.columns, self.columns.bins
-        columns = [name for pair in self.labels.values() for name in pair]
-        text = [name for name in (*roles.group, roles.patient) if name is not None and name not in bins]
-        numbers = [name for name in (*columns, roles.weight, *bins) if name is not None]
-        words = [label for label, _ in self.labels.values()] if roles.positive is not None else ()
-        return read_batches(self.path, text=text, values=numbers, words=words)
-
-    def add(self, batch: Batch) -> None:
+    def add(self, where: str, count: int, found: ColumnsRead) -> None:
         """Adds the rows of a batch; raises `BadInput` with everything wrong with them."""
         columns, problems = self.columns, list[str]()
-        y, score = np.zeros((batch.rows, len(self.labels)), np.int8), np.zeros((batch.rows, len(self.labels)))
+        y, score = np.zeros((count, len(self.labels)), np.int8), np.zeros((count, len(self.labels)))
         rows: CodedRows = {"score": score, "y": y}
-        for k, (label_column, score_column) in enumerate(self.labels.values()):
-            y[:, k], label_problems = parse_label(
-                batch.values[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
-            )
-            known, scores = y[:, k] != UNKNOWN, batch.values[score_column]
+        for k, (label_column, score_column) in enumerate(zip(columns.label, columns.score, strict=True)):
+            y[:, k], label_problems = parse_label(found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1)
+            known, scores = y[:, k] != UNKNOWN, found[score_column]
             score[known, k], score_problems = read_score_column(scores if known.all() else scores[known], score_column, columns.logits)
             problems += label_problems + score_problems
         if columns.weight is not None:
-            rows["weight"], weight_problems = read_weights(batch.values[columns.weight], columns.weight)
+            rows["weight"], weight_problems = read_weights(found[columns.weight], columns.weight)
             problems += weight_problems
         for k, group in enumerate(self.groups):
             with collecting(problems):
-                rows[f"code{k}"] = group.codes(batch)
+                rows[f"code{k}"] = group.codes(found[group.name], where)
         if columns.patient is not None:
             with collecting(problems):
-                rows["patient"] = self._hash_patients(batch.texts[columns.patient], columns.patient, batch.where)
-        raise_all(problems, batch.where)
+                rows["patient"] = self._hash_patients(found[columns.patient], columns.patient, where)
+        raise_all(problems, where)
         self.known += (y != UNKNOWN).sum(0)
         self.positives += (y == 1).sum(0)
         self.storage.add(rows)
@@ -525,8 +466,8 @@ class _TableCoder:
         if not self.storage.rows:
             raise BadInput("the table has no rows", source=self.name)
         columns, problems = self.columns, list[str]()
-        for (label_column, _), positives, rows in zip(self.labels.values(), self.positives, self.known, strict=True):
-            problems += constant_label_problems(int(positives), int(rows), label_column, columns.positive)
+        for label, positives, rows in zip(columns.label, self.positives, self.known, strict=True):
+            problems += constant_label_problems(int(positives), int(rows), label, columns.positive)
         attributes, level_codes = [], []
         for group, reference in zip(self.groups, columns.references, strict=True):
             with collecting(problems):
@@ -534,34 +475,37 @@ class _TableCoder:
                 attributes.append(attribute)
                 level_codes.append(codes)
         raise_all(problems, self.name)
-        parts = [replace(part, recode=partial(_recoded, level_codes=level_codes)) for part in self.storage.parts()]
+        stored = self.storage.parts()
+        parts = [partial(_recoded, part, level_codes) for part in stored]
         self._warn_of_alike_patients(parts)
         if columns.conflicts != "row":
             attributes, kept_codes = self._resolve_conflicts(parts, attributes)
-            resolve = partial(_recoded, level_codes=level_codes, rule=columns.conflicts, kept_codes=kept_codes)
-            parts = [replace(part, recode=resolve) for part in parts]
+            parts = [partial(_recoded, part, level_codes, columns.conflicts, kept_codes) for part in stored]
+        whole = not self.storage.files
         return {
-            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.columns.logits)
+            label: Stored(int(rows), self.name, tuple(attributes), whole, parts, k, len(self.labels), self.columns.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
 
-    def _warn_of_alike_patients(self, parts: list[Part]) -> None:
+    def _warn_of_alike_patients(self, parts: Sequence[Callable[[], CodedRows]]) -> None:
         """Warns of patient ids that differ only in what cannot be seen."""
         forms = np.array(list(self.alike.changed), dtype=object)
         if not len(forms):
             return
         hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
         for part in parts:
-            present |= np.isin(hashes, part.read()["patient"])
+            present |= np.isin(hashes, part()["patient"])
         warn_of_alike_patients(self.alike.sets(forms[present]), str(self.columns.patient))
 
-    def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[CodeArray]]:
+    def _resolve_conflicts(
+        self, parts: Sequence[Callable[[], CodedRows]], attributes: list[Attribute]
+    ) -> tuple[list[Attribute], list[CodeArray]]:
         """The attributes under the rule for patients in several groups, and the codes of the levels that then still have rows."""
         rule = self.columns.conflicts
         varied = np.zeros(len(attributes), np.int64)
         counts = [np.zeros(len(a.levels), np.int64) for a in attributes]
         for part in parts:
-            recorded = part.read()
+            recorded = part()
             units = pd.factorize(recorded["patient"])[0]
             for k, attribute in enumerate(attributes):
                 codes = recorded[f"code{k}"].astype(np.int64)
@@ -584,8 +528,11 @@ class _TableCoder:
         return resolved, kept_codes
 
 
-def _recoded(rows: CodedRows, level_codes: Sequence[CodeArray], rule: str = "row", kept_codes: Sequence[CodeArray] = ()) -> CodedRows:
-    """The rows with the codes of the levels; under a rule for patients in several groups, of the levels that still have rows."""
+def _recoded(
+    part: Callable[[], CodedRows], level_codes: Sequence[CodeArray], rule: str = "row", kept_codes: Sequence[CodeArray] = ()
+) -> CodedRows:
+    """The rows of a part with the codes of the levels; under a rule for patients in several groups, of the levels that still have rows."""
+    rows = part()
     codes = [new_codes[rows[f"code{k}"]] for k, new_codes in enumerate(level_codes)]
     if rule not in ("row", "error"):
         units = pd.factorize(rows["patient"])[0]
@@ -603,12 +550,12 @@ class _GroupCoder:
         self.code_of: dict[str, int] = {}  # of each group, if the column is not binned
         self.counts = np.zeros(0, np.int64)
 
-    def codes(self, batch: Batch) -> CodeArray:
-        """The code of each row of a batch."""
+    def codes(self, values: Any, where: str) -> CodeArray:
+        """The code of each row of a batch: of names, an Arrow array; of numbers to be binned, a pandas column."""
         if self.bins is None:
-            codes = self._code_names(batch)
+            codes = self._code_names(values, where)
         else:
-            numbers = read_numeric_column(batch.values[self.name], self.name)
+            numbers = read_numeric_column(values, self.name)
             self.integers = self.integers and all_integers(numbers)
             self.span += Span.of(numbers)
             codes = self.bins.codes(numbers).astype(np.int32)
@@ -616,12 +563,11 @@ class _GroupCoder:
         self.counts = np.bincount(codes[codes >= 0], minlength=width) + np.pad(self.counts, (0, width - len(self.counts)))
         return codes
 
-    def _code_names(self, batch: Batch) -> CodeArray:
+    def _code_names(self, values: "pa.Array[Any]", where: str) -> CodeArray:
         import pyarrow as pa
 
-        values = batch.texts[self.name]
         encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        names = group_names(pd.Series(_as_names(encoded.dictionary, self.name, batch.where), dtype=object))
+        names = group_names(pd.Series(_as_names(encoded.dictionary, self.name, where), dtype=object))
         for name in names.dropna():
             self.code_of.setdefault(name, len(self.code_of))
         if len(self.code_of) > MAX_LEVELS:
