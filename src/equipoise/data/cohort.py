@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -121,19 +121,16 @@ class Cohort(Grouped):
         _check_arrays(inputs, y, groups)
         targets = None if labels is None and classes is None else read_target_array(y, labels, classes)
         # The summary of several labels may be constant, so a placeholder takes its place in the check of the label.
-        label = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
+        label = np.asarray(y) if targets is None else np.arange(len(targets["y"])) % 2
         if label.ndim > 1:
             raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
-        frame = frame_from_arrays({"y": label, attribute: groups, "patient": patients, "weight": weights})
-        optional: dict[str, Any] = {column: column for column in ("patient", "weight") if column in frame}
-        edges = None if bins is None else {attribute: bins}
-        optional |= {"label": "y", "group": attribute, "reference": reference, "bins": edges, "conflicts": conflicts}
-        read = read_columns(frame, Columns(**optional))
+        frame, roles = _frame_of({"label": label, "group": groups, "patient": patients, "weight": weights}, attribute, bins)
+        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts}))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return cls(Tensors(tensor), name=name, **(read if targets is None else replace(read, targets=targets)).rows)
+        return _cohort(Tensors(tensor), name, read | (targets or {}))
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -220,7 +217,7 @@ class Cohort(Grouped):
         read = read_columns(frame, roles, name if name != "dataset" else "")
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
-        whole = cls(Table(frame[[]].reset_index(drop=True)), name=name, **read.rows)
+        whole = _cohort(Table(frame[[]].reset_index(drop=True)), name, read)
         check_order(loaded, None if id is None else list(whole.ids), whole.targets if whole.several else whole.y)
         return replace(whole, source=loaded.source)
 
@@ -277,6 +274,17 @@ class Cohort(Grouped):
         return column
 
 
+def _frame_of(arrays: Mapping[str, object], attribute: str, bins: Sequence[float] | None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A frame of arrays by their role, and its columns with a role; the groups are called as the attribute, labels y."""
+    roles = {role: {"label": "y", "group": attribute}.get(role, role) for role, values in arrays.items() if values is not None}
+    frame = frame_from_arrays({name: arrays[role] for role, name in roles.items()})
+    return frame, {**roles, "bins": None if bins is None else {attribute: bins}}
+
+
+def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
+    return Cohort(source, name=name, **{field: values for field, values in fields.items() if field != "score"})
+
+
 def cohort_from_table(
     frame: pd.DataFrame,
     columns: Columns,
@@ -303,18 +311,26 @@ def cohort_from_table(
     warn_of_repeated_patients(frame, columns)
     inputs = frame[chosen].reset_index(drop=True)
     inputs = inputs.assign(**{name: as_parsed(inputs[name]) for name in chosen if name in text})
-    return Cohort(Table(inputs, scale=scale), name=name, **read.rows)
+    return _cohort(Table(inputs, scale=scale), name, read)
 
 
 def cohort_from_images(
     frame: pd.DataFrame, columns: Columns, folder: str | Path, name: str, *, allow_outside: bool = False, **decoding: Unpack[Decoding]
 ) -> Cohort:
     """The cohort of a frame whose column of ids names images in a folder; see `Cohort.from_images`."""
-    from equipoise.data.image_files import find_files
+    from equipoise.data.image_files import find_files, is_view
     from equipoise.data.images import Images
 
     image = str(columns.id)
-    rows = np.arange(len(frame)) if columns.view is None else _frontal(frame, columns.view, name)
+    rows, view = np.arange(len(frame)), columns.view
+    if view is not None:
+        if view not in frame.columns:
+            raise BadInput(*missing_columns([view], list(map(str, frame.columns))), source=name)
+        rows = np.flatnonzero(is_view(frame[view]))
+        if len(frame) and not len(rows):
+            values = ", ".join(map(str, frame[view].unique()[:6]))
+            problem = f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {values}"
+            raise BadInput(problem, source=name)
     chosen = frame.iloc[rows].reset_index(drop=True)
     # The index still has the row numbers of the file if rows were removed from the frame.
     is_row_number = pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing
@@ -327,23 +343,8 @@ def cohort_from_images(
     raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
     warn_of_repeated_patients(chosen, columns)
     images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
-    whole = Cohort(Table(chosen[[]]), name=name, **read.rows)
+    whole = _cohort(Table(chosen[[]]), name, read)
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
-
-
-def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
-    """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
-    from equipoise.data.image_files import is_view
-
-    if view not in frame.columns:
-        raise BadInput(*missing_columns([view], list(map(str, frame.columns))), source=name)
-    rows = np.flatnonzero(is_view(frame[view]))
-    if len(frame) and not len(rows):
-        values = ", ".join(map(str, frame[view].unique()[:6]))
-        raise BadInput(
-            f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {values}", source=name
-        )
-    return rows
 
 
 def _check_arrays(inputs: object, y: object, groups: object) -> None:
@@ -433,11 +434,9 @@ class Scores(Grouped):
         if misused or score is None or groups is None:
             expected = "labels, scores and groups: from_arrays(y, score, groups)"
             raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, ADVICE)
-        frame = frame_from_arrays({"y": y, "score": score, attribute: groups, "patient": patients, "weight": weights})
-        columns: dict[str, Any] = {"label": "y", "score": "score", "group": attribute}
-        columns |= {column: column for column in ("patient", "weight") if column in frame}
-        edges = None if bins is None else {attribute: bins}
-        return cls.from_frame(frame, reference=reference, bins=edges, conflicts=conflicts, name=name, **columns)
+        arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights}
+        frame, roles = _frame_of(arrays, attribute, bins)
+        return cls.from_frame(frame, reference=reference, conflicts=conflicts, name=name, **roles)
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> Scores:
@@ -507,11 +506,12 @@ def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") 
     source, features = name if name != "scores" else "", list(columns.features)
     raise_all(_feature_problems(frame, features, [*columns.used, columns.id]), source)
     read = read_columns(frame, columns, source)
-    if read.score is None:
+    if read["score"] is None:
         raise BadInput("no score column was named", source=source)
     table = Table(frame[features].reset_index(drop=True)) if features else None
-    score, logit = score_and_logit(read.score, columns.logits)
-    return Scores(read.targets.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
+    read["score"], logit = score_and_logit(read["score"], columns.logits)
+    fields = {field: read[field] for field in ("y", "score", "attributes", "patients", "ids", "weight")}
+    return Scores(**fields, name=name, features=table, logit=logit)
 
 
 def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:

@@ -7,7 +7,6 @@ model with one output is a column without a name.
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,35 +33,26 @@ from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_a
 log = logging.getLogger(__name__)
 
 UNKNOWN = -1
+CLASSES_ADVICE = (
+    " If they are the classes of a network that decides by argmax, name all of them in the order of its outputs: "
+    "--set data.classes={} --set data.classes={} ... (Python: classes={!r})."
+)
 NAMES = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
 TELLING = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
 FEWEST = 20  # distinct rows; among fewer, values differ by chance
 UNNAMED = ("",)  # the names of the labels of a model with one output
 
 
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """Names and values of labels, or of one label with several classes."""
+def label_fields(names: Sequence[str], values: IntArray, kind: LabelKind = LabelKind.LABELS) -> dict[str, Any]:
+    """The fields of a cohort with these labels (n, L): 0, 1, or -1 if unknown.
 
-    names: tuple[str, ...]
-    values: IntArray = field(repr=False)  # (n, L): 0, 1, or -1 if unknown
-    kind: LabelKind = LabelKind.LABELS
+    Its y (n,) is 1 if any label is known to be positive; for classes, if the class is not the first.
 
-    @property
-    def y(self) -> IntArray:
-        """One binary label per row (n,): any label is known to be positive; for classes, the class is not the first.
-
-        >>> Targets(("a", "b"), np.array([[0, 1], [0, -1]])).y.tolist(), Targets(("a", "b"), np.eye(2), LabelKind.CLASSES).y.tolist()
-        ([1, 0], [0, 1])
-        """
-        columns = self.values[:, 1:] if self.kind.argmax else self.values
-        y: IntArray = (columns == 1).any(1).astype(np.int64)
-        return y
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The corresponding fields of a cohort."""
-        return {"y": self.y, "labels": self.names, "targets": self.values, "kind": self.kind}
+    >>> label_fields(("a", "b"), np.array([[0, 1], [0, -1]]))["y"].tolist(), label_fields("ab", np.eye(2), LabelKind.CLASSES)["y"].tolist()
+    ([1, 0], [0, 1])
+    """
+    y: IntArray = ((values[:, 1:] if kind.argmax else values) == 1).any(1).astype(np.int64)
+    return {"y": y, "labels": tuple(names), "targets": values, "kind": kind}
 
 
 def equals(column: "pd.Series[object]", value: object) -> BoolArray:
@@ -104,14 +94,15 @@ def parse_label(
     is_positive = numbers == 1 if positive is None else equals(column, positive)
     not_binary = labelled & ~np.isin(numbers, (0, 1))
     if positive is None and not_binary.any():
-        values = [shorten(value) for value in sorted(column[labelled].map(level_name).unique())]
+        names = sorted(column[labelled].map(level_name).unique())
+        values = [shorten(value) for value in names]
         candidates = values if len(values) == 2 else values[-1:]
         options = " or ".join(f"--set data.positive={value}" for value in candidates)
         problems.append(
             f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if unknown_allowed else ''}; "
             f"{int(not_binary.sum()):,} of {n:,} rows hold something else. It holds {_examples(column[labelled])}. If one of them is the "
             f"positive value, name it: {options} (in Python {' or '.join(f'positive={value!r}' for value in candidates)})."
-            f"{_classes_advice(column[labelled])}"
+            + (CLASSES_ADVICE.format(*names[:2], names[:3]) if 2 < len(names) <= MANY else "")
         )
     return np.where(labelled, is_positive, UNKNOWN).astype(np.int64), problems
 
@@ -137,19 +128,19 @@ def read_label(column: "pd.Series[object]", name: str, positive: object = None, 
     return values
 
 
-def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> Targets:
-    """The targets in several label columns, in which NaN and -1 are unknown."""
+def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> dict[str, Any]:
+    """The labels in several columns, in which NaN and -1 are unknown."""
     problems = _name_problems(names, "label")
     values = []
     for name, column in zip(names, columns, strict=True):
         with collecting(problems):
             values.append(read_label(column, name, positive, unknown_allowed=True))
     raise_all(problems)
-    return Targets(tuple(map(str, names)), np.stack(values, 1))
+    return label_fields(tuple(map(str, names)), np.stack(values, 1))
 
 
-def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> Targets:
-    """The targets in a column that holds the names of classes, or their numbers from 0; NaN and -1 are unknown."""
+def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> dict[str, Any]:
+    """The labels in a column that holds the names of classes, or their numbers from 0; NaN and -1 are unknown."""
     names = [level_name(value) for value in classes]
     problems = _name_problems(names, "class")
     if len(names) < 2:
@@ -170,11 +161,11 @@ def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[
     empty = [class_name for k, class_name in enumerate(names) if not (values[:, k] == 1).any()]
     if empty:
         raise BadInput(f"label column {name!r} holds no row of the classes {', '.join(empty)}. Leave them out or use more rows.")
-    return Targets(tuple(names), values, LabelKind.CLASSES)
+    return label_fields(names, values, LabelKind.CLASSES)
 
 
-def read_target_array(y: object, labels: Sequence[str] | None, classes: Sequence[object] | None) -> Targets:
-    """The targets in an array: labels (n, L) in the order of their names, or classes (n,)."""
+def read_target_array(y: object, labels: Sequence[str] | None, classes: Sequence[object] | None) -> dict[str, Any]:
+    """The labels in an array: labels (n, L) in the order of their names, or classes (n,)."""
     values: npt.NDArray[np.object_] = np.asarray(y, dtype=object)
     if labels is not None and classes is not None:
         raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
@@ -195,17 +186,6 @@ def _name_problems(names: Sequence[str], what: str) -> list[str]:
     return [f"{what} {name!r} is named more than once; name each once" for name in repeated]
 
 
-def _classes_advice(values: "pd.Series[object]") -> str:
-    """Advice to name the classes, if a label has so few values that they may be classes."""
-    names = sorted(values.map(level_name).unique())
-    if not 2 < len(names) <= MANY:
-        return ""
-    return (
-        " If they are the classes of a network that decides by argmax, name all of them in the order of its outputs: "
-        f"--set data.classes={names[0]} --set data.classes={names[1]} ... (Python: classes={names[:3]!r})."
-    )
-
-
 def _examples(values: "pd.Series[object]") -> str:
     names = sorted(values.map(level_name).unique(), key=lambda name: (len(name), name))
     return f"{len(names):,} different values: {', '.join(map(shorten, names[:6]))}{' ...' if len(names) > 6 else ''}"
@@ -216,42 +196,44 @@ def shorten(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
-@dataclass(frozen=True, eq=False)
-class ColumnValues:
-    """The values of the columns that have a role."""
-
-    attributes: tuple[Attribute, ...]
-    patients: ObjectArray | None = field(repr=False)
-    ids: ObjectArray = field(repr=False)
-    score: FloatArray | None = field(repr=False)  # as in the column: logits if the columns say so
-    weight: FloatArray | None = field(repr=False)
-    targets: Targets = field(repr=False)
-
-    @property
-    def rows(self) -> dict[str, Any]:
-        """All but the score, as the fields of a cohort."""
-        return {name: getattr(self, name) for name in ("attributes", "patients", "ids", "weight")} | self.targets.fields
-
-
 def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
     """The number of rows, patients and positives, and the rows of each group; no value of any row, which may be a patient's."""
     of_patients = "" if patients is None else f" of {len(set(patients)):,} patients"
     return ", ".join([f"{len(y):,} rows{of_patients}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
 
 
-def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> ColumnValues:
-    """The values of the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
-    problems = _frame_problems(frame, columns)
+def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dict[str, Any]:
+    """The values of the columns of a frame that have a role, as fields of rows; raises `BadInput` with everything wrong with them.
+
+    The score is as in its column: a logit if the columns say so.
+    """
+    # A frame that lacks columns, or has them twice or with several values per row, is not read at all.
+    counts = {name: list(frame.columns).count(name) for name in (*columns.used, columns.id) if name is not None}
+    problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
+    problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
+    problems += [] if len(frame) else ["the table has no rows"]
+    problems += columns.problems()
+    for name in (name for name, count in counts.items() if count == 1 and frame[name].dtype == object):
+        if (nested := frame[name].map(_is_nested).to_numpy(bool)).any():
+            affected = _affected_rows(nested)
+            problems.append(
+                f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
+            )
     raise_all(problems, source)
-    n, patient, score = len(frame), columns.patient, columns.score[0] if columns.score else None
+    patient, score, fields = columns.patient, columns.score[0] if columns.score else None, dict[str, Any](score=None, weight=None)
     with collecting(problems):
-        targets = _read_targets(frame, columns)
-    scores = weights = None
+        labels = [frame[name] for name in columns.label]
+        if columns.classes:
+            fields |= read_class_column(labels[0], columns.label[0], columns.classes)
+        elif len(labels) > 1:
+            fields |= read_label_columns(labels, columns.label, columns.positive)
+        else:
+            fields |= label_fields(UNNAMED, read_label(labels[0], columns.label[0], columns.positive)[:, None])
     if score is not None:
-        scores, score_problems = read_score_column(frame[score], score, columns.logits)
+        fields["score"], score_problems = read_score_column(frame[score], score, columns.logits)
         problems += score_problems
     if columns.weight is not None:
-        weights, weight_problems = read_weights(frame[columns.weight], columns.weight)
+        fields["weight"], weight_problems = read_weights(frame[columns.weight], columns.weight)
         problems += weight_problems
     attributes = []
     for name, reference in zip(columns.group, columns.references, strict=True):
@@ -269,32 +251,17 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> Col
                 attributes[k] = resolve_conflicts(attribute, frame[patient], columns.conflicts)
     problems += columns.conflict_problems()
     if columns.id:
-        problems += identifier_problems(frame[columns.id], columns.id, "id") + _repeated_id_problems(frame[columns.id], columns.id)
+        problems += identifier_problems(frame[columns.id], columns.id, "id")
+        repeated = frame[columns.id][frame[columns.id].duplicated() & frame[columns.id].notna()].unique()
+        if len(repeated):
+            few = _first_five(repeated)
+            problems.append(
+                f"id column {columns.id!r}: {len(repeated):,} ids occur more than once in {len(frame):,} rows: {few}. Keep one row each."
+            )
     raise_all(problems, source)
     patients = read_identifiers(frame[patient]) if patient else None
-    ids = read_identifiers(frame[columns.id]) if columns.id else row_numbers(n)
-    return ColumnValues(tuple(attributes), patients, ids, scores, weights, targets)
-
-
-def _frame_problems(frame: pd.DataFrame, columns: Columns) -> list[str]:
-    """Problems that prevent reading a frame: columns missing, repeated, with two roles, or with several values per row."""
-    names = (*columns.label, *columns.group, *columns.score, columns.patient, columns.id, columns.weight)
-    counts = {name: list(frame.columns).count(name) for name in dict.fromkeys(names) if name is not None}
-    problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
-    problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
-    if not len(frame):
-        problems.append("the table has no rows")
-    problems += columns.problems()
-    return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested_problems(frame[name], name)]
-
-
-def _read_targets(frame: pd.DataFrame, columns: Columns) -> Targets:
-    labels = columns.label
-    if columns.classes:
-        return read_class_column(frame[labels[0]], labels[0], columns.classes)
-    if len(labels) > 1:
-        return read_label_columns([frame[name] for name in labels], labels, columns.positive)
-    return Targets(UNNAMED, read_label(frame[labels[0]], labels[0], columns.positive)[:, None])
+    ids = read_identifiers(frame[columns.id]) if columns.id else row_numbers(len(frame))
+    return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}
 
 
 def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
@@ -413,26 +380,6 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
     if problem:
         problems.append(f"{role} column {name!r} {problem}")
     return problems
-
-
-def _repeated_id_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    repeated = column[column.duplicated() & column.notna()].unique()
-    if not len(repeated):
-        return []
-    return [
-        f"id column {name!r}: {len(repeated):,} ids occur more than once in {len(column):,} rows: {_first_five(repeated)}. "
-        "Keep one row each."
-    ]
-
-
-def _nested_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    """A problem if cells hold lists or records, as Parquet columns may."""
-    nested = column.map(_is_nested).to_numpy(bool) if column.dtype == object else np.zeros(0, bool)
-    if not nested.any():
-        return []
-    return [
-        f"column {name!r}: {_affected_rows(nested)} hold lists or records (or tensors); one value per row is needed. Use another column."
-    ]
 
 
 def _is_nested(value: object) -> bool:

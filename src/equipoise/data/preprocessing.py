@@ -64,7 +64,11 @@ class Geometry:
     centre: str = "rounded"  # one of CENTRES
 
     def __post_init__(self) -> None:
-        problems = [f"{name} must be at least 1 pixel; got {value}" for name, value in self._sides() if value < 1]
+        sides: list[tuple[str, object]] = (
+            [("resize", side) for side in self.resize] if isinstance(self.resize, tuple) else [("resize", self.resize)]
+        )
+        sides.append(("crop", self.crop))
+        problems = [f"{name} must be at least 1 pixel; got {side}" for name, side in sides if isinstance(side, int) and side < 1]
         if isinstance(self.crop, str) and self.crop != SQUARE:
             problems.append(f"crop must be a number of pixels or {SQUARE!r}; got {self.crop!r}")
         if self.resize is None and not isinstance(self.crop, int):
@@ -74,10 +78,6 @@ class Geometry:
         if self.centre not in CENTRES:
             problems.append(f"centre must be one of {', '.join(CENTRES)}; got {self.centre!r}")
         raise_all(problems)
-
-    def _sides(self) -> list[tuple[str, int]]:
-        resize = () if self.resize is None else (self.resize,) if isinstance(self.resize, int) else self.resize
-        return [("resize", side) for side in resize] + ([("crop", self.crop)] if isinstance(self.crop, int) else [])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -111,7 +111,9 @@ class Geometry:
         if image.size != (width, height):
             image = image.resize((width, height), pillow.Resampling[self.interpolation.upper()])
         if isinstance(self.crop, int):
-            left, top = (_crop_start(side, self.crop, self.centre) for side in (width, height))
+            # Negative for a smaller image, which is padded with black, as in torchvision.
+            spare = [side - self.crop for side in (width, height)]
+            left, top = (-(-s // 2) if s < 0 else s // 2 if self.centre == "floor" else round(s / 2) for s in spare)
             image = image.crop((left, top, left + self.crop, top + self.crop))
         if (image.height, image.width) != self.shape:
             raise BadInput(
@@ -127,27 +129,6 @@ class Geometry:
         return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation, **centre}
 
 
-def _crop_start(side: int, crop: int, centre: str) -> int:
-    """The first pixel of a central crop along one side. Negative for a smaller image, which is padded with black, as in torchvision."""
-    if side < crop:
-        return -((crop - side) // 2)
-    return (side - crop) // 2 if centre == "floor" else round((side - crop) / 2)
-
-
-class Preset(TypedDict):
-    """The preprocessing of a library in its published evaluation."""
-
-    geometry: Geometry
-    channels: int
-    norm: Norm
-
-
-DEFAULT = Preset(geometry=Geometry(), channels=1, norm=Norm(mean=(), std=()))  # without a preset
-PRESETS: dict[str, Preset] = {
-    "torchvision": Preset(geometry=Geometry(256, 224), channels=3, norm=IMAGENET),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
-    "timm": Preset(geometry=Geometry(256, 224, "bicubic"), channels=3, norm=IMAGENET),  # timm.data.create_transform(224), crop_pct 0.875
-    "torchxrayvision": Preset(geometry=Geometry((224, 224), SQUARE), channels=1, norm=XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
-}
 XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `xray_resized`)
 
 
@@ -178,6 +159,13 @@ class Preprocessing:
         return self.geometry.to_dict() | norm | {"preset": self.preset}
 
 
+PRESETS = {  # the preprocessing of a library in its published evaluation
+    "torchvision": Preprocessing(Geometry(256, 224), 3),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
+    "timm": Preprocessing(Geometry(256, 224, "bicubic"), 3),  # timm.data.create_transform(224), crop_pct 0.875
+    XRAY_PRESET: Preprocessing(Geometry((224, 224), SQUARE), 1, **XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
+}
+
+
 def make_preprocessing(
     *,
     size: int | None = None,
@@ -197,7 +185,7 @@ def make_preprocessing(
     >>> make_preprocessing(resize=80, crop=64).geometry.shape, make_preprocessing(size=64).geometry.resize
     ((64, 64), (64, 64))
     """
-    base = DEFAULT if preset is None else PRESETS[pick("preset", preset, PRESETS)]
+    base = Preprocessing() if preset is None else PRESETS[pick("preset", preset, PRESETS)]
     problems = []
     if size is not None and resize is not None:
         problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
@@ -210,7 +198,7 @@ def make_preprocessing(
     if preset == XRAY_PRESET and extra and not (size is None and _repeats_xray_preset(extra)):
         problems.append(f"the preset {preset!r} takes size and no other option; leave out {', '.join(extra)}")
     raise_all(problems)
-    default = base["geometry"]
+    default = base.geometry
     if isinstance(resize, list):
         resize = (int(resize[0]), int(resize[1]))
     if size is not None:
@@ -218,15 +206,14 @@ def make_preprocessing(
     if resize is None and not (isinstance(crop, int) and preset is None):  # a crop in pixels needs no resizing
         resize = default.resize
     geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation, centre or default.centre)
-    channels = base["channels"] if channels is None else channels
-    norm = base["norm"] if channels == base["channels"] else Norm(mean=(), std=())
-    return Preprocessing(geometry, channels, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)
+    channels = base.channels if channels is None else channels
+    norm = (base.mean, base.std) if channels == base.channels else ((), ())
+    return Preprocessing(geometry, channels, tuple(mean) or norm[0], tuple(std) or norm[1], preset)
 
 
 def _repeats_xray_preset(options: dict[str, Any]) -> bool:
     """Whether options are those of torchxrayvision's preset at some size, as a bundle records them."""
-    norm = PRESETS[XRAY_PRESET]["norm"]
-    fixed = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, "mean": norm["mean"], "std": norm["std"]}
+    fixed = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, **XRAY_RANGE}
     resize = options.get("resize", (1, 1))
     if not isinstance(resize, (list, tuple)) or len(resize) != 2 or resize[0] != resize[1]:
         return False
@@ -374,7 +361,7 @@ class ImageFolder(Specification):
         """The mean and standard deviation of the pixels; empty, which stands for the defaults, if there are none."""
         if isinstance(self.normalise, Mapping):
             return Norm(mean=self.normalise["mean"], std=self.normalise["std"])
-        channels = 1 if self.preset is None else PRESETS[pick("preset", self.preset, PRESETS)]["channels"]
+        channels = 1 if self.preset is None else PRESETS[pick("preset", self.preset, PRESETS)].channels
         return read_norm(self.normalise, self.channels or channels)
 
     @property

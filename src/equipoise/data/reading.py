@@ -57,16 +57,31 @@ class ReadCohort:
         return {"left_out": [f"{broken.place}: {broken.reason}" for broken in self.left_out[:LISTED]], **self.counts()}
 
 
-def read_cohort(path: str | Path, columns: Columns, images: ImageFolder = ImageFolder(), *, progress: Counting = _silent) -> ReadCohort:
+def read_cohort(
+    path: str | Path,
+    columns: Columns,
+    images: ImageFolder = ImageFolder(),
+    *,
+    progress: Counting = _silent,
+) -> ReadCohort:
     """The cohort in a data file, with its numbers or the images that its rows name as inputs, and the rows left out.
 
     Numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was trained elsewhere.
     """
     path, text = Path(path), columns.text | images.text
     frame = read_table(path, text=text, words=columns.words, limit=columns.max_table_bytes)
-    if images.folder is None:
-        return ReadCohort(_read_numbers(frame, path.name, columns, text))
-    return _read_images(frame, path.name, columns, images, images.folder, progress)
+    if images.folder is not None:
+        return _read_images(frame, path.name, columns, images, images.folder, progress)
+    features = columns.features or tuple(c for c in frame.columns if c not in {*columns.used, columns.id})
+    problems: list[str] = []
+    for feature in () if columns.raw else (c for c in features if c in frame.columns):
+        problems += _input_problems(as_parsed(frame[feature]) if feature in text else frame[feature])
+    try:
+        cohort = cohort_from_table(frame, columns.changed(features=features), path.name, text=text, scale=False)
+    except BadInput as error:
+        raise BadInput(*error.problems, *problems, source=path.name) from None
+    raise_all(problems, path.name)
+    return ReadCohort(cohort)
 
 
 def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
@@ -88,10 +103,9 @@ def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
     path = Path(path)
     frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
     if len(columns.label) == 1:
-        (label,) = columns.label
         scores_of_label = read_scores_of(frame, columns, path.name)
         warn_of_repeated_patients(frame, columns)
-        return {label: scores_of_label}
+        return {columns.label[0]: scores_of_label}
     label_columns = list(zip(columns.label, columns.score, strict=True))
     if lacking := [f"label {label!r} has no score column {column!r}." for label, column in label_columns if column not in frame]:
         raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
@@ -100,7 +114,7 @@ def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
         rows = frame[known(frame[label])] if label in frame.columns else frame
         scores[label] = read_scores_of(rows, columns.of_label(at, conflicts="row"), path.name)
     together = columns.changed(score=())
-    attributes = read_columns(frame, together.changed(id=None), path.name).attributes
+    attributes = read_columns(frame, together.changed(id=None), path.name)["attributes"]
     warn_of_repeated_patients(frame, together)
     for label in scores:
         positions = np.flatnonzero(known(frame[label]))
@@ -130,7 +144,14 @@ def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: Image
         hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
         listed = ", ".join(map(str, frame.columns))
         raise BadInput(f"{problem}.{hint} Name it: images.column (column=). The columns are: {listed}.", source=name)
-    frame, broken_headers = _with_headers(frame, column, folder, columns, images, progress) if images.from_headers else (frame, {})
+    broken_headers: dict[int, Broken] = {}
+    if images.from_headers:
+        from equipoise.data.dicom import add_dicom_columns
+
+        files = find_files(frame[column], folder, column, allow_outside=images.allow_outside)
+        with progress("reading headers", len(files)) as advance:
+            frame, faults = add_dicom_columns(frame, files, advance, ImageLimit(images.max_pixels), columns.patient)
+        broken_headers = {row: replace(fault, place=f"row {row + 1} below the header") for row, fault in faults.items()}
     header_problems = list(map(str, broken_headers.values()))
     readable = frame.drop(index=list(broken_headers))
     if not len(readable):
@@ -150,33 +171,6 @@ def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: Image
         raise BadInput(*header_problems, source=name, advice=BROKEN_ADVICE)
     decoded = cast("Images", cohort.source)
     return ReadCohort(cohort, (*broken_headers.values(), *decoded.broken.values()), len(readable) - frontal)
-
-
-def _with_headers(
-    frame: pd.DataFrame, column: str, folder: Path, columns: Columns, images: ImageFolder, progress: Counting
-) -> tuple[pd.DataFrame, dict[int, Broken]]:
-    """The frame with columns from the DICOM headers of its rows, and the rows whose header cannot be read, by position."""
-    from equipoise.data.dicom import add_dicom_columns
-
-    files = find_files(frame[column], folder, column, allow_outside=images.allow_outside)
-    with progress("reading headers", len(files)) as advance:
-        filled, broken = add_dicom_columns(frame, files, advance, ImageLimit(images.max_pixels), columns.patient)
-    return filled, {row: replace(fault, place=f"row {row + 1} below the header") for row, fault in broken.items()}
-
-
-def _read_numbers(frame: pd.DataFrame, name: str, columns: Columns, text: set[str]) -> Cohort:
-    other_columns = {*columns.used, columns.id}
-    features = columns.features or tuple(c for c in frame.columns if c not in other_columns)
-    problems: list[str] = []
-    if not columns.raw:
-        for feature in (c for c in features if c in frame.columns):
-            problems += _input_problems(as_parsed(frame[feature]) if feature in text else frame[feature])
-    try:
-        cohort = cohort_from_table(frame, columns.changed(features=features), name, text=text, scale=False)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=name) from None
-    raise_all(problems, name)
-    return cohort
 
 
 def _input_problems(column: Any) -> Iterator[str]:
