@@ -7,9 +7,8 @@ import pytest
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
-from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.kept_rates import NOISE, highest_threshold
-from equipoise.methods.selection import lacking, merit
+from equipoise.methods.choosing import lacking, merit
+from equipoise.methods.evaluation import NOISE, LabelResult, highest_threshold
 from equipoise.models import predict
 from support.facts import facts, says, suggests
 from support.goals import paper_goal
@@ -214,7 +213,7 @@ def test_a_goal_that_was_met_levels_up_whatever_the_method(method: str, asked, p
 
     def tpr(network, decide):
         scores = predict(network, valid)
-        return tabulate(decide(scores), scores.y, scores.attribute).rate(1)
+        return tabulate(decide(scores), scores.y, scores.attribute).rate("tpr")
 
     before = tpr(model, lambda scores: at_threshold(scores.score, result.trace["threshold"].iloc[0]))
     after = tpr(result.model, result.rule.decide)

@@ -11,7 +11,7 @@ from equipoise.data import Scores
 from equipoise.measures import at_threshold, gap_values, performance_values, tabulate
 from equipoise.methods import METHODS, Fit, Goal, make_settings, step_decisions
 from equipoise.methods.contract import Rng
-from equipoise.methods.frontier import SHARES, half_rows, windows
+from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.models import ReadOnce, bias_scores, predict
 from support.goals import paper_goal
 from support.networks import biased_cohort
@@ -27,9 +27,7 @@ def _scores(n: int, groups: int = 2, seed: int = 0, digits: int = 6) -> Scores:
 
 
 def _frontier(name: str, scores: Scores, goal: Goal) -> Fit:
-    found = METHODS[name].frontier
-    assert found is not None
-    return found(scores, goal, make_settings(name, {}))
+    return along(METHODS[name].run(scores, goal, make_settings(name, {})), name, scores)
 
 
 def _cells(rule, scores: Scores):
@@ -92,7 +90,7 @@ def test_equalised_odds_ends_in_equal_odds():
     found = _frontier("equalised-odds", scores, paper_goal("eod"))
     *_, last, own = found.trace["performance"]
     assert last == pytest.approx(own, abs=1e-8)
-    rates = [_cells(found.steps[-2].rule, scores).rate(label) for label in (0, 1)]
+    rates = [_cells(found.steps[-2].rule, scores).rate(("fpr", "tpr")[label]) for label in (0, 1)]
     assert np.ptp(rates, axis=1) == pytest.approx([0.0, 0.0], abs=1e-8)
     with_f1 = _frontier("equalised-odds", scores, paper_goal("eod", "f1"))
     assert (np.diff(with_f1.trace["performance"].to_numpy()[1:-1]) <= 1e-8).all()

@@ -1,6 +1,7 @@
 """Every method and every measure that it takes: named gaps, a sum of rates of the user's own, and predictive parity."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -11,10 +12,9 @@ from torch import nn
 
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
-from equipoise.measures import bootstrap_cells, gap_values, linearised, tabulate, worst_gap
+from equipoise.measures import gap_values, linearised, tabulate, worst_gap
 from equipoise.methods import METHODS, Label
-from equipoise.methods.bias_score.problem import Posteriors, Problem
-from equipoise.methods.bias_score.programs import parity_path
+from equipoise.methods.blind_rule import Posteriors, Problem, parity_path
 from equipoise.methods.choosing import choose_step
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
@@ -22,6 +22,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train
 from equipoise.repair import audit
+from support.bootstrap import bootstrap_cells
 from support.facts import facts, suggests
 from support.goals import paper_goal
 from support.networks import trained
@@ -300,7 +301,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
     none = Evidence(empty, y, codes, levels, units, paper_goal(measure))
     assert np.isnan(none.gap[1])
-    assert choose_step([none], (0, 7), [paper_goal(measure, min_performance=0.0)]).step == 0
+    assert choose_step([replace(none, goal=paper_goal(measure, min_performance=0.0))], (0, 7)).step == 0
 
 
 def test_the_teacher_takes_the_place_of_the_label_in_the_weights():

@@ -6,7 +6,8 @@ import pytest
 from equipoise.data import Scores
 from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal
-from equipoise.methods.single_threshold import fit, frontier
+from equipoise.methods.frontier import along
+from equipoise.methods.single_threshold import fit
 from support.goals import paper_goal
 
 GOALS = [{"max_gap": 0.1}, {"min_performance": 0.55}, {"min_performance": 0.99}, {"max_gap": 0.2, "keep": {"tpr": "before"}}]
@@ -25,7 +26,7 @@ def _at(scores: Scores, goal: Goal, cut: float) -> tuple[float, float, float]:
     return (
         float(np.abs(largest_gap(gap_values(goal.measure, cells)))),
         float(performance_values(goal.performance, cells)),
-        cells.rate(1).min(),
+        cells.rate("tpr").min(),
     )
 
 
@@ -41,12 +42,12 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
         cuts = [cut for cut in np.unique(scores.score) if lowest < cut <= highest]  # none that decides the same for all
         every = np.array([_at(scores, goal, cut) for cut in cuts])
         if goal.keep:
-            before = tabulate((scores.score >= 0.6).astype(float), scores.y, scores.attribute).rate(1)
+            before = tabulate((scores.score >= 0.6).astype(float), scores.y, scores.attribute).rate("tpr")
             every = np.array(
                 [
                     own
                     for cut, own in zip(cuts, every, strict=True)
-                    if (tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute).rate(1) >= before - 1e-9).all()
+                    if (tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute).rate("tpr") >= before - 1e-9).all()
                 ]
             )
             assert kept >= before.min() - 1e-9
@@ -62,7 +63,7 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
 
 def test_the_grid_begins_with_the_threshold_in_use_and_every_step_can_be_delivered():
     scores, goal = _scores(1, 200), paper_goal("eod", threshold=0.6)
-    found = frontier(scores, goal)
+    found = along(fit(scores, goal), "single-threshold", scores)
     assert found.steps[0].rule.value == 0.6
     assert len(found.steps) == len(found.trace) == 22
     for step, row in zip(found.steps, found.trace.itertuples(), strict=True):

@@ -3,13 +3,13 @@ from .audit import AuditSums as AuditSums
 from .audit import LabelAudit as LabelAudit
 from .audit import records as records
 from .audit import sums_of as sums_of
+from .audit import with_checksum as with_checksum
 from .audit_history import History as History
 from .audit_history import history as history
 from .audit_history import is_history as is_history
 from .audit_spec import DERIVED as DERIVED
 from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
-from .auditing import audit_label as audit_label
 from .auditing import audit_labels as audit_labels
 from .by_threshold import gap_margin as gap_margin
 from .by_threshold import performance_margin as performance_margin
@@ -32,14 +32,12 @@ from .cells import linearised as linearised
 from .cells import normalised as normalised
 from .cells import performance_functional as performance_functional
 from .cells import performance_values as performance_values
-from .cells import predictive as predictive
 from .cells import ratio as ratio
 from .cells import require_cells as require_cells
 from .cells import sums_at as sums_at
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes
 from .cells import worst_gap as worst_gap
-from .checksum import with_checksum as with_checksum
 from .conditions import Condition as Condition
 from .conditions import Fact as Fact
 from .conditions import Verdict as Verdict
@@ -81,7 +79,6 @@ from .moments import BLOCK as BLOCK
 from .moments import DECISIONS as DECISIONS
 from .moments import Moments as Moments
 from .moments import SignedSum as SignedSum
-from .moments import bootstrap_cells as bootstrap_cells
 from .moments import concatenate_sums as concatenate_sums
 from .moments import interval as interval
 from .moments import moments_of as moments_of
@@ -116,7 +113,6 @@ from .saved_audits import read_audit as read_audit
 from .score_measures import ALL_ROWS as ALL_ROWS
 from .score_measures import CURVES as CURVES
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
-from .streamed import audit_scans as audit_scans
 from .thresholds import ARGMAX as ARGMAX
 from .thresholds import NEVER as NEVER
 from .thresholds import SINGLE_PRECISION as SINGLE_PRECISION
@@ -137,5 +133,4 @@ from .thresholds import sweep_scores as sweep_scores
 from .thresholds import thresholds_by_name as thresholds_by_name
 from .withheld import Shown as Shown
 from .withheld import ShownScores as ShownScores
-from .withheld import shown_rows as shown_rows
 from .withheld import shown_scores as shown_scores
