@@ -44,7 +44,7 @@ class Decoding(TypedDict, total=False):
     mean: Sequence[float]
     std: Sequence[float]
     preset: str | None
-    transform: Callable[[Any], Any] | Transform | None
+    transform: Any  # a callable, or a `Transform`
     skip_broken: bool
     max_pixels: int
     cache: str | Path | None
