@@ -7,7 +7,7 @@ from scipy.special import expit
 
 from equipoise.errors import BadInput
 from equipoise.measures.calibration import Scored
-from equipoise.measures.gaps import read_range
+from equipoise.measures.gaps import thresholds_of
 from equipoise.measures.score_measures import CURVES, decision_curves
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.35, 0.5)
@@ -69,7 +69,7 @@ def test_weights_of_one_change_nothing() -> None:
 @pytest.mark.parametrize("text", ["", "0.1", "0.5:0.1", "0:0.5", "0.1:1", "a:b", "0.1:0.2:0", "0.1:0.2:0.1:5", "0.1:0.9:0.0001", "nan:0.5"])
 def test_a_range_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
-        read_range(text)
+        thresholds_of(text)
 
 
 def test_coverage() -> None:

@@ -69,7 +69,6 @@ from .gaps import is_quotient as is_quotient
 from .gaps import labels_needed as labels_needed
 from .gaps import meaning as meaning
 from .gaps import rates_words as rates_words
-from .gaps import read_range as read_range
 from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
@@ -116,7 +115,6 @@ from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .thresholds import ARGMAX as ARGMAX
 from .thresholds import NEVER as NEVER
 from .thresholds import SINGLE_PRECISION as SINGLE_PRECISION
-from .thresholds import Choice as Choice
 from .thresholds import Rule as Rule
 from .thresholds import Sweep as Sweep
 from .thresholds import Threshold as Threshold
@@ -124,7 +122,6 @@ from .thresholds import at_threshold as at_threshold
 from .thresholds import best_threshold as best_threshold
 from .thresholds import cells_at as cells_at
 from .thresholds import choose_rule as choose_rule
-from .thresholds import given_or_chosen as given_or_chosen
 from .thresholds import group_positions as group_positions
 from .thresholds import row_draws as row_draws
 from .thresholds import rules_by_label as rules_by_label

@@ -265,33 +265,28 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def read_range(text: str) -> tuple[float, ...]:
-    """The thresholds in a range START:STOP or START:STOP:STEP.
+def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
+    """The thresholds in ascending order, from a range START:STOP or START:STOP:STEP, or from a sequence.
 
-    >>> read_range("0.1:0.3:0.1"), len(read_range("0.05:0.5"))
-    ((0.1, 0.2, 0.3), 19)
+    >>> thresholds_of("0.1:0.3:0.1"), len(thresholds_of("0.05:0.5")), thresholds_of([0.5, 0.2])
+    ((0.1, 0.2, 0.3), 19, (0.2, 0.5))
     """
+    if not isinstance(thresholds, str):
+        cuts = tuple(sorted({float(value) for value in thresholds}))
+        if any(not 0 < cut < 1 for cut in cuts):
+            raise BadInput(f"thresholds of decision curves must be between 0 and 1, without these ends; got {', '.join(map(str, cuts))}")
+        return cuts
     try:
-        numbers = [float(part) for part in text.split(":")]
+        numbers = [float(part) for part in thresholds.split(":")]
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 3):
-        raise BadInput(f"thresholds must be START:STOP or START:STOP:STEP, as in 0.05:0.5; got {text!r}")
+        raise BadInput(f"thresholds must be START:STOP or START:STOP:STEP, as in 0.05:0.5; got {thresholds!r}")
     start, stop = numbers[:2]
     step = numbers[2] if len(numbers) == 3 else (stop - start) / STEPS
     if not 0 < start <= stop < 1 or (stop > start and not step > 0):
-        raise BadInput(f"thresholds must ascend between 0 and 1, without these ends, by a step above 0; got {text!r}")
+        raise BadInput(f"thresholds must ascend between 0 and 1, without these ends, by a step above 0; got {thresholds!r}")
     count = 1 if start == stop else math.floor((stop - start) / step + 1e-9) + 1
     if count > MOST:
-        raise BadInput(f"{count:,} thresholds in {text!r}; at most {MOST} are computed. Use a larger step.")
+        raise BadInput(f"{count:,} thresholds in {thresholds!r}; at most {MOST} are computed. Use a larger step.")
     return tuple(round(start + k * step, 10) for k in range(count))
-
-
-def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
-    """The thresholds in ascending order, from a range such as "0.05:0.5" or from a sequence."""
-    if isinstance(thresholds, str):
-        return read_range(thresholds)
-    cuts = tuple(sorted({float(value) for value in thresholds}))
-    if any(not 0 < cut < 1 for cut in cuts):
-        raise BadInput(f"thresholds of decision curves must be between 0 and 1, without these ends; got {', '.join(map(str, cuts))}")
-    return cuts

@@ -332,15 +332,6 @@ def choose_rule(
     return Threshold(0.5, "the default; none was given or chosen on validation data")
 
 
-def given_or_chosen(
-    rule: Rule | None, threshold: float | Mapping[str, float] | None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
-) -> Rule:
-    """The given rule, or the threshold of `choose_rule`; raises an error if both are given."""
-    if rule is not None and threshold is not None:
-        raise BadInput("give a decision rule or a threshold, not both")
-    return choose_rule(threshold, valid, optimise) if rule is None else rule
-
-
 def rules_by_label(
     labels: Iterable[str],
     rule: Rule | None,
@@ -349,8 +340,10 @@ def rules_by_label(
     optimise: str = "balanced_accuracy",
 ) -> dict[str, Rule]:
     """The rule of each label: the given one, or from its own threshold or its own validation scores."""
+    if rule is not None and threshold is not None:
+        raise BadInput("give a decision rule or a threshold, not both")
     own = thresholds_by_name(threshold, labels)
-    return {label: given_or_chosen(rule, each, (valid or {}).get(label), optimise) for label, each in own.items()}
+    return {label: rule or choose_rule(each, (valid or {}).get(label), optimise) for label, each in own.items()}
 
 
 def group_positions(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
