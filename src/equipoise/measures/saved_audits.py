@@ -32,9 +32,7 @@ MOST_PROBLEMS = 5  # of a file that are listed
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
 ROUNDING = 1e-9
 COMPUTED = ("checksum", "shrunken_gaps")  # from the other values
-BLANKS = re.compile(
-    r'("(?:[^"\\]|\\.)*")|\s+'
-)  # outside of texts; a flipped bit may spell a number otherwise (1E-05), which is refused too
+BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')  # outside of texts; another spelling of a number (1E-05) is refused too
 
 
 def read_audit(path: str | Path) -> Audit:
