@@ -6,16 +6,16 @@ the interval ends at zero, adjusted by Holm's method over all gaps, and separate
 correction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, Scores
+from equipoise.data import Scores
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import (
     AT_THRESHOLD,
@@ -27,6 +27,7 @@ from equipoise.measures import (
     Fact,
     FloatArray,
     Gap,
+    Paired,
     RankedRows,
     Ranking,
     SignedSum,
@@ -38,12 +39,12 @@ from equipoise.measures import (
     comparisons_of,
     concatenate_sums,
     gap_facts,
-    paired,
     records,
     shown_scores,
     thresholds_by_name,
     units_of,
 )
+from equipoise.measures import paired as paired_changes
 from equipoise.presenting import presenter
 from equipoise.repair.changed_decisions import Affected, affected
 from equipoise.repair.pairing import aligned, incompatibilities, same_patients, with_common_groups
@@ -53,7 +54,6 @@ KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
 NUMBERS = ("first", "second", "value", "low", "high")
 TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
 SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 2
-Decisions = tuple[FloatArray, FloatArray]  # before and after, on the same rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,37 +151,43 @@ def compare_scores(
 
     The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
     """
-    thresholds = thresholds_by_name(threshold, subjects, "name")
     spec = AuditSpec(measures=None if measures is None else tuple(measures), level=level, min_patients=min_patients)
-    rules = {name: choose_rule(own) for name, own in thresholds.items()}
+    rules = {name: choose_rule(own) for name, own in thresholds_by_name(threshold, subjects, "name").items()}
     reference, *names = subjects
     first = subjects[reference]
-    shared = [same_patients(first, subjects[name], reference, name, paired) for name in names]
-    if len(set(shared)) > 1:
-        same, different = (
-            ", ".join(name for name, is_same in zip(names, shared, strict=True) if is_same == kind) for kind in (True, False)
-        )
-        raise BadInput(
-            f"{same} and {reference} are of the same patients, {different} is not. Compare the models on the same patients first."
-        )
-    if not shared[0]:
+    same = {name: same_patients(first, subjects[name], reference, name, paired) for name in names}
+    if not any(same.values()):
         audits = {name: replace(audit_labels({"": own}, {"": rules[name]}, spec).only, name=name) for name, own in subjects.items()}
         return compare_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()})
-    tables, changed = _Tables(level), {}
-    shown = shown_scores(first, min_patients)
+    if not all(same.values()):
+        alike, others = (", ".join(name for name in names if same[name] == kind) for kind in (True, False))
+        raise BadInput(f"{alike} and {reference} are of the same patients, {others} is not. Compare the models on the same patients first.")
+    shown, blocks, performance, changed = shown_scores(first, min_patients), list[_Block](), list[tuple[Any, ...]](), {}
     before = rules[reference].decide(first)[shown.kept]
     for name in names:
         second = aligned(first, subjects[name], reference, name)
         decisions = before, rules[name].decide(second)[shown.kept]
         for attribute in shown.attributes:
-            _add_paired_changes(tables, shown.scores, attribute, decisions, name, spec.gaps, spec)
-        tables.performance.extend(_paired_performance(shown.scores, shown.like(second), decisions, name, spec.performance, spec))
+            pair = paired_changes(replace(shown.scores, attributes=(attribute,)), *decisions, spec)
+
+            def change_of(gap: str, pair: Paired = pair) -> _Change:
+                return *pair.rates(gap), pair.signed(gap), pair.patients(gap)
+
+            keys = {"label": "", "compared": name, "attribute": attribute.name}
+            blocks += _blocks(keys, attribute.levels, spec.gaps, change_of, min_patients, first.patients is not None)
+        pair = paired_changes(shown.scores, *decisions, spec)
+        for measure in spec.performance:
+            if measure in AT_THRESHOLD:
+                change = pair.performance_change(measure)
+                performance.append(("", name, measure, *pair.performance(measure), change.value, change.low, change.high))
+            elif measure == "auroc":
+                performance.append(("", name, measure, *_auroc_change(shown.scores, shown.like(second), level)))
         changed[name] = affected(shown.scores, *decisions, shown.attributes)
-    patients = None if first.patients is None else len(set(first.patients))
-    sizes = dict.fromkeys(subjects, (len(first), patients))
+    sizes = dict.fromkeys(subjects, (len(first), None if first.patients is None else len(set(first.patients))))
     decisions_of = {name: rule.describe() for name, rule in rules.items()}
     intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
-    return ScoreComparison(reference, tuple(names), True, *tables.frames(), sizes, decisions_of, level, changed, intersections)
+    tables = _tables(blocks, performance, level)
+    return ScoreComparison(reference, tuple(names), True, *tables, sizes, decisions_of, level, changed, intersections)
 
 
 def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
@@ -194,107 +200,73 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
         subjects = with_common_groups(subjects)
     reference, *names = subjects
     raise_all([p for name in names for p in incompatibilities(reference, subjects[reference], name, subjects[name])])
-    tables = _Tables(next(iter(subjects[reference].values())).level)
-    for name in names:
-        for label, first in subjects[reference].items():
-            second = subjects[name][label]
-            for attribute in first.groups:
-                _add_changes(tables, first, second, attribute, label, name)
-            for measure, before in first.performance.items():
-                if measure in second.performance:
-                    after = second.performance[measure]
-                    tables.performance.append((label, name, measure, before.value, after.value, *_difference(before, after)))
+    blocks, performance = list[_Block](), list[tuple[Any, ...]]()
+    for name, (label, first) in product(names, subjects[reference].items()):
+        second = subjects[name][label]
+        for attribute, levels in first.groups.items():
+            sides = first.sums[attribute], second.sums[attribute].taken([second.groups[attribute].index(group) for group in levels])
+
+            def change_of(gap: str, sides: tuple[Any, Any] = sides) -> _Change:
+                signed = coefficients(gap)
+                counts = np.min([side.patients(rate) for side in sides for rate in signed], axis=0)
+                before, after = (side.signed(signed) for side in sides)
+                return before.total, after.total, after.minus(before), counts
+
+            keys, least = {"label": label, "compared": name, "attribute": attribute}, max(first.min_patients, second.min_patients)
+            blocks += _blocks(keys, levels, first.measures, change_of, least, first.patients is not None)
+        for measure, before in first.performance.items():
+            if (after := second.performance.get(measure)) is not None:
+                performance.append((label, name, measure, before.value, after.value, *_difference(before, after)))
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
-    rules = {name: sums.decision for name, sums in first_labels.items()}
-    intersections = first_labels[reference].intersections
-    return ScoreComparison(reference, tuple(names), False, *tables.frames(), sizes, rules, tables.level, intersections=intersections)
+    rules, one = {name: sums.decision for name, sums in first_labels.items()}, first_labels[reference]
+    tables = _tables(blocks, performance, one.level)
+    return ScoreComparison(reference, tuple(names), False, *tables, sizes, rules, one.level, intersections=one.intersections)
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """The rows of the tables of a `ScoreComparison` while they are collected: of gaps and rates, frames with their changes as sums."""
+_Change = tuple[FloatArray, FloatArray, SignedSum, FloatArray]  # of each group: rates before and after, their change, patients
+_Block = tuple[pd.DataFrame, SignedSum]  # rows of a table, and their changes
 
-    level: float
-    gaps: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
-    rates: list[tuple[pd.DataFrame, SignedSum]] = field(default_factory=list)
-    performance: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def add(
-        self,
-        measure: str,
-        first: FloatArray,
-        second: FloatArray,
-        change: SignedSum,
-        counts: FloatArray,
-        *,
-        keys: Mapping[str, str],
-        levels: Sequence[str],
-        min_patients: int,
-        unit: str,
-    ) -> None:
-        """Adds a rate, with one row per group, or a gap, with one row per group except the reference. `counts` has all groups."""
-        is_rate = measure in RATES_COMPARED
-        counts = counts if is_rate else np.minimum(counts[1:], counts[0])
+def _blocks(
+    keys: Mapping[str, str],
+    levels: Sequence[str],
+    measures: Sequence[str],
+    change_of: Callable[[str], _Change],
+    min_patients: int,
+    by_patient: bool,
+) -> Iterator[_Block]:
+    """The changes of one attribute's gaps, with one row per group except the reference, and of its rates, with one row per group."""
+    for measure in (*measures, *RATES_COMPARED):
+        first, second, change, counts = change_of(RATES_COMPARED.get(measure, measure))
+        is_gap = measure not in RATES_COMPARED
+        if is_gap:
+            first, second, change = first[1:] - first[0], second[1:] - second[0], change[1:].minus(change[:1])
+            counts = np.minimum(counts[1:], counts[0])
         usable = (counts >= min_patients) & ~np.isnan(change.total)
         rows = {
             **keys,
             "measure": measure,
-            "group": list(levels if is_rate else levels[1:]),
+            "group": list(levels[1:] if is_gap else levels),
             "reference": levels[0],
             "first": np.where(usable, first, np.nan),
             "second": np.where(usable, second, np.nan),
             "patients": counts.astype(int),
             "few": usable & (counts < FEW),
-            "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {unit} in a cell"),
+            "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {'patients' if by_patient else 'rows'} in a cell"),
         }
-        (self.rates if is_rate else self.gaps).append((pd.DataFrame(rows), change))
-
-    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """The tables of gaps, rates and performance."""
-        rates = _with_tests(self.rates, self.level).rename(columns={"measure": "rate"})
-        performance = pd.DataFrame(self.performance, columns=["label", "compared", "measure", *NUMBERS])
-        return _with_tests(self.gaps, self.level), rates, performance
+        yield pd.DataFrame(rows), change
 
 
-def _add_changes(tables: _Tables, first: AuditSums, second: AuditSums, attribute: str, label: str, name: str) -> None:
-    """Adds the changes of one attribute's gaps and rates between audits of different patients."""
-    levels = first.groups[attribute]
-    sums = first.sums[attribute], second.sums[attribute].taken([second.groups[attribute].index(group) for group in levels])
-    add = partial(
-        tables.add,
-        keys={"label": label, "compared": name, "attribute": attribute},
-        levels=levels,
-        min_patients=max(first.min_patients, second.min_patients),
-        unit="rows" if first.patients is None else "patients",
+def _tables(
+    blocks: Sequence[_Block], performance: Sequence[tuple[Any, ...]], level: float
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tables of gaps, rates and performance."""
+    gaps, rates = (
+        _with_tests([block for block in blocks if (block[0]["measure"].iloc[0] in RATES_COMPARED) == is_rate], level)
+        for is_rate in (False, True)
     )
-    for measure in (*first.measures, *RATES_COMPARED):
-        signed = coefficients(measure) if measure not in RATES_COMPARED else {measure: 1.0}
-        counts = np.min([side.patients(rate) for side in sums for rate in signed], axis=0)
-        before, after = (side.signed(signed) for side in sums)
-        if measure not in RATES_COMPARED:
-            before, after = (side[1:].minus(side[:1]) for side in (before, after))
-        add(measure, before.total, after.total, after.minus(before), counts)
-
-
-def _add_paired_changes(
-    tables: _Tables, scores: Scores, attribute: Attribute, decisions: Decisions, name: str, measures: Sequence[str], settings: AuditSpec
-) -> None:
-    """Adds the changes of one attribute's gaps and rates between two sets of decisions on the same rows."""
-    pair = paired(replace(scores, attributes=(attribute,)), *decisions, settings)
-    add = partial(
-        tables.add,
-        keys={"label": "", "compared": name, "attribute": attribute.name},
-        levels=attribute.levels,
-        min_patients=settings.min_patients,
-        unit="rows" if scores.patients is None else "patients",
-    )
-    for measure in (*measures, *RATES_COMPARED):
-        gap = RATES_COMPARED.get(measure, measure)
-        (before, after), change = pair.rates(gap), pair.signed(gap)
-        if measure not in RATES_COMPARED:
-            before, after, change = before[1:] - before[0], after[1:] - after[0], change[1:].minus(change[:1])
-        add(measure, before, after, change, pair.patients(gap))
+    return gaps, rates.rename(columns={"measure": "rate"}), pd.DataFrame(performance, columns=["label", "compared", "measure", *NUMBERS])
 
 
 def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
@@ -325,20 +297,6 @@ def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]
     pairs = (np.array([getattr(second, end), getattr(first, end)]) for end in ("value", "low", "high"))
     value, low, high = combined([1.0, -1.0], *pairs)
     return float(value), float(low), float(high)
-
-
-def _paired_performance(
-    first: Scores, second: Scores, decisions: Decisions, name: str, measures: Sequence[str], settings: AuditSpec
-) -> list[tuple[Any, ...]]:
-    pair = paired(first, *decisions, settings)
-    rows: list[tuple[Any, ...]] = []
-    for measure in measures:
-        if measure in AT_THRESHOLD:
-            change = pair.performance_change(measure)
-            rows.append(("", name, measure, *pair.performance(measure), change.value, change.low, change.high))
-        elif measure == "auroc":
-            rows.append(("", name, measure, *_auroc_change(first, second, settings.level)))
-    return rows
 
 
 def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, float, float, float, float]:

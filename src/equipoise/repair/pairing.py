@@ -60,16 +60,7 @@ def aligned(first: Scores, second: Scores, first_name: str, second_name: str) ->
         raise BadInput(f"{mislabelled:,} of {len(first):,} rows have another label {where}. Use the same labels for both.")
     if not _same_groups(first, second, order):
         raise BadInput(f"some rows are in another group {where}. Use the same group columns, bins and reference for both.")
-    return replace(
-        second,
-        y=second.y[order],
-        score=second.score[order],
-        attributes=tuple(attribute.take(order) for attribute in second.attributes),
-        patients=None if second.patients is None else second.patients[order],
-        ids=first.ids,
-        weight=None if second.weight is None else second.weight[order],
-        logit=None if second.logit is None else second.logit[order],
-    )
+    return second.take(order)
 
 
 def _check_different(first: Scores, second: Scores, first_name: str, second_name: str) -> None:
