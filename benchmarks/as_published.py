@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.methods import adversarial_finetune, run_method  # the module, whose parts are replaced, and the function
+from equipoise import models  # whose parts are replaced
+from equipoise.methods import adversarial, run_method
 from equipoise.models import predict
 
 PUBLISHED = eq.Training(restore="last", patience=110)
@@ -101,7 +102,7 @@ def finetuned(parts: Sequence[eq.Parts], models: Sequence[torch.nn.Module]) -> l
     return [run_method("adversarial-finetune", model, p.valid, {"": goal}, seed=seed, settings=settings) for model, p, seed in runs]
 
 
-def adversarial(splits: int) -> None:
+def adversarial_modes(splits: int) -> None:
     parts, models = prepared("adult", splits)
     found = finetuned(parts, models)
     for mode in ("eval", "training"):
@@ -114,10 +115,10 @@ def train_in_training_mode(turns: Any, steps: int) -> None:
     for _ in range(steps):
         index = turns._index()
         with torch.no_grad():
-            f, features = turns.model.scores_and_features(index, generators=turns.dropout)
-            target = adversarial_finetune.proxy(f, turns.weights.gather(1, index)) * turns.model.rows / turns.batch + turns.offset
+            f, features = turns.model.scores_and_features(index, generator=turns.dropout)
+            target = models.proxy(f, turns.weights[index]) * turns.model.rows / turns.batch + turns.offset
         turns.critic_optimiser.zero_grad()
-        ((turns._verdict(features) - target) ** 2).sum().backward()
+        ((turns._verdict(features) - target) ** 2).backward()
         turns.critic_optimiser.step()
 
 
@@ -127,13 +128,13 @@ def critic(splits: int) -> None:
 
     def in_batch(f: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """The gap with the mini-batch's own counts, scaled as the method expects it; weights are positive where A = 0."""
-        means = [(f * side).sum(1) / side.sum(1).clamp(min=1) for side in ((weights > 0).to(f), (weights < 0).to(f))]
-        return (means[0] - means[1]) * f.shape[1] / rows
+        means = [(f * side).sum() / side.sum().clamp(min=1) for side in ((weights > 0).to(f), (weights < 0).to(f))]
+        return (means[0] - means[1]) * len(f) / rows
 
-    turns = {"eval": adversarial_finetune._Turns.train_critic, "training": train_in_training_mode}
-    for counts, proxy in (("the whole split", adversarial_finetune.proxy), ("the mini-batch", in_batch)):
+    turns = {"eval": adversarial._Turns.train_critic, "training": train_in_training_mode}
+    for counts, proxy in (("the whole split", models.proxy), ("the mini-batch", in_batch)):
         for mode, turn in turns.items():
-            adversarial_finetune.proxy, adversarial_finetune._Turns.train_critic = proxy, turn  # type: ignore[assignment,method-assign]
+            models.proxy, adversarial._Turns.train_critic = proxy, turn  # type: ignore[assignment,method-assign]
             found = finetuned(parts, models)
             told(f"Adult, critic with the counts of {counts} and features in {mode} mode, spd", evaluated(parts, found, "eval"))
 
@@ -146,4 +147,6 @@ def told(what: str, rows: Iterable[tuple[float, float]]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"favourable": favourable, "adversarial": adversarial, "critic": critic}[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 20)
+    {"favourable": favourable, "adversarial": adversarial_modes, "critic": critic}[sys.argv[1]](
+        int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    )

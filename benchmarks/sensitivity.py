@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.studies import FromSource, published, read_plan
+from equipoise.studies import published, read_plan
 
 MEASURES = {"loh-2.0": ("spd",), "loh-2.5": ("spd",), "zafar-0.9": ("eod",), "zafar-0.7": ("spd", "eod")}
 FLOORS = (0.50, 0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80)
@@ -146,7 +146,6 @@ def job(name: str, weights: str, seed: int, rows: int) -> list[dict[str, object]
     """All variants of one split."""
     torch.set_num_threads(1)
     data = read_plan("paper-sensitivity").named(name)
-    assert isinstance(data, FromSource)
     parts = eq.split(data.load(n=rows, **({"seed": seed} if data.redraw else {})), seed=seed)
     settings = eq.Training(**TRAINING[weights])
     model = eq.train(parts.train, parts.valid, seed=seed, settings=settings)

@@ -21,7 +21,6 @@ from .contract import Work as Work
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
-from .contract import read_settings as read_settings
 from .cross_fitted import step_decisions as step_decisions
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
@@ -39,7 +38,7 @@ from .goal import SELECTIONS as SELECTIONS
 from .goal import Goal as Goal
 from .goal import Note as Note
 from .group_thresholds import GroupThresholds as GroupThresholds
-from .judged_gap import JudgedGap as JudgedGap
+from .outcome import JudgedGap as JudgedGap
 from .outcome import Judgement as Judgement
 from .outcome import Outcome as Outcome
 from .outcome import joint_met as joint_met

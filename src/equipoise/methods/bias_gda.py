@@ -23,7 +23,7 @@ from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
+from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,6 @@ class Settings:
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    classes=True,
     cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS, "at most "),
     effort=8.0,
     in_auto=4,
@@ -87,13 +86,9 @@ def bias_gda(model: Repairable, data: Data, goal: Goal, settings: Settings, rng:
         model.proxy_gradient(rows, pull[rows] * (model.rows / len(rows)), generator=dropout)
         optimiser.step()
 
-    def follow(evaluation: Evaluation, accepted: bool = True) -> None:
+    def follow(now: Evaluation, _batches: int | None) -> None:
         nonlocal pull
-        if data.moving and accepted:
-            pull = single_precision(data.pull(evaluation))
+        if data.moving:
+            pull = single_precision(data.pull(now))
 
-    if paper:
-        yield from fixed(model, shuffle, descend, lambda now, _: follow(now), settings, EPOCHS, least, settings.stop_below)
-        return
-    advance = Trials(model, shuffle, settings.batch, settings.epochs, least).each(descend)
-    yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: follow(now, accepted), settings, settings.stop_below)
+    yield from scheduled(model, data, shuffle, optimiser, descend, follow, settings, EPOCHS, least, settings.stop_below)

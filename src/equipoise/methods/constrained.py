@@ -30,7 +30,7 @@ from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linea
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
+from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +79,6 @@ class Settings:
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    classes=True,
     cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS),
     effort=0.5,
     in_auto=3,
@@ -89,22 +88,15 @@ def constrained(model: Repairable, data: Data, goal: Goal, settings: Settings, r
     balance = _Balance(data, settings)
     balance.update(data.start, steps=0)
     optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
-    shuffle = rng("constrained")
 
     def descend(rows: Tensor) -> None:
         model.logit_gradient(rows, slope, *balance.of(rows))
         optimiser.step()
 
-    if settings.schedule == "paper":
-        yield from fixed(model, shuffle, descend, balance.update, settings, EPOCHS)
-        return
+    def follow(now: Evaluation, batches: int | None) -> None:
+        balance.update(now, batches or STRIDE)
 
-    def follow(now: Evaluation, accepted: bool, _slow: bool) -> None:
-        if accepted:
-            balance.update(now, STRIDE)
-
-    advance = Trials(model, shuffle, settings.batch, settings.epochs).each(descend)
-    yield from adaptive(model, data, optimiser, advance, follow, settings)
+    yield from scheduled(model, data, rng("constrained"), optimiser, descend, follow, settings, EPOCHS)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:

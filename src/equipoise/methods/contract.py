@@ -10,18 +10,18 @@ import math
 import pkgutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Rows, Scores, generator
-from equipoise.errors import UnknownName, pick, raise_all
+from equipoise.data import Cohort, LabelKind, Rows, Scores, generator
+from equipoise.errors import BadInput, UnknownName, pick
 from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.evaluation import Evaluation, Label
-from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.goal import Goal, Note, Why, keeping, raise_together
 
 if TYPE_CHECKING:
     from torch import nn
@@ -159,7 +159,6 @@ class Method:
     without_group: str = ""  # the decision of its rule for a row whose group is missing
     counts: str | Callable[[Any], str] = ""  # unit of its steps, by its settings, if each step builds on the last; empty: independent
     labels: str = ""  # treatment of a multi-label network: ALL_AT_ONCE, ONE_BY_ONE, or empty if it repairs one label only
-    classes: bool = False  # can repair the classes of one label, which are decided by argmax
     rules: tuple[type[Any], ...] = ()  # the kinds of rule that it fits, beyond a plain threshold
     cost: "Callable[[Speed, Any], Work]" = unknown_work
     effort: float = 5.0  # rough time per split of a study, for scheduling; training a small network is 10
@@ -167,6 +166,10 @@ class Method:
     in_auto: int | None = None  # position in the order in which auto tries methods; None: only on request
     in_auto_scores: int | None = None  # the position for scores without a network
     acts_from: float | None = None  # smallest gap, in standard errors, on which it acts; None: depends on `needs_group`
+
+    def repairs(self, kind: LabelKind) -> bool:
+        """Whether it can repair several labels, or the classes of one label, which are decided by argmax."""
+        return self.labels == ALL_AT_ONCE or (bool(self.labels) and not kind.argmax)
 
     @property
     def least_gap(self) -> float:
@@ -267,43 +270,32 @@ def takes(name: str, measure: str) -> bool:
 
 
 def make_settings(name: str, given: Mapping[str, Any]) -> Any:
-    """The settings object of a method; raises an error for an unknown setting, with the closest valid one, and for invalid numbers."""
-    settings = METHODS[pick("method", name, METHODS)].settings
-    valid = [f.name for f in fields(settings)]
-    problems = []
-    for key, value in given.items():
-        if key not in valid:
-            raise UnknownName(f"setting of {name}", key, valid)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            least = 1 if key in COUNTS else 0
-            if not (math.isfinite(value) and value >= least):
-                problems.append(f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}")
-    raise_all(problems)
-    return settings(**given)
+    """The settings object of a method, with values as the types that it declares: texts are converted, and one value is a list of one.
 
-
-def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a method from a file or the command line, as the types that it declares for them; several texts are a list."""
+    Raises one error for all unknown settings, each with the closest valid one, and for all invalid values.
+    """
     from pydantic import TypeAdapter, ValidationError
 
-    kinds = get_type_hints(METHODS[pick("method", name, METHODS)].settings)
-    problems: list[str] = []
-    values: dict[str, Any] = {}
+    settings = METHODS[pick("method", name, METHODS)].settings
+    kinds, values, errors = get_type_hints(settings), dict[str, Any](), list[BadInput]()
     for key, value in given.items():
-        if key not in kinds:
-            problems += UnknownName(f"setting of {name}", key, kinds).problems
-            continue
-        declared: TypeAdapter[Any] = TypeAdapter(kinds[key])
-        try:
-            values[key] = declared.validate_python(value)
-        except ValidationError as error:
+        with keeping(errors):
+            if key not in kinds:
+                raise UnknownName(f"setting of {name}", key, kinds)
+            plain, declared = value.item() if isinstance(value, np.generic) else value, TypeAdapter[Any](kinds[key])
             try:
-                values[key] = declared.validate_python([value])  # a list with one value
-            except ValidationError:
-                problem = error.errors()[0]
-                problems.append(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}")
-    raise_all(problems)
-    return values
+                values[key] = declared.validate_python(plain)
+            except ValidationError as error:
+                try:
+                    values[key] = declared.validate_python([plain])
+                except ValidationError:
+                    problem = error.errors()[0]
+                    raise BadInput(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}") from None
+            number, least = values[key], 1 if key in COUNTS else 0
+            if isinstance(number, (int, float)) and not isinstance(number, bool) and not (math.isfinite(number) and number >= least):
+                raise BadInput(f"invalid value {number} for {name}.{key}: expected a finite number of at least {least}")
+    raise_together(errors)
+    return settings(**values)
 
 
 # Cost.

@@ -214,7 +214,7 @@ def _label_outputs(
 
 def check_method(method: str, kind: LabelKind, example: str) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
-    able = [name for name, own in METHODS.items() if (own.classes if kind.argmax else own.labels)]
+    able = [name for name, own in METHODS.items() if own.repairs(kind)]
     if pick("method", method, METHODS) in able:
         return
     what = "classes, which are decided by argmax" if kind.argmax else "labels"

@@ -102,7 +102,6 @@ def cost(speed: Speed, settings: Settings) -> Work:
     needs_gap=True,
     needs_layers=True,
     labels=ALL_AT_ONCE,
-    classes=True,
     cost=cost,
     effort=3.0,
 )

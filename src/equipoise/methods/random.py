@@ -41,7 +41,6 @@ class Settings:
     paper=SAVANI,
     objective=within_gap,
     labels=ALL_AT_ONCE,
-    classes=True,
     cost=lambda speed, settings: Work(len(speed.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
     effort=2.0,
 )

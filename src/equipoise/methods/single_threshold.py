@@ -26,7 +26,6 @@ SURE = 1.0  # smallest gap to act on, in standard errors: in simulations without
     kind=Kind.RULE,
     selects=False,
     labels=ALL_AT_ONCE,
-    classes=True,
     weights=True,
     cost=lambda speed, _: Work(len(speed.repair), 1, "the original"),
     effort=0.1,

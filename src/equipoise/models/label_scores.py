@@ -37,7 +37,7 @@ def scores_by_label(
 
     `outputs` maps several labels to the network's outputs, if names or numbers do not show it.
     """
-    if len(labels) == 1:
+    if len(labels) == 1 or not isinstance(model, nn.Module):  # which raises an error for several labels
         return {labels[0]: _predict_with_advice(model, cohort, output)}
     set_output(model, output)
     chosen = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs)

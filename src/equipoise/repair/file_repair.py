@@ -25,17 +25,18 @@ from equipoise.data import (
     without_folders,
 )
 from equipoise.errors import UnknownName, collecting, raise_all
-from equipoise.methods import METHODS, read_settings
+from equipoise.methods import METHODS
 from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
-from equipoise.repair.file_source import check_group_names, check_known, load_classifier
+from equipoise.repair.file_audit import check_group_names, load_classifier
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.save import Saved, save_all
 from equipoise.repair.schema import PREDICTOR_SCORE, Provenance
+from equipoise.repair.score_checks import check_known_scores
 from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_models
 
 
@@ -94,7 +95,7 @@ class PreparedRepair:
 
 
 def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
-    """The methods of a case with their settings as the types that the methods declare; raises one error with everything wrong with them."""
+    """The methods of a case with their settings; raises one error with everything wrong with them."""
     names, problems = case.repair.method, list[str]()
     problems += [f"--method {name} was given twice; name each method once" for name in dict.fromkeys(names) if names.count(name) > 1]
     methods: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -102,8 +103,7 @@ def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
         if name not in methods:
             problems += UnknownName("method with settings, which is not among repair.method (--method):", name, methods).problems
         else:
-            with collecting(problems):
-                methods[name] = read_settings(name, given)
+            methods[name] = dict(given)
     for name in names if not case.repair.group_rules else ():
         if name in METHODS and METHODS[name].needs_group:
             problems.append(f"repair.group_rules = false leaves out rules that need each patient's group; --method {name} is one. Omit it.")
@@ -166,7 +166,7 @@ def prepare_file(
     checks = []
     if file is not None and case.model.check_scores is not None:
         scores = scores_by_label(model, file.cohort, labels, output, case.outputs)
-        checks = check_known(case, images, model, file.cohort, scores)
+        checks = check_known_scores(case, images, model, file.cohort, scores)
     classifier = Repairable.of(model, labels, repair, test, train, case.outputs if len(labels) > 1 else None)
     names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
     if network is None or file is None:
