@@ -16,8 +16,8 @@ from equipoise.methods import METHODS, Goal, LabelCandidate
 from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
 from equipoise.models.units import find_layers, switch_off
 from equipoise.repair import Comparison, Repairable, ScoredCandidate, check_methods, try_methods
-from equipoise.repair.candidates import choose, rescored, unit_maps
-from equipoise.repair.methods_tried import most_changed
+from equipoise.repair.candidates import choose
+from equipoise.repair.methods_tried import most_changed, rescored, unit_maps
 from support.facts import facts
 from support.goals import paper_goal
 from support.hospital import network, patients, trained

@@ -4,18 +4,13 @@ Everything is chosen on the repair set. The test set is scored once per candidat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
-from torch import nn
 
-from equipoise.data import Rows, Scores
+from equipoise.data import Scores
 from equipoise.measures import FloatArray, Rule, gap_values, largest_gap, performance_values, tabulate
-from equipoise.methods import Goal, LabelCandidate, Note, choose_method, select
-from equipoise.models import MASKED, predict
-from equipoise.repair.progress import Bars
-
-ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
+from equipoise.methods import Goal, LabelCandidate, choose_method
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,50 +48,10 @@ class ScoredCandidate:
         return self.candidate.rule.decide(self.test)
 
 
-def scored(
-    candidate: LabelCandidate, repair: Rows, test: Rows, seconds: float, bars: Bars, known: ScoredCandidate | None = None
-) -> ScoredCandidate:
-    """A candidate with its scores on both sets: those of its classifier, or of another candidate with the same one."""
-    if known is not None and known.valid is not None:
-        return ScoredCandidate(rescored(candidate, known.valid), known.valid, known.test, seconds)
-    with bars(f"scores of {candidate.method}") as step:
-        valid = predict(candidate.model, repair)
-        step(1, 2)
-        held_out = predict(candidate.model, test)
-    return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.model))
-
-
-def rescored(candidate: LabelCandidate, scores: Scores) -> LabelCandidate:
-    """The candidate, with its chosen step re-evaluated on the scores of the network that is saved.
-
-    During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.
-    """
-    goal, row = candidate.goal, candidate.chosen
-    gap, performance = evaluate_rule(candidate.rule, scores, goal)
-    recorded = candidate.trace.iloc[row]
-    if abs(recorded["gap"] - gap) <= ROUNDING and abs(recorded["performance"] - performance) <= ROUNDING:
-        return candidate
-    trace = candidate.trace.copy()
-    trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
-    before = {"gap_before": float(recorded["gap"]), "performance_before": float(recorded["performance"])}
-    note = Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
-    met = candidate.met_in_sample and select(trace.iloc[[row]], goal).met
-    why = () if met == candidate.met_in_sample else (Note("final_network_misses"),)
-    return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
-
-
 def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
     """The largest gap and the performance of a rule on these scores, by the goal's measures."""
     cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
     return float(largest_gap(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
-
-
-def unit_maps(model: object) -> tuple[UnitMap, ...]:
-    """For each convolution of images with units switched off, the share of channels that is still on at each position."""
-    if not isinstance(model, nn.Module):
-        return ()
-    masked = [(name, module) for name, module in model.named_modules() if type(module) is MASKED[nn.Conv2d]]
-    return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
 
 
 def choose(tried: Sequence[Mapping[str, ScoredCandidate]]) -> int:

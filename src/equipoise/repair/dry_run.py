@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, Work, cross_fitting_parts, make_settings
-from equipoise.models import encoding
 from equipoise.repair.methods_tried import Methods, Repairable
 
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
@@ -68,7 +66,7 @@ def estimate(
     of a network together takes one run, with one evaluation per label; any other method takes one run per label.
     """
     labels, first = len(classifier.labels), classifier.first
-    network = first.model if isinstance(first.model, nn.Module) else None
+    network: Any = first.model if first.is_network else None
     counts = [
         _counts(getattr(task, name), name, classifier.name_of(label))
         for name in ("repair", "test", "train")
@@ -133,6 +131,8 @@ def _counts(cohort: Rows, name: str, prefix: str) -> pd.DataFrame:
 
 def seconds_to_probe(model: Any, cohort: Cohort, draws: int) -> float:
     """Seconds to predict the groups from every layer of a network, with `draws` resamples for the intervals, timed on a few rows."""
+    from equipoise.models import encoding
+
     count = min(len(cohort), PROBE_ROWS["images" if len(cohort.inputs.shape) > 2 else "table"])
     sample = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first rows, which may all be of one group
     encoding(model, sample.take(range(min(count, WARM_UP))), draws=2)

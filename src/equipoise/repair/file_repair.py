@@ -6,16 +6,13 @@ The prepared repair shows a dry run (`estimate`), or tries the methods (`repair`
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.data import (
     Cohort,
     Columns,
     ReadCohort,
     Rows,
-    Scores,
     check_apart,
     conflicts_in,
     hold_out_each,
@@ -26,7 +23,6 @@ from equipoise.data import (
 )
 from equipoise.errors import UnknownName, collecting, raise_all
 from equipoise.methods import METHODS
-from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
@@ -38,6 +34,9 @@ from equipoise.repair.save import Saved, save_all
 from equipoise.repair.schema import PREDICTOR_SCORE, Provenance
 from equipoise.repair.score_checks import check_known_scores
 from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_models
+
+if TYPE_CHECKING:
+    from equipoise.models import Code
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,7 @@ def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
 
 
 def prepare_file(
-    case: CaseSpec, *, arguments: Sequence[str] = (), bars: Bars = no_bars, running: Callable[[Code | None], None] | None = None
+    case: CaseSpec, *, arguments: Sequence[str] = (), bars: Bars = no_bars, running: "Callable[[Code | None], None] | None" = None
 ) -> PreparedRepair:
     """The repair of a case with its classifier loaded, its patients read and divided, and its scores compared with known ones.
 
@@ -140,11 +139,15 @@ def prepare_file(
     case = case.with_pairs()
     labels, table, spec, named = case.labels, case.table, case.repair, case.model.load
     methods = methods_of(case)
-    code = None if named is None or case.model.is_estimator else code_of(named)
+    is_network, code, checkpoint, weight_notes = named is not None and not case.model.is_estimator, None, None, list[str]()
+    if named is not None:  # torch is imported for a model only
+        from equipoise.models import code_of, scores_by_label
+
+        code = code_of(named) if is_network else None
     model, columns, images, origin = load_classifier(case, code=code, running=running)
-    network = model if isinstance(model, nn.Module) else None
-    check_methods(methods, train=spec.train is not None, **offers(model, bool(columns.features)))
-    checkpoint, weight_notes = (None, []) if network is None else original_weights(network, case.model.weights)
+    check_methods(methods, train=spec.train is not None, **offers(model, is_network, bool(columns.features)))
+    if is_network:
+        checkpoint, weight_notes = original_weights(model, case.model.weights)
     files: dict[Path, ReadCohort] = {}
 
     def read(path: Path, how: Columns) -> list[Rows]:
@@ -152,7 +155,7 @@ def prepare_file(
         if model is None:
             return list(read_scores(path, how).values())
         files[path] = read_cohort(path, how, images, progress=counting(bars))
-        return [files[path].cohort] if network is not None else list(scores_by_label(model, files[path].cohort, labels).values())
+        return [files[path].cohort] if is_network else list(scores_by_label(model, files[path].cohort, labels).values())
 
     rows = read(table, columns)
     check_group_names(case.report.words, rows[0])
@@ -161,7 +164,7 @@ def prepare_file(
     repair, test = _sets(case, rows, lambda path: read(path, columns.like(rows[0].attributes)))
     for repaired, held_out in zip(repair, test, strict=True):  # a label may be unknown in rows where another one is known
         check_apart(training=train, repair=repaired, test=held_out)
-    output = _output(case, network, repair[0])
+    output = _output(case, model, cast(Cohort, repair[0])) if is_network else case.model.output
     file = files.get(table)
     checks = []
     if file is not None and case.model.check_scores is not None:
@@ -169,7 +172,7 @@ def prepare_file(
         checks = check_known_scores(case, images, model, file.cohort, scores)
     classifier = Repairable.of(model, labels, repair, test, train, case.outputs if len(labels) > 1 else None)
     names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
-    if network is None or file is None:
+    if not is_network or file is None:
         scored = zip(labels, rows, columns.score or [PREDICTOR_SCORE], strict=True)
         serving = {label: Serving(inputs_of(own, **names, score=column, logits=columns.logits)) for label, own, column in scored}
     else:
@@ -200,11 +203,11 @@ def _sets(case: CaseSpec, rows: Sequence[Rows], read: Callable[[Path], Sequence[
     return hold_out_each(rows, spec.test_fraction, seed=spec.seed)
 
 
-def _output(case: CaseSpec, network: nn.Module | None, repair: Rows) -> str:
+def _output(case: CaseSpec, network: Any, repair: Cohort) -> str:
     """The type of the network's output, logit or probability, if known; wrong shapes are reported before any work."""
+    from equipoise.models import resolve_output, scores_by_label, set_output
+
     output = case.model.output
-    if network is None or isinstance(repair, Scores):
-        return output
     if len(case.labels) > 1:
         set_output(network, output)
         return output

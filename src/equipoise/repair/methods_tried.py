@@ -6,11 +6,10 @@ The classifier is a network, an estimator or a column of scores; what it offers 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from equipoise.data import Cohort, Images, LabelKind, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
@@ -21,18 +20,26 @@ from equipoise.methods import (
     STANDARD,
     Goal,
     Kind,
+    LabelCandidate,
+    Note,
     check_cells,
     check_method,
     debias,
     make_settings,
     recalibrated,
+    select,
 )
-from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding
-from equipoise.repair.candidates import ScoredCandidate, choose, scored
+from equipoise.repair.candidates import ScoredCandidate, UnitMap, choose, evaluate_rule
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
 from equipoise.repair.schema import Provenance
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models import ChosenOutputs, Predictor
+
+ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
 THUMBNAILS = 24  # of the patients whose score changed most
 Methods = Mapping[str, Mapping[str, Any]]  # settings by name
 Candidates = dict[str, ScoredCandidate]  # by label
@@ -42,17 +49,20 @@ Candidates = dict[str, ScoredCandidate]  # by label
 class LabelTask:
     """A classifier and the rows that it is repaired and evaluated on: of one label, or of all labels of a network."""
 
-    model: nn.Module | Predictor | None  # None: the rows have their scores
+    model: "nn.Module | Predictor | None"  # None: the rows have their scores
     repair: Rows
     test: Rows
     train: Cohort | None = None
 
     @property
+    def is_network(self) -> bool:
+        """Whether it is a network, which is run on its rows; the rows of every other classifier have their scores."""
+        return isinstance(self.repair, Cohort)
+
+    @property
     def subject(self) -> dict[str, Any]:
         """The classifier with its rows, as arguments of `debias`."""
-        if isinstance(self.repair, Scores):
-            return {"model": self.repair}
-        return {"model": self.model, "cohort": self.repair, "train": self.train}
+        return {"model": self.model, "cohort": self.repair, "train": self.train} if self.is_network else {"model": self.repair}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +72,12 @@ class Repairable:
     labels: Mapping[str, LabelTask]
     network: LabelTask | None = None  # with several labels, which are its outputs
     outputs: Mapping[str, int | str] | None = None  # of these labels, as given
-    chosen: ChosenOutputs | None = None
+    chosen: "ChosenOutputs | None" = None
 
     @classmethod
     def of(
         cls,
-        model: nn.Module | Predictor | None,
+        model: "nn.Module | Predictor | None",
         labels: Sequence[str],
         repair: Sequence[Rows],
         test: Sequence[Rows],
@@ -79,15 +89,17 @@ class Repairable:
             tasks = zip(labels, repair, test, strict=True)
             return cls({label: LabelTask(model, rows, held_out, train) for label, rows, held_out in tasks})
         (rows,), (held_out,) = repair, test
-        assert isinstance(model, nn.Module)  # only networks have several outputs
+        from equipoise.models import chosen_outputs
+
         assert isinstance(rows, Cohort)
-        chosen = chosen_outputs(model, rows.inputs, rows.labels, rows.kind, outputs)
+        network = cast("nn.Module", model)  # only networks have several outputs
+        chosen = chosen_outputs(network, rows.inputs, rows.labels, rows.kind, outputs)
         trains = {label: None if train is None else train.labelled(label) for label in rows.labels}
         views = {
             label: LabelTask(chosen.view(at), rows.labelled(label), held_out.labelled(label), trains[label])
             for at, label in enumerate(rows.labels)
         }
-        return cls(views, LabelTask(model, rows, held_out, train), outputs, chosen)
+        return cls(views, LabelTask(network, rows, held_out, train), outputs, chosen)
 
     @property
     def first(self) -> LabelTask:
@@ -154,10 +166,14 @@ def check_methods(
     raise_all(problems)
 
 
-def offers(model: nn.Module | Predictor | None, features: bool) -> dict[str, Any]:
+def offers(model: object, network: bool, features: bool) -> dict[str, Any]:
     """What a classifier offers to methods, as arguments of `check_methods`; `features` is whether scores have further columns."""
-    network = isinstance(model, nn.Module)
-    return {"network": network, "layers": not isinstance(model, ExportedNetwork), "features": model is not None or features}
+    layers = True
+    if network:
+        from equipoise.models import ExportedNetwork
+
+        layers = not isinstance(model, ExportedNetwork)
+    return {"network": network, "layers": layers, "features": model is not None or features}
 
 
 def try_methods(
@@ -185,8 +201,8 @@ def try_methods(
     """
     first, whole = classifier.first, classifier.network
     labels, kind = ((), LabelKind.LABELS) if whole is None else (whole.repair.labels, whole.repair.kind)
-    features = isinstance(first.repair, Scores) and first.repair.features is not None
-    check_methods(methods, train=first.train is not None, labels=labels, kind=kind, **offers(first.model, features))
+    offered = offers(first.model, first.is_network, isinstance(first.repair, Scores) and first.repair.features is not None)
+    check_methods(methods, train=first.train is not None, labels=labels, kind=kind, **offered)
     too_small = classifier.small_cells({label: (goals or {}).get(label, goal) for label in classifier.labels})
     if too_small and not force:
         raise TooFewPatients(*too_small)
@@ -266,6 +282,52 @@ class _Repairs:
         return candidates
 
 
+def scored(
+    candidate: LabelCandidate, repair: Rows, test: Rows, seconds: float, bars: Bars, known: ScoredCandidate | None = None
+) -> ScoredCandidate:
+    """A candidate with its scores on both sets: those of its classifier, or of another candidate with the same one."""
+    if known is not None and known.valid is not None:
+        return ScoredCandidate(rescored(candidate, known.valid), known.valid, known.test, seconds)
+    if isinstance(repair, Scores) and isinstance(test, Scores):
+        return ScoredCandidate(rescored(candidate, repair), repair, test, seconds)
+    from equipoise.models import predict
+
+    with bars(f"scores of {candidate.method}") as step:
+        valid = predict(candidate.model, repair)
+        step(1, 2)
+        held_out = predict(candidate.model, test)
+    return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.model))
+
+
+def rescored(candidate: LabelCandidate, scores: Scores) -> LabelCandidate:
+    """The candidate, with its chosen step re-evaluated on the scores of the network that is saved.
+
+    During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.
+    """
+    goal, row = candidate.goal, candidate.chosen
+    gap, performance = evaluate_rule(candidate.rule, scores, goal)
+    recorded = candidate.trace.iloc[row]
+    if abs(recorded["gap"] - gap) <= ROUNDING and abs(recorded["performance"] - performance) <= ROUNDING:
+        return candidate
+    trace = candidate.trace.copy()
+    trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
+    before = {"gap_before": float(recorded["gap"]), "performance_before": float(recorded["performance"])}
+    note = Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
+    met = candidate.met_in_sample and select(trace.iloc[[row]], goal).met
+    why = () if met == candidate.met_in_sample else (Note("final_network_misses"),)
+    return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
+
+
+def unit_maps(model: Any) -> tuple[UnitMap, ...]:
+    """For each convolution of images with units switched off, the share of channels that is still on at each position."""
+    from torch import nn
+
+    from equipoise.models import MASKED
+
+    masked = [(name, module) for name, module in model.named_modules() if type(module) is MASKED[nn.Conv2d]]
+    return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
+
+
 def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:
     """The images of the patients whose score changed most, by id, as 8-bit gray (h, w). Empty for a table."""
     if not isinstance(cohort.source, Images) or len(cohort.source.shape) != 4:
@@ -276,6 +338,8 @@ def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = THU
 
 
 def _probes(original: ScoredCandidate, chosen: ScoredCandidate, test: Cohort, draws: int, seed: int, bars: Bars) -> Probes:
+    from equipoise.models import encoding
+
     with bars("probes") as step:
         before = encoding(original.candidate.network, test, draws=draws, seed=seed, progress=step)
     if chosen.test is original.test:  # the same network with another rule
