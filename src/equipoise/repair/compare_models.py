@@ -7,7 +7,7 @@ and bundles are written from `Comparison.found`, which is computed once.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_ap
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress
+from equipoise.models import classifier, predict
 from equipoise.presenting import presenter, save_comparison
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
@@ -202,34 +203,23 @@ def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
 def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> ScoredCandidate:
     """A classifier under its name, with its scores on the held-out rows and, if `valid` is given, on the repair set."""
     if isinstance(subject, Candidate):
-        return ScoredCandidate(subject.only, _scores(subject.model, valid), cast(Scores, _scores(subject.model, cohort)), called=name)
+        repair_scores = None if valid is None else predict(subject.model, valid)
+        return ScoredCandidate(subject.only, repair_scores, predict(subject.model, cohort), called=name)
     model: Any = None
     if isinstance(cohort, Scores):
         if isinstance(subject, bool) or not isinstance(subject, (int, float)):
             raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
         goal = goal.changed(threshold=float(subject))
-    else:
-        from equipoise.models import classifier
-
-        if (model := classifier(subject)) is None:
-            raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
-    repair_scores = _scores(model, valid)
+    elif (model := classifier(subject)) is None:
+        raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
+    repair_scores = None if valid is None else predict(model, valid)
     rule = (trained_rule(subject) if valid is None else None) or choose_rule(valid=repair_scores, optimise=goal.performance)
     if goal.threshold is not None:
         rule = Threshold(goal.threshold, IN_USE)
     gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
     trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
     candidate = LabelCandidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
-    return ScoredCandidate(candidate, repair_scores, cast(Scores, _scores(model, cohort)), called=name)
-
-
-def _scores(model: Any, rows: Rows | None) -> Scores | None:
-    """The scores of a classifier on these rows, if they have none; torch is imported for a classifier only."""
-    if rows is None or isinstance(rows, Scores):
-        return rows
-    from equipoise.models import predict
-
-    return predict(model, rows)
+    return ScoredCandidate(candidate, repair_scores, predict(model, cohort), called=name)
 
 
 def baseline_of(

@@ -29,6 +29,7 @@ from equipoise.methods import (
     recalibrated,
     select,
 )
+from equipoise.models import is_network, predict
 from equipoise.repair.candidates import ScoredCandidate, UnitMap, choose, evaluate_rule
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
@@ -288,10 +289,6 @@ def scored(
     """A candidate with its scores on both sets: those of its classifier, or of another candidate with the same one."""
     if known is not None and known.valid is not None:
         return ScoredCandidate(rescored(candidate, known.valid), known.valid, known.test, seconds)
-    if isinstance(repair, Scores) and isinstance(test, Scores):
-        return ScoredCandidate(rescored(candidate, repair), repair, test, seconds)
-    from equipoise.models import predict
-
     with bars(f"scores of {candidate.method}") as step:
         valid = predict(candidate.model, repair)
         step(1, 2)
@@ -320,6 +317,8 @@ def rescored(candidate: LabelCandidate, scores: Scores) -> LabelCandidate:
 
 def unit_maps(model: Any) -> tuple[UnitMap, ...]:
     """For each convolution of images with units switched off, the share of channels that is still on at each position."""
+    if not is_network(model):
+        return ()
     from torch import nn
 
     from equipoise.models import MASKED
