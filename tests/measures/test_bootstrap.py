@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.measures import (
     Ranking,
@@ -19,7 +20,6 @@ from equipoise.measures import (
 )
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import MANY
-from equipoise.repair import audit
 
 
 def _data(rng: np.random.Generator, n: int = 300, patients: int = 90):

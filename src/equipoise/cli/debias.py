@@ -13,7 +13,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from equipoise import repair, report
+from equipoise import case as cases
+from equipoise import report
 from equipoise.cli.console import (
     JsonOption,
     PdfOption,
@@ -33,7 +34,8 @@ from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import BadInput, collecting, raise_all
 
 if TYPE_CHECKING:
-    from equipoise.repair import Comparison, RepairEstimate, Saved
+    from equipoise.case import RepairEstimate, Saved
+    from equipoise.comparison import Comparison
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails without these
 STYLES = {"harm": "bold red", "closed": "bold green", "reduced": "bold", "unclear": "bold yellow", "unchanged": "bold yellow"}
@@ -45,12 +47,12 @@ OTHER_COLUMNS = sum(map(len, ("-0.123 [-0.123, +0.123]", "0.123 [0.123, 0.123]",
 NO_UPPER_BOUND = "upper bound: not defined, since this gap or performance is not a sum of rates, or a cell is empty."
 
 
-@takes_case(repair.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
+@takes_case(cases.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
 def debias(
     ctx: typer.Context,
     file: CaseArgument,
     *,
-    case: Callable[[Path], repair.Case],
+    case: Callable[[Path], cases.Case],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
     pdf: PdfOption = None,
     dry_run: Annotated[
@@ -80,7 +82,7 @@ def debias(
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run)
     raise_all(problems)
     with notes():
-        prepared = repair.prepare_file(asked, arguments=typed(ctx), bars=bar, running=say_code)
+        prepared = cases.prepare_file(asked, arguments=typed(ctx), bars=bar, running=say_code)
     if dry_run:
         with notes():
             estimate = prepared.estimate()
@@ -102,7 +104,7 @@ def debias(
         raise typer.Exit(1)
     if pdf is not None:
         try:
-            report.write_again(folder, pdf=pdf)
+            cases.write_again(folder, pdf=pdf)
         except BadInput as error:
             again = f"the repair is complete; print it again with: equipoise report {folder} --pdf {pdf}"
             say(f"not done: {pdf}: {' '.join(error.problems)} ({again})", "yellow", err)
@@ -111,7 +113,7 @@ def debias(
             say(f"PDF: {pdf}")
 
 
-def _more_problems(case: repair.Case, folder: Path, pdf: Path | None, overwrite: bool, dry_run: bool) -> list[str]:
+def _more_problems(case: cases.Case, folder: Path, pdf: Path | None, overwrite: bool, dry_run: bool) -> list[str]:
     """Problems of the methods, the files to read and those to write, before any work."""
     problems: list[str] = []
     weights = case.model.weights
@@ -120,14 +122,14 @@ def _more_problems(case: repair.Case, folder: Path, pdf: Path | None, overwrite:
     twice = sorted({column for column in case.data.score if case.data.score.count(column) > 1})
     problems += [f"--score {column} was given twice. Give each label its own column." for column in twice]
     with collecting(problems):
-        repair.methods_of(case)
+        cases.methods_of(case)
     if case.report.card is not None:
         with collecting(problems):
             report.read_facts(case.report.card)
     if not dry_run:
         weight_bytes = weights.stat().st_size if weights and weights.is_file() else 0
         with collecting(problems):
-            repair.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
+            cases.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
         with collecting(problems):
             check_places(pdf=pdf)
     if not problems:

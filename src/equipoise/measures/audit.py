@@ -25,7 +25,7 @@ from equipoise.measures.paired_changes import Baseline
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
 from equipoise.measures.thresholds import Rule
-from equipoise.presenting import presenter
+from equipoise.presenting import html_of, write_page
 
 SCHEMA_VERSION = 6
 SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
@@ -201,14 +201,14 @@ class Audit:
         return "\n".join(f"{f'{label}: ' if label else ''}{audit}" for label, audit in self.prefixed.items())
 
     def _repr_html_(self) -> str:
-        return str(presenter("audit_html")(self))
+        return html_of(self)
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """Writes the report, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups: {"F": "women"}.
 
         Of several labels, the HTML report is an overview with one page per label next to it, and a PDF the overview.
         """
-        return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
+        return write_page(self, path, group_names=group_names)
 
     @property
     def comparisons(self) -> int:
