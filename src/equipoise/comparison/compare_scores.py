@@ -31,7 +31,6 @@ from equipoise.measures import (
     Gap,
     Paired,
     RankedRows,
-    Ranking,
     SignedSum,
     adjusted,
     audit_labels,
@@ -208,7 +207,7 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
 
             def change_of(gap: str, sides: tuple[Any, Any] = sides) -> _Change:
                 signed = coefficients(gap)
-                counts = np.min([side.patients(rate) for side in sides for rate in signed], axis=0)
+                counts = np.min([side[rate].patients for side in sides for rate in signed], axis=0)
                 before, after = (side.signed(signed) for side in sides)
                 return before.total, after.total, after.minus(before), counts
 
@@ -306,11 +305,11 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     one AUROC has no observed variance, as with perfect separation, which other patients need not show.
     """
     units = units_of(first.patients, len(first))
-    ranked = [RankedRows(Ranking(scores.rank, scores.y), units, first.weight) for scores in (first, second)]
+    ranked = [RankedRows(scores.rank, scores.y, units, first.weight) for scores in (first, second)]
     (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
     if np.isnan([before, after]).any():
         return before, after, np.nan, np.nan, np.nan
-    influences = [each.by_patient(each.ranking.auroc_influence(first.weight)) for each in ranked]
+    influences = [each.by_patient(each.ranks.influence("auroc")) for each in ranked]
     lengths = [float(np.sqrt((influence**2).sum())) for influence in influences]
     shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     correlation = np.array([[1.0, shared], [shared, 1.0]])
