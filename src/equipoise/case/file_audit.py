@@ -15,7 +15,6 @@ from equipoise import data, measures
 from equipoise.case.case_spec import CaseSpec
 from equipoise.case.progress import Bars, counting, no_bars
 from equipoise.errors import BadInput
-from equipoise.report import group_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,4 +164,6 @@ def load_classifier(
 
 def check_group_names(group_names: Mapping[str, str] | None, rows: data.Rows) -> None:
     """Raises an error for words for a group that the rows do not have."""
+    from equipoise.report import group_words
+
     group_words(group_names, {attribute.name: attribute.levels for attribute in rows.attributes})
