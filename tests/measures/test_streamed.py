@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
+from equipoise.comparison import audit
 from equipoise.data import Columns, Scores, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
