@@ -17,8 +17,19 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device
 from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, as_matrix, whole_network
-from equipoise.models.mlp import MLP, FlatMLP, Recorder
-from equipoise.models.optimisers import OPTIMISERS, Blockwise, FlatAdam, FlatBlockwise, FlatSteps, Optimiser, TorchSteps, copied
+from equipoise.models.mlp import (
+    MLP,
+    OPTIMISERS,
+    Blockwise,
+    FlatAdam,
+    FlatBlockwise,
+    FlatMLP,
+    FlatSteps,
+    Optimiser,
+    Recorder,
+    TorchSteps,
+    copied,
+)
 from equipoise.models.score import (
     as_scores,
     evaluating,
