@@ -19,7 +19,6 @@ from .export import state_prefix as state_prefix
 from .export import to_onnx as to_onnx
 from .exported import PROGRAM as PROGRAM
 from .exported import ExportedNetwork as ExportedNetwork
-from .exported import load_exported as load_exported
 from .exported import program_in as program_in
 from .exported import weights_of as weights_of
 from .heads import STEEP as STEEP
@@ -40,7 +39,6 @@ from .loading import build as build
 from .loading import code_of as code_of
 from .loading import fit_weights as fit_weights
 from .loading import load_model as load_model
-from .loading import load_network as load_network
 from .loading import load_transform as load_transform
 from .loading import network_with as network_with
 from .many_outputs import WRAPPED as WRAPPED

@@ -221,6 +221,7 @@ def load_model(
     factory: str,
     weights: str | Path | None = None,
     *,
+    images: ImageFolder | None = None,
     output_name: int | str | None = None,
     code: Code | None = None,
     running: Callable[[Code | None], None] | None = None,
@@ -230,9 +231,13 @@ def load_model(
     Also loads a backbone by name (`resnet-18`), an exported program (`net.pt2`) or an ONNX file (`net.onnx`), which include their weights,
     or a folder with an image classifier of transformers. Masks that pruning added to the weights of convolutions are applied.
 
-    With `output_name`, the network has only that output. `code` is the factory's code, if it was read before. An exported program is a data
-    file that contains code, so `running` is called with that code before it is run.
+    With `images`, raises an error if these are not the inputs that it was trained on: for a backbone without weights or images, and for
+    torchxrayvision's networks if the pixels are not in their range. With `output_name`, the network has only that output. `code` is the
+    factory's code, if it was read before. An exported program is a data file that contains code, so `running` is called with it before.
     """
+    if images is not None and factory in BACKBONES and (weights is None or images.folder is None):
+        lacking = [name for name, value in (("--weights (weights=)", weights), ("--images (images=)", images.folder)) if value is None]
+        raise BadInput(f"the model {factory} is an untrained backbone for images; add {' and '.join(lacking)}")
     code = code or code_of(factory)
     if weights is not None and includes_weights(factory):
         raise BadInput(f"{factory} includes its weights. Omit {weights}.")
@@ -240,34 +245,13 @@ def load_model(
     if running is not None and factory.endswith(PROGRAM):
         running(code)
     network = network_with(factory, code, state, str(weights))
-    return network if output_name is None else OneOutput(network, output_named(str(output_name))).eval()
-
-
-def load_network(
-    model: str,
-    weights: str | Path | None,
-    images: ImageFolder,
-    *,
-    output_name: int | str | None = None,
-    code: Code | None = None,
-    running: Callable[[Code | None], None] | None = None,
-) -> nn.Module:
-    """The network of `load_model` for the rows of a file; raises an error if they are not the inputs it was trained on.
-
-    That is so for a backbone without weights or images, and for torchxrayvision's networks if the pixels are not in their range.
-    """
-    if model in BACKBONES and (weights is None or images.folder is None):
-        lacking = [name for name, value in (("--weights (weights=)", weights), ("--images (images=)", images.folder)) if value is None]
-        raise BadInput(f"the model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
-    network = load_model(model, weights, output_name=output_name, code=code, running=running)
-    normalised = images.normalise or images.preset or images.transform
-    from_torchxrayvision = any(type(module).__module__.partition(".")[0] == "torchxrayvision" for module in network.modules())
-    if images.folder is not None and not normalised and from_torchxrayvision:
+    unscaled = images is not None and images.folder is not None and not (images.normalise or images.preset or images.transform)
+    if unscaled and any(type(module).__module__.partition(".")[0] == "torchxrayvision" for module in network.modules()):
         raise BadInput(
             "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add images.preset = "
             "torchxrayvision (--set images.preset=torchxrayvision) or images.normalise = xray; or unit if yours scales them itself"
         )
-    return network
+    return network if output_name is None else OneOutput(network, output_named(str(output_name))).eval()
 
 
 def includes_weights(factory: str) -> bool:

@@ -1,13 +1,14 @@
-"""The paper's network for tables (Table `tab:arch`), and a copy of it that trains fast: `FlatMLP`.
+"""The paper's network for tables (Table `tab:arch`), a copy of it that trains fast, and the optimisers of any network under repair.
 
-A 32-unit layer spends nearly all of its time on overhead. Activations are (1, units, rows), so that batch norm is one fused call over units
-as channels; parameters and gradients each lie in one flat buffer, so that an optimiser's step is a few operations; and the gradient is
-computed without autograd. Dropout masks come from a generator of their own.
+A 32-unit layer spends nearly all of its time on overhead. In `FlatMLP`, activations are (1, units, rows), so that batch norm is one fused
+call over units as channels; parameters and gradients each lie in one flat buffer, so that an optimiser's step is a few operations; and the
+gradient is computed without autograd. Dropout masks come from a generator of their own, drawn on the CPU, so that they are the same on
+every device. On a GPU a step's 300 small kernels are recorded once and replayed (see devices), and sums are computed in another order: a
+step there equals one on a CPU up to rounding, which training amplifies.
 
-All steps run on one device without waiting for a value. Dropout masks are the same on every device: they are drawn on the CPU and copied.
-On a GPU a step's 300 small kernels are recorded once and replayed (see devices), and sums are computed in another order. A step there
-equals one on a CPU up to rounding, which training amplifies: after a few dozen steps single networks differ, as they do on a CPU after a
-change of the initial weights in the last digit.
+Adam gives every weight a step of the same size, including weights of an input that is nonzero in only two rows: fine-tuning on a few
+thousand rows then memorises these rows. Blockwise Adam has one second moment per tensor: a step is as large as Adam's on average over a
+tensor, and follows the gradient within it.
 """
 
 import copy
@@ -31,6 +32,9 @@ CHUNK = 2**14  # on other devices, which are faster in few large steps
 NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default  # named in full: choosing the variant takes as long as the operation
 RELU_BACKWARD = torch.ops.aten.threshold_backward.default
 RECORD_AFTER = 8  # occurrences of a step before it is recorded, since a recording takes as long as a hundred steps
+OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+BETAS = (0.9, 0.99)  # of blockwise Adam
+NEAR_ZERO = 1e-12
 
 
 class MLP(nn.Module):
@@ -101,7 +105,9 @@ class FlatMLP:
         self.original_device = device_of(model)
         self.chunk = CPU_CHUNK if self.device.type == "cpu" else CHUNK
         self.model = copy.deepcopy(model).to(self.device).eval()
-        self.width, self.depth, self.dropout = model.width, model.depth, model.dropout.p
+        self.width, self.depth = model.width, model.depth
+        self.limit = round(model.dropout.p * 65536)  # below which 16 random bits drop a unit
+        self.kept = 1 / (1 - self.limit / 65536)  # the factor of the units that are not dropped
         self.parameters = dict(self.model.named_parameters())
         sizes = [p.numel() for p in self.parameters.values()]
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters.values()])
@@ -116,16 +122,6 @@ class FlatMLP:
         self.linears = [self._linear(f"linears.{k}") for k in range(self.depth + 1)]
         self.out, self.norms = self._linear("out"), [self._norm(f"norms.{k}") for k in range(self.depth + 1)]
         self.means, self.variances = [norm.mean for norm in self.norms], [norm.variance for norm in self.norms]
-
-    @property
-    def limit(self) -> int:
-        """The number below which 16 random bits drop a unit."""
-        return round(self.dropout * 65536)
-
-    @property
-    def kept(self) -> float:
-        """The factor of the units that are not dropped."""
-        return 1 / (1 - self.limit / 65536)
 
     def state(self) -> list[Tensor]:
         """Everything that training changes: the parameters in one tensor, and running statistics."""
@@ -207,7 +203,7 @@ class FlatMLP:
 
     def masks(self, rows: int, generator: np.random.Generator) -> Tensor | None:
         """Dropout masks for one batch (layers, width, rows)."""
-        if self.dropout == 0:
+        if not self.limit:
             return None
         shape = (self.depth + 1, self.width, rows)
         drawn = np.frombuffer(generator.bytes(2 * int(np.prod(shape))), np.uint16)
@@ -300,11 +296,6 @@ class Critic(nn.Module):
                     mask = self.generator.random(x.shape, dtype=np.float32) >= self.p
                     x = x * torch.from_numpy(mask).to(x) / (1 - self.p)
         return x
-
-
-OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-BETAS = (0.9, 0.99)  # of blockwise Adam
-NEAR_ZERO = 1e-12
 
 
 class Optimiser(Protocol):
