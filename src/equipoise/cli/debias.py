@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from equipoise.comparison import Comparison
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails without these
-STYLES = {"harm": "bold red", "closed": "bold green", "reduced": "bold", "unclear": "bold yellow", "unchanged": "bold yellow"}
 UPPER_BOUND = (
     "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
     "original scores, at the same |gap|."
@@ -171,7 +170,7 @@ def _result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str
 
 
 def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
-    say(report.repair_answer(case, report.groups_called(case, names)), STYLES[str(case.outcome)])
+    say(report.repair_answer(case, report.groups_called(case, names)), report.OUTCOMES[str(case.outcome)])
     method = f"Method: {report.method_words(case.result)}."
     for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):
         if line:
