@@ -13,7 +13,7 @@ from equipoise.data import Columns, Scores, batches, read_scores, scan, scan_sco
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, score_measures, streamed
-from equipoise.measures.score_measures import SCORE_BINS, score_bins
+from equipoise.measures.performance import SCORE_BINS, score_bins
 from equipoise.repair import audit
 from support.facts import says
 

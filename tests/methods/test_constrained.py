@@ -16,7 +16,7 @@ from equipoise.measures.cells import gap_functional
 from equipoise.methods import Data, Evaluation, Goal, Label, run_method
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
 from equipoise.models import Repairable, predict, ranks
-from equipoise.models.repairable_kinds import RepairableMLP
+from equipoise.models.repairable import RepairableMLP
 from support.goals import paper_goal
 from support.networks import biased_cohort, trained
 from support.published import debias

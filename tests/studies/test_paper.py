@@ -99,7 +99,7 @@ def test_both_tables_of_simulations_have_the_published_arms() -> None:
 
 
 def test_departures_have_the_limits_and_the_training_of_their_table() -> None:
-    plan, table = read_plan(Path(__file__).parents[2] / "benchmarks/departures.toml"), read_plan("paper-tabular")
+    plan, table = read_plan(Path(__file__).parents[2] / "experiments/departures/departures.toml"), read_plan("paper-tabular")
     assert plan.trainings == table.trainings
     assert (plan.splits, plan.training) == (table.splits, table.training)
     for arm in plan.methods:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -21,11 +21,13 @@ from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.paired_changes import Baseline
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
 from equipoise.measures.thresholds import Rule
 from equipoise.presenting import presenter
+
+if TYPE_CHECKING:
+    from equipoise.measures.paired_changes import Baseline
 
 SCHEMA_VERSION = 6
 SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
@@ -56,7 +58,7 @@ class LabelAudit:
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
     by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at other thresholds, if computed
     weighted: bool = False  # by sample weights
-    baseline: Baseline | None = None  # a simple model on the inputs of the network, if one was fitted
+    baseline: "Baseline | None" = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
     digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches

@@ -9,41 +9,41 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, LabelKind, Scan, Scores, Stored, read_labels
+from equipoise.data import Attribute, LabelKind, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
-from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
-from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, ScoreMeasures, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import MEASURES, QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
 from equipoise.measures.moments import Moments, moments_of_scores, units_of
-from equipoise.measures.performance import aurocs
+from equipoise.measures.performance import aurocs, bins_of
 from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
 from equipoise.measures.score_measures import (
     CURVES,
-    ScoreMeasures,
-    bins_of,
     estimate_sampled_scores,
     everyone,
     overall_measures,
-    with_score_measures,
 )
 from equipoise.measures.thresholds import Described, Rule
 from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
+
+if TYPE_CHECKING:
+    from equipoise.data import Scan, Stored
 
 NO_FINDING = "no finding"
 Progress = Callable[[int, int], None]  # called with the steps done and all steps
 
 
 def audit_labels(
-    tables: Mapping[str, Scores] | Mapping[str, Scan],
+    tables: "Mapping[str, Scores] | Mapping[str, Scan]",
     rules: Mapping[str, Rule],
     spec: AuditSpec = AuditSpec(),
     kind: LabelKind = LabelKind.LABELS,
@@ -56,8 +56,11 @@ def audit_labels(
     `tables` are the scores of each label, or the scans of one table on disk, which is read once. `name` is that of the audit, the first
     table's if there is none. `also` are further measures of a label, such as that of the goal of its repair.
     """
-    scans = {label: table for label, table in tables.items() if isinstance(table, Scan)}
-    reading: AbstractContextManager[Any] = read_labels(scans) if scans else nullcontext(tables)
+    reading: AbstractContextManager[Any] = nullcontext(tables)
+    if not all(isinstance(table, Scores) for table in tables.values()):
+        from equipoise.data import read_labels  # only for a table on disk
+
+        reading = read_labels(cast("Mapping[str, Scan]", tables))
     with reading as opened:
         sources = {label: Source.of(table) for label, table in opened.items()}
         asked = {label: spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources}
@@ -87,10 +90,10 @@ class Source:
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
-    def of(cls, table: Scores | Stored) -> "Source":
-        if isinstance(table, Stored) and not table.whole:
+    def of(cls, table: "Scores | Stored") -> "Source":
+        if not isinstance(table, Scores) and not table.whole:
             return cls(table.name, table.attributes, table.parts, table.count, table.logits, False)
-        scores = next(table.parts()) if isinstance(table, Stored) else table
+        scores = table if isinstance(table, Scores) else next(table.parts())
         return cls(scores.name, scores.attributes, lambda: [scores])
 
 
@@ -106,7 +109,7 @@ def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> tuple[S
         decided = np.prod([1 - rules[label].decide(each) for label, each in by_label.items()], axis=0)
         return replace(by_label[next(iter(rules))], y=y, score=decided, logit=None, name=NO_FINDING)
 
-    if isinstance(first, Stored):
+    if not isinstance(first, Scores):
         source = replace(Source.of(first), parts=lambda: map(none_of, first.parts_of_all()))
     else:
         places = [{row: k for k, row in enumerate(each.ids)} for each in tables.values()]
@@ -154,8 +157,7 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
     group_frames, gap_frames = [], []
     for each in found.attributes:
         shown = each.shown
-        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, spec.gaps, spec, unit, shown.complement)
-        groups = groups if each.scores is None else with_score_measures(groups, each.scores, spec.min_patients, unit)
+        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, each.scores, spec.gaps, spec, unit, shown.complement)
         group_frames.append(shown.with_row_counts(groups))
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (found.overall, *(each.scores for each in found.attributes)) if measures is not None]
@@ -259,7 +261,7 @@ def _estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: P
         estimates,
         overall.performance(spec.performance, spec.level),
         overall.score_measures(spec) if source.has_scores else None,
-        int(overall.moments.rows_of("selection_rate").sum()),
+        int(overall.moments["selection_rate"].rows.sum()),
     )
 
 
@@ -284,7 +286,7 @@ def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
         return []
     label = QUOTIENTS[gap]
     decided, direction = ("positive", "lower") if label else ("negative", "higher")
-    undefined = np.isnan(predictive(label, cells))
+    undefined = np.isnan(cells.rate(MEASURES[gap].rate))
     return [
         f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {where}. "
         f"Use a {direction} threshold, more data, or merge groups"
@@ -319,11 +321,14 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Estimates]]) -> list[L
 
 def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
     """The gap of each measure with the largest absolute value among the groups with sufficient data."""
+    columns: dict[str, list[Any]] = {str(name): gaps[name].tolist() for name in gaps}
+    by_measure: dict[str, list[int]] = {}
+    for k, measure in enumerate(columns.get("measure", ())):
+        by_measure.setdefault(measure, []).append(k)
     headlines = {}
-    for measure, frame in gaps.groupby("measure", sort=False):
-        rows: list[Any] = frame.to_dict("records")
-        known = [row for row in rows if not np.isnan(row["value"])]
-        missing = len(rows) - len(known)
-        note = f"{missing} of {len(rows)} groups have insufficient data" if missing and known else None
-        headlines[str(measure)] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+    for measure, rows in by_measure.items():
+        known = [k for k in rows if not np.isnan(columns["value"][k])]
+        note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data" if 0 < len(known) < len(rows) else None
+        shown = max(known, key=lambda k: abs(columns["value"][k])) if known else rows[0]
+        headlines[measure] = Estimate.of_gap({name: column[shown] for name, column in columns.items()}, note)
     return headlines

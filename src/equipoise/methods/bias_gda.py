@@ -3,7 +3,7 @@
 The network is fine-tuned on the differentiable proxy of the gap only, down or up by the sign of the original's gap, with a small learning
 rate; of all states, the one with the smallest |gap| and sufficient performance is returned. As in the published code, a network of a table
 is fine-tuned in training mode, with dropout and batch statistics: on 20 splits of Adult, Bank and COMPAS this left smaller gaps than eval
-mode at no lower balanced accuracy (results/departures). The running statistics then change with the weights, and a kept state includes
+mode at no lower balanced accuracy (experiments/departures). The running statistics then change with the weights, and a kept state includes
 them. A network of images is fine-tuned in eval mode, with the batch norm it was trained with, since no such comparison exists for images.
 `mode` sets either. We depart from the published code in three places: mini-batches are weighted by the counts of the whole split, so that a
 batch may lack a group; every step is evaluated in eval mode, as the network will be used (theirs in training mode); thresholds are swept

@@ -8,7 +8,7 @@ held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -17,6 +17,7 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
+from equipoise.models import is_network, predict
 from equipoise.presenting import presenter
 
 if TYPE_CHECKING:
@@ -119,22 +120,18 @@ class LabelCandidate:
     @property
     def rule_only(self) -> bool:
         """Whether it is a rule without a new network, for scores or for another kind of classifier."""
-        if self.model is None:
-            return True
-        from torch import nn
-
-        return not isinstance(self.model, nn.Module)
+        return not is_network(self.model)
 
     @property
     def network(self) -> "nn.Module":
         """The network; raises `BadInput` for a rule that was fitted to scores."""
-        if self.rule_only:
+        if not is_network(self.model):
             raise BadInput("this is a rule for scores, and has no network: use its `rule`")
-        return cast("nn.Module", self.model)
+        return self.model
 
     def decide(self, rows: Rows) -> FloatArray:
         """The decisions on these rows by the classifier, if they have no scores, and the rule."""
-        return self.rule.decide(scores_of(self.model, rows))
+        return self.rule.decide(predict(self.model, rows))
 
     @property
     def ran(self) -> str:
@@ -229,15 +226,6 @@ class Candidate:
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {own}" if label else str(own) for label, own in self.labels.items())
-
-
-def scores_of(model: "nn.Module | Predictor | None", rows: Rows) -> Scores:
-    """The scores of these rows: their own, or those of the classifier."""
-    if isinstance(rows, Scores):
-        return rows
-    from equipoise.models import predict
-
-    return predict(model, rows)
 
 
 def goals_words(labels: Mapping[str, LabelCandidate]) -> str:

@@ -18,7 +18,7 @@ of e into a new gap, so it requires a gap of three standard errors. A rule that 
 the groups, so half a standard error is enough. Another threshold for all groups requires one standard error, since it may have to move far
 for a small gap. (Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: removing only the share z^4 / (1 + z^4) of a
 gap of z standard errors left more of it on new patients, and in 12 simulations without a gap it made no difference. The seeds are none of
-those in results/anywhere.)
+those in experiments/anywhere.)
 
 Methods. Each is the step that was chosen for it. Its |gap| is the root mean square of two estimates: the corrected value of the fit to all
 rows, and that of decisions not fitted to their rows. If a method overfits its patients, the first is too small; the second, from fits to
@@ -192,7 +192,7 @@ def choose_step(
         lacks = {"performance": ~enough[k], "rates": ~kept[k], "varied": ~varied, "labels": ~fine, "sure": fine}
         too_small = (z, least) if least > SURE and z < least else None
         why.append(_reason(own, settled[k], steps, row, certain[k], too_small, lacks, needed[k]))
-    # An original without a gap that could be told meets a goal without a maximum gap.
+    # An original whose gap is not clear meets a goal without a maximum gap.
     met = [
         bool(own[row]) if row or goal.max_gap is not None else note[0].kind == "nothing_to_repair"
         for own, goal, note in zip(certain, settled, why, strict=True)

@@ -248,11 +248,9 @@ def run_method(
     _check_given(method, cohort, goals, train)
     views: dict[str, Any] = dict.fromkeys(goals)
     if not isinstance(cohort, Scores):
-        from torch import nn
+        from equipoise.models import ChosenOutputs, is_network, label_views, outputs_like
 
-        from equipoise.models import ChosenOutputs, label_views, outputs_like
-
-        if not isinstance(model, nn.Module):
+        if not is_network(model):
             raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
         views = label_views(model, goals)
         if isinstance(model, ChosenOutputs) and method.labels == ONE_BY_ONE:

@@ -26,11 +26,12 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.methods.candidate import LabelCandidate, scores_of
+from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.choosing import SURE, too_low
 from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
+from equipoise.models import predict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -231,7 +232,7 @@ def gap_error(evidence: Evidence, code: int) -> float:
 def kept_or_not(candidate: LabelCandidate, model: "nn.Module | None", cohort: Rows) -> LabelCandidate:
     """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
     keep, attribute = candidate.goal.keep, cohort.attribute
-    original = scores_of(model, cohort)
+    original = predict(model, cohort)
     threshold = float(candidate.trace["threshold"].iloc[0])
     before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute, cohort.weight))
     after = kept_rates(keep, tabulate(candidate.decide(cohort), cohort.y, attribute, cohort.weight))

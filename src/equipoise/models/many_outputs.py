@@ -17,7 +17,7 @@ from torch.func import functional_call
 from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, pick, raise_all
 from equipoise.models.devices import device_of
-from equipoise.models.score import TINY, as_scores, looks_like_probability, predict, scores_from
+from equipoise.models.score import TINY, as_scores, looks_like_probability, network_scores, scores_from
 from equipoise.models.score import outputs as outputs_of
 
 WRAPPED = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
@@ -131,6 +131,10 @@ class ChosenOutputs(nn.Module):
         chosen = raw.index_select(1, self.index)
         return log_odds(chosen) if self.kind.argmax and self.output == "logit" else chosen
 
+    def views(self, labels: Iterable[str]) -> dict[str, nn.Module]:
+        """Each label, or class, with its output as a network with one output."""
+        return {label: self.view(at) for at, label in enumerate(labels)}
+
     def view(self, at: int) -> nn.Module:
         """One label, or class, as a network with one output."""
         if self.kind.argmax:
@@ -140,9 +144,7 @@ class ChosenOutputs(nn.Module):
 
 def label_views(model: nn.Module | None, labels: Iterable[str]) -> dict[str, nn.Module | None]:
     """Each label with its output as a network with one output; of one label, the network itself."""
-    if not isinstance(model, ChosenOutputs):
-        return dict.fromkeys(labels, model)
-    return {label: model.view(at) for at, label in enumerate(labels)}
+    return {**model.views(labels)} if isinstance(model, ChosenOutputs) else dict.fromkeys(labels, model)
 
 
 def whole_network(model: nn.Module) -> nn.Module:
@@ -280,7 +282,7 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
         part = cohort.labelled(label)
         calibrated = isinstance(view, OneOutput) and not view._uncalibrated and view.output in ("logit", "probability")
         if not (calibrated or isinstance(view, OneClass)):  # more than a column or a margin of the network's outputs
-            scores[label] = predict(view, part)
+            scores[label] = network_scores(view, part)
             continue
         inner = view.get_submodule("inner")
         if id(inner) not in raw_outputs:

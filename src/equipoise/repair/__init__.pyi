@@ -39,7 +39,6 @@ from .save import save_comparison as save_comparison
 from .schema import Provenance as Provenance
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
-from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
 from .sections import TOLERANCE as TOLERANCE
 from .sections import Classifier as Classifier

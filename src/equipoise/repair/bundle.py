@@ -40,7 +40,7 @@ from equipoise.data import (
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
-from equipoise.models import Predictor, predictor, predictor_in, predictor_scores
+from equipoise.models import Predictor, predict, predictor, predictor_in
 from equipoise.repair.schema import PREDICTOR_SCORE, Run
 from equipoise.repair.verify import Verified, verify
 
@@ -213,7 +213,7 @@ class Bundle:
         if not isinstance(rows, Cohort) or (self.model is None and self.predictor is None):
             raise Misuse("Bundle.decide", "a pandas frame or a Cohort; of a rule for scores, a frame or Scores", rows)
         if self.predictor is not None:
-            return predictor_scores(self.predictor, rows), {}
+            return predict(self.predictor, rows), {}
         by_name = {attribute.name: attribute for attribute in rows.attributes}
         if missing := [name for name in self.groups if name not in by_name]:
             raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, missing))}; {rows.name!r} has {', '.join(by_name)}")

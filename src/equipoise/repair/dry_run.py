@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, Work, cross_fitting_parts, make_settings
-from equipoise.models import encoding
+from equipoise.models import encoding, is_network
 from equipoise.repair.methods_tried import Methods, Repairable
 
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
@@ -68,7 +67,7 @@ def estimate(
     of a network together takes one run, with one evaluation per label; any other method takes one run per label.
     """
     labels, first = len(classifier.labels), classifier.first
-    network = first.model if isinstance(first.model, nn.Module) else None
+    network = first.model if is_network(first.model) else None
     counts = [
         _counts(getattr(task, name), name, classifier.name_of(label))
         for name in ("repair", "test", "train")

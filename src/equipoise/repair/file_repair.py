@@ -31,11 +31,12 @@ from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
-from equipoise.repair.file_source import check_group_names, check_known, load_classifier
+from equipoise.repair.file_audit import check_group_names, load_classifier
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.save import Saved, save_all
 from equipoise.repair.schema import PREDICTOR_SCORE, Provenance
+from equipoise.repair.score_checks import check_known_scores
 from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_models
 
 
@@ -165,7 +166,7 @@ def prepare_file(
     checks = []
     if file is not None and case.model.check_scores is not None:
         scores = scores_by_label(model, file.cohort, labels, output, case.outputs)
-        checks = check_known(case, images, model, file.cohort, scores)
+        checks = check_known_scores(case, images, model, file.cohort, scores)
     classifier = Repairable.of(model, labels, repair, test, train, case.outputs if len(labels) > 1 else None)
     names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
     if network is None or file is None:

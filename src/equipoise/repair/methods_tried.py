@@ -27,7 +27,7 @@ from equipoise.methods import (
     make_settings,
     recalibrated,
 )
-from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding
+from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding, is_network
 from equipoise.repair.candidates import ScoredCandidate, choose, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
@@ -79,7 +79,7 @@ class Repairable:
             tasks = zip(labels, repair, test, strict=True)
             return cls({label: LabelTask(model, rows, held_out, train) for label, rows, held_out in tasks})
         (rows,), (held_out,) = repair, test
-        assert isinstance(model, nn.Module)  # only networks have several outputs
+        assert is_network(model)  # only networks have several outputs
         assert isinstance(rows, Cohort)
         chosen = chosen_outputs(model, rows.inputs, rows.labels, rows.kind, outputs)
         trains = {label: None if train is None else train.labelled(label) for label in rows.labels}
@@ -156,7 +156,7 @@ def check_methods(
 
 def offers(model: nn.Module | Predictor | None, features: bool) -> dict[str, Any]:
     """What a classifier offers to methods, as arguments of `check_methods`; `features` is whether scores have further columns."""
-    network = isinstance(model, nn.Module)
+    network = is_network(model)
     return {"network": network, "layers": not isinstance(model, ExportedNetwork), "features": model is not None or features}
 
 
