@@ -13,8 +13,7 @@ import pytest
 from lxml import html
 
 from equipoise import Cohort, cli
-from equipoise.data import hold_out
-from equipoise.repair import folders
+from equipoise.data import folders, hold_out
 from equipoise.report import p_value_words
 from support.shown_numbers import (
     NUMBER,
