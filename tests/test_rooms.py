@@ -100,6 +100,12 @@ def test_auditing_a_table_of_scores_imports_no_torch(tmp_path: Path):
     assert packages & {"torch", "torchvision", "sklearn", "scipy", "PIL", "altair", "jinja2"} == set()
 
 
+def test_repairing_a_table_of_scores_imports_no_torch(tmp_path: Path):
+    roles = [str(write_csv(tmp_path / "scores.csv", scores_frame(400))), *AUDIT, "--reference", "M"]
+    assert "torch" not in imported_by(COMMAND, "debias", *roles, "--out", str(tmp_path / "repaired"))
+    assert "torch" not in imported_by(COMMAND, "apply", str(tmp_path / "repaired"), str(tmp_path / "scores.csv"))
+
+
 NO_STUDIES = "\nassert [name for name in sys.modules if name.startswith('equipoise.studies')] == []"
 
 
@@ -185,8 +191,8 @@ def test_an_audit_starts_to_read_soon_after_pandas_can_be_imported(one_row: list
 
 
 NOT_YET = re.compile(
-    r"equipoise\.(measures\.(?!gaps|audit_spec)|methods\.(?!goal)|(models|report)\.|studies).*"  # but for specifications, which are light
-    r"|equipoise\.repair\.(?!case|eq_case|sections|file_audit|progress).*"  # these call what reads the table
+    r"equipoise\.(measures\.(?!gaps|audit_spec)|methods\.(?!goal)|report\.(?!report_spec)|(models|comparison)\.|studies).*"
+    r"|equipoise\.case\.(?!case_spec|eq_case|sections|file_audit|progress).*"  # these call what reads the table
     r"|equipoise\.data\.(decode|dicom|torch_datasets)"
     r"|rich\.(table|progress|panel|markdown|syntax|live)"
     r"|(torch|torchvision|sklearn|scipy|PIL|altair|jinja2|joblib|safetensors|pydicom|lxml|ray|onnx|onnxruntime|matplotlib)(\..*)?"

@@ -63,16 +63,14 @@ class OneOutput(nn.Module):
 
     def __init__(self, inner: nn.Module, which: int | str, *, names: Sequence[str] | None = None, output: str = "auto") -> None:
         super().__init__()
-        declared: Any = names if names is not None else getattr(inner, "pathologies", getattr(inner, "targets", None))
-        known = None if declared is None else [str(name) for name in declared]
+        known = _output_names(inner) if names is None else list(map(str, names))
         if isinstance(which, str):
-            if known is None:
+            if not known:
                 raise BadInput(f"the network does not name its outputs, so {which!r} cannot be found; give names=[...] or a number")
             which = known.index(pick("output of the network", which, [name for name in known if name]))
         elif known and -len(known) <= which < len(known) and not known[which]:
-            raise BadInput(
-                f"output {which} of the network has no name: it was not trained. Those that were: {', '.join(filter(None, known))}"
-            )
+            trained = ", ".join(filter(None, known))
+            raise BadInput(f"output {which} of the network has no name: it was not trained. Those that were: {trained}")
         self.inner, self.which = inner, which
         self._uncalibrated = lacks_threshold(inner, [which])
         if self._uncalibrated:
@@ -84,6 +82,15 @@ class OneOutput(nn.Module):
         raw: Tensor = uncalibrated(self.inner, x) if self._uncalibrated else self.inner(x)
         if raw.ndim != 2 or not -raw.shape[1] <= self.which < raw.shape[1]:
             raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
+        return raw[:, self.which]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the output can be taken from one pass that serves several outputs, by `taken`."""
+        return not self._uncalibrated and self.output in ("logit", "probability")
+
+    def taken(self, raw: Tensor) -> Tensor:
+        """This output (rows,) from all outputs of the network (rows, outputs)."""
         return raw[:, self.which]
 
 
@@ -167,14 +174,16 @@ def log_odds(z: Tensor) -> Tensor:
 class OneClass(nn.Module):
     """The margin between the logit of a class and the largest other logit: 0 (a score of 0.5) is where argmax chooses the class."""
 
+    shared = True
+
     def __init__(self, inner: nn.Module, columns: Sequence[int], which: int, output: str) -> None:
         super().__init__()
         self.inner, self.columns, self.which, self.inner_output, self.output = inner, list(columns), which, output, "logit"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.margin(as_matrix(self.inner(x), len(x)))
+        return self.taken(as_matrix(self.inner(x), len(x)))
 
-    def margin(self, raw: Tensor) -> Tensor:
+    def taken(self, raw: Tensor) -> Tensor:
         """The margin (rows,) from all outputs of the network (rows, outputs)."""
         raw = raw[:, self.columns]
         # In double precision: in bfloat16 and float32, logarithms of different probabilities may be equal.
@@ -197,7 +206,10 @@ def chosen_outputs(
     width = as_matrix(raw, len(raw)).shape[1]
     columns = _label_columns(network, labels, kind, outputs or {}, width)
     if not _output_names(network) and not kind.argmax and width > 1 and not {*labels} <= {*(outputs or {})}:
-        _log_order(network, labels, columns)
+        order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
+        if _logged_orders.get(network) != order:  # once per network and order: one command may ask several times
+            _logged_orders[network] = order
+            log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
     chosen = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if chosen.output not in ("logit", "probability"):
         chosen.output = _detect_output(network, columns, kind, inputs)
@@ -208,14 +220,6 @@ def _output_names(network: nn.Module) -> list[str]:
     """The network's own names of its outputs, as torchxrayvision's networks have them; empty if it has none."""
     declared: Any = getattr(network, "pathologies", getattr(network, "targets", None))
     return [str(name) for name in declared] if isinstance(declared, (list, tuple)) else []
-
-
-def _log_order(network: nn.Module, labels: Sequence[str], columns: Sequence[int]) -> None:
-    """Warns that labels are assigned to outputs by position, once per network and order: one command may ask several times."""
-    order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
-    if _logged_orders.get(network) != order:
-        _logged_orders[network] = order
-        log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
 
 
 def _label_columns(network: nn.Module, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str], width: int) -> list[int]:
@@ -280,17 +284,14 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
     scores = {}
     for label, view in views.items():
         part = cohort.labelled(label)
-        calibrated = isinstance(view, OneOutput) and not view._uncalibrated and view.output in ("logit", "probability")
-        if not (calibrated or isinstance(view, OneClass)):  # more than a column or a margin of the network's outputs
+        if not isinstance(view, (OneOutput, OneClass)) or not view.shared:  # more than a column or a margin of the network's outputs
             scores[label] = network_scores(view, part)
             continue
-        inner = view.get_submodule("inner")
-        if id(inner) not in raw_outputs:
-            raw_outputs[id(inner)] = outputs_of(inner, cohort.inputs, taken=as_matrix)
-        raw = raw_outputs[id(inner)]
-        values = view.margin(raw) if isinstance(view, OneClass) else raw[:, int(view.which)]  # type: ignore[arg-type]
-        bad = int((~torch.isfinite(values)).sum())
-        if bad:
+        if id(view.inner) not in raw_outputs:
+            raw_outputs[id(view.inner)] = outputs_of(view.inner, cohort.inputs, taken=as_matrix)
+        raw = raw_outputs[id(view.inner)]
+        values = view.taken(raw)
+        if bad := int((~torch.isfinite(values)).sum()):
             raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}, output {label!r}")
         known = cohort.column(label) != UNKNOWN
         scores[label] = scores_from(values[torch.from_numpy(known)], str(view.output), part)
