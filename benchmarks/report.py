@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from equipoise.repair import Comparison
+from equipoise.comparison import Comparison
 from equipoise.report import write_repair_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

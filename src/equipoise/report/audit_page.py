@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 from equipoise import __version__
-from equipoise.data import write_text
+from equipoise.data import folders, write_text
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate, read_audit
 from equipoise.report.label_page import DECISIONS, FIRST_MEASURES, UNKNOWN, label_page
 from equipoise.report.origin import Origin
-from equipoise.report.paper import check_ending, is_paper, report_of_folder, write_by_ending
+from equipoise.report.paper import check_ending, is_paper, write_by_ending
 from equipoise.report.templating import LIMITS, page_of
 from equipoise.report.text import date_words, how_many, percent, plural
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, answer, decisions_words, few_words, overview_answer, unflagged_words
@@ -22,17 +22,14 @@ from equipoise.report.wording.names import attributes_of, distinct, gap_words, g
 LEAST_WIDTH = 0.05  # of the colour scale of a matrix
 
 
-def write_again(
+def write_audit_again(
     source: str | Path, *, page: str | Path | None = None, pdf: str | Path | None = None, group_names: Mapping[str, str] | None = None
 ) -> list[Path]:
-    """Writes a page, a PDF or both from the JSON of an audit or from the folder of a repair; returns their paths.
+    """Writes a page, a PDF or both from the JSON of an audit; returns their paths.
 
-    Without either, the page of an audit is written next to its JSON. Words for groups are those of the audit unless others are given. The
-    report of a repair needs the rows of its patients, which are not saved, so the page in the folder is copied or printed.
+    Without either, the page is written next to the JSON. Words for groups are those of the audit unless others are given.
     """
     source = Path(source)
-    if source.is_dir():
-        return report_of_folder(source, page, pdf, group_names)
     audit = read_audit(source)
     origin = Origin.of(json.loads(source.read_text(encoding="utf-8")).get("provenance"))
     names = group_names or (None if origin is None else origin.group_names)
@@ -53,8 +50,6 @@ def write_audit_page(audit: Audit, path: Path, *, group_names: Mapping[str, str]
         return write_by_ending(path, lambda paper: label_page(audit.only, group_names, origin, paper=paper))
     pages: dict[str, Path] = {}
     if not is_paper(path):
-        from equipoise.repair import folders  # imports torch
-
         pages = {label: path.with_name(f"{path.stem}-{place.name}.html") for label, place in folders(path.parent, [*audit.labels]).items()}
     for label, page in pages.items():
         own = replace(audit.labels[label], name=f"{label}, {audit.name}")

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from equipoise import __version__
+from equipoise.comparison import ScoreComparison
 from equipoise.measures import Estimate, FloatArray, Monitoring
-from equipoise.repair import ScoreComparison
 from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tick, dot, path_through, x_at, y_at
 from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import numbered, page_of

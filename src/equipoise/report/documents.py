@@ -1,38 +1,24 @@
-"""The documents of a bundle: report.html, the model cards and README.txt, and the overview of several labels."""
+"""The documents of a bundle: report.html, the model cards, and the overview of several labels."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from equipoise.comparison import Comparison
 from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
-from equipoise.models import (
-    HEADS,
-    MASKED_LOADING,
-    Exported,
-    Recalibrated,
-    heads_of,
-    masks_in,
-    plain_weights,
-    program_in,
-    state_like,
-    state_prefix,
-)
-from equipoise.repair import WEIGHT_FILES, Comparison, ReportSpec, Saved, Serving
 from equipoise.report.model_card import cards
 from equipoise.report.repair_page import report_page
-from equipoise.report.templating import page_of, render
+from equipoise.report.report_spec import ReportSpec
+from equipoise.report.templating import page_of
 from equipoise.report.text import date_words, percent, plain
 from equipoise.report.wording.audits import few_words
-from equipoise.report.wording.inputs import preprocessing_words
 from equipoise.report.wording.names import PERFORMANCE, gap_words
 from equipoise.report.wording.repairs import (
     groups_called,
     method_words,
     outcomes_words,
     repair_answer,
-    repair_set_words,
 )
 
 CARDS = "card.md and card.xml"
@@ -46,76 +32,12 @@ def documents_of(case: Comparison, options: ReportSpec) -> dict[str, Callable[[]
     }
 
 
-def readme(
-    case: Comparison,
-    folder: Path,
-    place: Path,
-    serving: Serving,
-    options: ReportSpec,
-    onnx: Exported | None,
-    failures: Mapping[str, str],
-) -> str:
-    """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
-    rule, original = case.result.candidate.rule, serving.checkpoint
-    inputs, saved = serving.inputs, serving.model
-    drawn_by = inputs.id or inputs.image_column or inputs.patient
-    about = {
-        "title": case.title,
-        "version": case.provenance.versions.get("equipoise", ""),
-        "when": case.provenance.when,
-        "verdict": f"{repair_answer(case, groups_called(case, options.words))} {repair_set_words(case)}",
-        "rule": rule.describe(),
-        "needs_group": rule.needs_group,
-        "randomised": rule.randomised,
-        "drawn_by": drawn_by,
-        "drawn_by_patient": drawn_by is not None and drawn_by == inputs.patient,
-        "folder": folder,
-        "failures": failures,
-    }
-    if saved is None:
-        files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, unless only scores were given
-        return render(
-            "README_rule.txt.j2",
-            about
-            | {
-                "score": inputs.score,
-                "logits": inputs.logits,
-                "reads": list(getattr(rule, "columns", ())),
-                "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
-                "predictor": case.result.candidate.model is not None,
-                "predictor_file": files[0] if files else None,
-            },
-        )
-    model = case.result.candidate.network
-    weights = plain_weights(model, original)
-    heads = heads_of(model, weights)
-    return render(
-        "README.txt.j2",
-        about
-        | {
-            "program": "repaired.pt2" if program_in(model) else None,
-            "file": next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
-            "heads": HEADS if heads else None,
-            "reading": "" if heads is None or isinstance(heads, Recalibrated) else str(heads.reading),
-            "recalibrated": isinstance(heads, Recalibrated),
-            "output_name": saved.output_name,
-            "under": original.under if original is not None else None,
-            "prefix": state_prefix(weights, model),
-            "masks": masks_in(state_like(weights, model)),
-            "masked_loading": MASKED_LOADING.rstrip(),
-            "onnx": onnx,
-            "onnx_rule": options.onnx_rule and rule.shared is not None,
-            "output": saved.output,
-            "images": inputs.images is not None,
-            "own": saved.code is None and (inputs.images is None or inputs.images.transform is None),
-            "prepared": preprocessing_words(asdict(inputs.images)) if inputs.images is not None else "",
-            "named": saved.load is not None,
-        },
-    )
-
-
 def overview(
-    title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path], options: ReportSpec = ReportSpec()
+    title: str,
+    cases: Mapping[str, Comparison],
+    written: Mapping[str, Sequence[str]],
+    places: Mapping[str, Path],
+    options: ReportSpec = ReportSpec(),
 ) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
@@ -140,13 +62,13 @@ def overview(
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
-    return {"report.html": labels_page(title, cases, saved, places, options.words), "README.txt": "\n".join(map(plain, lines))}
+    return {"report.html": labels_page(title, cases, written, places, options.words), "README.txt": "\n".join(map(plain, lines))}
 
 
 def labels_page(
     title: str,
     cases: Mapping[str, Comparison],
-    saved: Mapping[str, Saved],
+    written: Mapping[str, Sequence[str]],
     places: Mapping[str, Path],
     given: Mapping[str, str] | None = None,
 ) -> str:
@@ -157,7 +79,7 @@ def labels_page(
     rows: list[dict[str, Any]] = [
         {
             "label": label,
-            "href": f"{quote(places[label].name)}/report.html" if "report.html" in saved[label].files else "",
+            "href": f"{quote(places[label].name)}/report.html" if "report.html" in written[label] else "",
             "gap": [case.found.gap_before, case.found.gap_after],
             "performance": [case.found.performance_before, case.found.performance_after],
             "outcome": case.outcome,

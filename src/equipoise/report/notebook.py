@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 from typing import Any, NamedTuple
 
+from equipoise.comparison import Comparison, ScoreComparison
 from equipoise.measures import Audit, LabelAudit, Monitoring
 from equipoise.methods import Candidate
-from equipoise.repair import Comparison, ScoreComparison
 from equipoise.report.templating import page_of
 from equipoise.report.terminal_audit import marks, points, share, shown_gaps, shown_groups
 from equipoise.report.text import how_many, percent, plural, printable, rows_counted, sentence, short_name
@@ -28,7 +29,14 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def audit_html(audit: Audit) -> str:
+@singledispatch
+def html_of(value: object) -> str:
+    """A result as HTML, for a notebook: of an audit, a candidate, a comparison or a history."""
+    raise TypeError(f"{type(value).__name__} is not shown in notebooks")
+
+
+@html_of.register
+def _audit(audit: Audit) -> str:
     """An audit: the conclusion, its groups and its gaps; of several labels, or classes, the largest gap of each."""
     return _label_html(audit.only) if len(audit.labels) == 1 else _labels_html(audit)
 
@@ -73,7 +81,8 @@ def _labels_html(audit: Audit) -> str:
     return _html(lines, Table("The largest gap of each, in percentage points", (one, "rows", *GAP_COLUMNS), rows))
 
 
-def comparison_html(case: Comparison) -> str:
+@html_of.register
+def _comparison(case: Comparison) -> str:
     """A comparison: the outcome, and every method on the held-out rows."""
     findings, goal = case.found, case.goal
     rows = [
@@ -93,7 +102,8 @@ def comparison_html(case: Comparison) -> str:
     return _html([repair_answer(case), f"Goal: {goal_words(goal)}."], held_out)
 
 
-def candidate_html(candidate: Candidate) -> str:
+@html_of.register
+def _candidate(candidate: Candidate) -> str:
     """A candidate: the outcome on cross-fitted rows, if there is any, and the original and the chosen step on the repair set."""
     judgements = {label: each.judgement for label, each in candidate.labels.items() if each.judgement is not None}
     lines = ["In-sample: there are no held-out rows to judge it by. Audit it on a test set."]
@@ -114,7 +124,8 @@ def candidate_html(candidate: Candidate) -> str:
     return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
 
 
-def contrast_html(contrast: ScoreComparison) -> str:
+@html_of.register
+def _contrast(contrast: ScoreComparison) -> str:
     """A comparison of scores or audits: the conclusion, and the change of every gap."""
     rows = []
     for row in shown_gaps(contrast.gaps).to_dict("records"):
@@ -128,7 +139,8 @@ def contrast_html(contrast: ScoreComparison) -> str:
     return _html([contrast_conclusion(contrast), *differ_words(contrast)], Table(caption, columns, rows))
 
 
-def monitoring_html(monitoring: Monitoring) -> str:
+@html_of.register
+def _monitoring(monitoring: Monitoring) -> str:
     """Gaps over time: the conclusion, and the state of every gap."""
     rows = []
     for row in monitoring.gaps.to_dict("records"):

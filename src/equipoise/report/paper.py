@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from email.message import EmailMessage
 from email.policy import SMTP
 from pathlib import Path
@@ -113,23 +113,11 @@ def _archive(html: str) -> bytes:
     return archive.as_bytes()
 
 
-def report_of_folder(
-    folder: Path, page: str | Path | None, pdf: str | Path | None, group_names: Mapping[str, str] | None = None
-) -> list[Path]:
-    """Copies the report in the folder of a repair to `page`, or prints it to `pdf`, or both; returns their paths."""
-    from equipoise.repair import verified_report  # imports torch
-
-    report = folder / REPORT
-    if not report.is_file():
-        raise BadInput(f"{folder} has no {REPORT}. Name a folder that `equipoise debias --out` wrote, or the JSON of an audit.")
-    if page is None and pdf is None:
-        raise BadInput(f"{folder} has its page already: {report}. Give --pdf FILE.pdf to print it, or --report FILE.html to copy it.")
-    if group_names:
-        raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit report.words.")
+def copy_report(content: bytes, source: Path, page: str | Path | None, pdf: str | Path | None) -> list[Path]:
+    """Copies the report of a repair to `page`, or prints it to `pdf`, or both; returns their paths."""
     if page is not None:
         check_ending(Path(page))
-    content = verified_report(folder)
-    short = short_page(content, str(report))
+    short = short_page(content, str(source))
     written = [] if page is None else [write_text(Path(page), content.decode("utf-8"))]
     return written if pdf is None else [*written, print_page(short, Path(pdf))]
 

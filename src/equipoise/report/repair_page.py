@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
+from equipoise.comparison import Comparison, Findings, GapRow, Probes, RateBlock
 from equipoise.measures import NEGLIGIBLE_CHANGE, AuditSpec, Estimate, FloatArray, steps_by_group
 from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED
-from equipoise.repair import Comparison, Findings, GapRow, Probes, RateBlock
 from equipoise.report.explorer import chosen_step, explorer_data, explorer_notes
 from equipoise.report.panels import PANELS, RateView, Scale, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.paper import write_by_ending

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.comparison import ScoreComparison
 from equipoise.measures import Monitoring
-from equipoise.repair import ScoreComparison
 from equipoise.report.terminal_audit import CLEAR_MARK, FEW_MARK, between, marks, points, table_of
 from equipoise.report.text import how_many, number, percent, plural, printable, short_name
 from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, few_changes_words, monitoring_conclusion, state_words
