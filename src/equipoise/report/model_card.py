@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from torch import nn
 
 from equipoise.comparison import Comparison
 from equipoise.measures import Estimate, group_estimate
@@ -90,7 +89,11 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
 
 def pipeline_tag(network: object) -> str:
     """The hub's name of the task: images if the network has two-dimensional convolutions, a table otherwise."""
-    images = is_network(network) and any(isinstance(module, nn.Conv2d) for module in network.modules())
+    if not is_network(network):
+        return "tabular-classification"
+    from torch import nn
+
+    images = any(isinstance(module, nn.Conv2d) for module in network.modules())
     return "image-classification" if images else "tabular-classification"
 
 

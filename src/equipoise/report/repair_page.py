@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
+from equipoise import models  # imports torch for probes only
 from equipoise.comparison import Comparison, Findings, GapRow, Probes, RateBlock
 from equipoise.measures import NEGLIGIBLE_CHANGE, AuditSpec, Estimate, FloatArray, steps_by_group
-from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED
 from equipoise.report.explorer import chosen_step, explorer_data, explorer_notes
 from equipoise.report.panels import PANELS, RateView, Scale, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.paper import write_by_ending
@@ -261,7 +261,7 @@ def _steps(case: Comparison) -> dict[str, Any]:
         "explorer_notes": explorer_notes(data),
         "data": script_data(data),
         "probes": probe_views(case.probes),
-        "read_is_not_used": READ_IS_NOT_USED,
+        "read_is_not_used": "" if case.probes is None else models.READ_IS_NOT_USED,
     }
 
 
@@ -302,7 +302,7 @@ def probe_views(probes: Probes | None) -> dict[str, ProbeView]:
         layers = list(dict.fromkeys([*(layer for layer in before.index if layer != "output"), *after.index, "output"]))
         widths = {**after["width"].to_dict(), **before["width"].to_dict()}
         blocks = []
-        for measure, label in AUROC_LABELS.items():
+        for measure, label in models.AUROC_LABELS.items():
             pairs = {layer: [_probe_estimate(side, layer, measure) for side in (before, after)] for layer in layers}
             blocks.append(ProbeBlock(AMONG[label], [ProbeRow(layer, int(widths[layer]), *pair) for layer, pair in pairs.items()]))
         estimates = [estimate for block in blocks for row in block.rows for estimate in (row.before, row.after)]
