@@ -99,7 +99,8 @@ def compare(
         print(document)
     else:
         over_time = isinstance(result, measures.Monitoring)
-        out.print(report.monitoring_view(result, verbose) if over_time else report.contrast_view(result, verbose))  # type: ignore[arg-type]
+        parts = report.monitoring_screen(result, verbose) if over_time else report.contrast_screen(result, verbose)  # type: ignore[arg-type]
+        out.print(report.in_terminal(parts))
         say_places({"result": save, "report": page, "PDF": pdf})
     exit_if(failures)
 

@@ -14,7 +14,7 @@ from torch import nn
 from equipoise.measures import Estimate, group_estimate
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
-from equipoise.report.templating import render
+from equipoise.report.pages import render
 from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_value_words, percent, sentence, shortened
 from equipoise.report.wording import cards as words
 from equipoise.report.wording.names import PERFORMANCE, performance_words, rate_title, rate_words

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from equipoise.report.document import Document, Part, Span, Table, spans, text_of
+from equipoise.report.terminal import cell_text
 from equipoise.report.text import (
     LONGEST,
     amount,
@@ -36,16 +38,6 @@ from equipoise.report.wording.audits import left_out_words
 from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
-LIMITS = (
-    "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
-    "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
-    "Labels are taken as the truth. If a group's disease is missed or over-diagnosed in the records, these measures inherit it.",
-    "Groups are those of the given columns. Differences within a group, and groups that were not recorded, are not seen.",
-    "The patients are those of these data, at this place and time. A new scanner, clinic or population needs a new audit.",
-    "Intervals cover the sampling of patients, not errors of labels, recording or selection.",
-    "Nothing here shows that a difference was caused by the group, nor that a decision is lawful or clinically right. "
-    "That is for clinicians, patients and the committee.",
-)
 
 
 class LongNames:
@@ -64,13 +56,24 @@ class LongNames:
         return self.names.index(text)
 
 
-def page_of(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), *, paper: bool = False) -> str:
-    """A template with its context as HTML; on `paper`, without scripts and folded sections."""
-    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper}
-    if scripts and not paper:
+def page_of(document: Document, *, paper: bool = False) -> str:
+    """A document as HTML; on `paper`, without scripts and with folded sections open."""
+    return framed("page.html", {"d": document} | dict(document.values), () if paper else document.scripts, document.data, paper=paper)
+
+
+def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), data: object = None, *, paper: bool = False) -> str:
+    """A page with its style, its scripts and their data."""
+    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper, "data": None}
+    if scripts:
         script = "".join(map(_read, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
+        shared |= {"data": None if data is None else script_data(data)}
     return render(template, shared | dict(context))
+
+
+def in_notebook(parts: Iterable[Part]) -> str:
+    """Parts as short HTML without scripts, for a notebook: sentences and tables."""
+    return render("notebook.html", {"parts": [part.flat() if isinstance(part, Table) and part.by else part for part in parts]})
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
@@ -95,8 +98,9 @@ def _environment(kind: str) -> Environment:
         keep_trailing_newline=kind in ("xml", "md"),
     )
     numbers = (amount, count, p_value_words, rows_counted, span, thousand)
-    for function in (*numbers, fenced, left_out_words, line, name, plain, sentence, short, upper_bound_words):
+    for function in (*numbers, cell_text, fenced, left_out_words, line, name, plain, sentence, short, spans, upper_bound_words):
         environment.filters[function.__name__] = function
+    environment.filters |= {"words": text_of, "named": Span}
     environment.tests["nan"] = math.isnan
     return environment
 
@@ -120,8 +124,3 @@ def script_data(data: object) -> Markup:
     """JSON for a <script> element, with every character escaped that could end the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def numbered(contents: Mapping[str, str]) -> dict[str, Any]:
-    """The contents of a page by anchor, and the number of each section."""
-    return {"contents": list(contents.items()), "sections": {anchor: k + 1 for k, anchor in enumerate(contents)}}
