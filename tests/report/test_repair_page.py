@@ -19,7 +19,7 @@ from equipoise.report import why_words, write_repair_page
 from equipoise.report.document import Table, text_of
 from equipoise.report.model_card import cards
 from equipoise.report.pages import script_data
-from equipoise.report.repairs import DECISIONS
+from equipoise.report.repairs import DECISIONS, probe_parts
 from equipoise.report.text import amount, interval, p_value_words, span, thousand
 from equipoise.report.wording.names import share_words, upper_bound_words
 from equipoise.report.wording.repairs import goal_words, repair_answer

@@ -84,7 +84,7 @@ def test_groups_that_are_not_shown_are_counted():
     _, audit = audit_of(frame_of(names), reference="g00")
     text = _shown(audit_screen(audit))
     assert says(" ".join(text.split()), f"{len(names) - SCREEN_GROUPS} more")
-    assert "g00 (ref.)" in text
+    assert "g00 (reference)" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -17,4 +17,4 @@ def audit_page(audit: Audit, names: Any = None, origin: Origin | None = None, li
 
 def repair_page(case: Comparison, *, thumbnails: bool = False, names: Any = None, paper: bool = False) -> str:
     """The page of a repair."""
-    return page_of(repair_document(case, names, thumbnails=thumbnails, paper=paper), paper=paper)
+    return page_of(repair_document(case, names, thumbnails=thumbnails), paper=paper)

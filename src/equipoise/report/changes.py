@@ -112,11 +112,11 @@ def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None
         single = [name for name in rows["attribute"].unique() if name not in contrast.intersections]
         for name in rows["attribute"].unique():
             own = change_table(contrast, rows[rows["attribute"] == name], called.full)
-            headed = [doc.Heading(("By ", Span(name))), own] if len(single) > 1 else [own]
-            parts += headed if name in single else [doc.Folded(("Intersections: ", Span(name)), [own])]
+            parts += [doc.Heading(("By ", Span(name)))] if name in single and len(single) > 1 else []
+            parts.append(own if name in single else doc.Folded(("Intersections: ", Span(name)), [own]))
         return parts
 
-    verdict = [Text(contrast_conclusion(contrast, called), "lead outcome"), *map(Text, differ_words(contrast, called))]
+    verdict: list[Part] = [Text(contrast_conclusion(contrast, called), "lead outcome"), *map(Text, differ_words(contrast, called))]
     sections = [
         Section("verdict", "The answer", "", verdict),
         Section("gaps", "Changes in differences", "", by_attribute(gaps)),
@@ -186,7 +186,10 @@ def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None 
     """The report of gaps over time; `names` are words for groups, such as {"F": "women"}; on `paper` without every period."""
     called = _names(monitoring.gaps, monitoring.intersections, names)
     charts = [chart(_course(monitoring, row), row._asdict(), called.full) for row in monitoring.gaps.itertuples()]
-    verdict = [Text(monitoring_conclusion(monitoring, called), "lead outcome"), course_table(monitoring, called.full).only(0, 1, 2, 4)]
+    verdict: list[Part] = [
+        Text(monitoring_conclusion(monitoring, called), "lead outcome"),
+        course_table(monitoring, called.full).only(0, 1, 2, 4),
+    ]
     sections = [
         Section("verdict", "The answer", "", verdict),
         Section("charts", "Over time", "", [doc.Figures(charts)]),

@@ -5,7 +5,7 @@ Words are text in which names from users' files and emphasis are marked, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -132,15 +132,10 @@ def _picked(row: tuple[Cell, ...], places: Sequence[int]) -> tuple[Cell, ...]:
     return tuple(picked)
 
 
-def table(caption: Words, columns: Sequence[Column | Words], rows: Sequence[Sequence[Cell | Words]], **more: Any) -> Table:
+def table(caption: Words, columns: Sequence[Any], rows: Iterable[Sequence[Any]], **more: Any) -> Table:
     """A table of one block; words stand for columns and cells without anything else."""
     heads = [column if isinstance(column, Column) else Column(column) for column in columns]
-    return Table(caption, heads, [Block([cells(*row) for row in rows])], **more)
-
-
-def cells(*row: Cell | Words) -> tuple[Cell, ...]:
-    """A row, with words as cells."""
-    return tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
+    return Table(caption, heads, [Block([tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows])], **more)
 
 
 def labelled(cell: Cell) -> tuple[str, ...]:
@@ -212,6 +207,7 @@ class Section:
     heading: str
     hint: str
     parts: Sequence[Part]
+    on_paper: bool = True
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def write_repair_page(case: Comparison, path: Path, *, thumbnails: bool = False,
     """Writes the report of a repair and returns its path; images of patients only with `thumbnails`, and never in a PDF."""
     from equipoise.report.repairs import repair_document
 
-    return write_page(path, lambda paper: repair_document(case, group_names, thumbnails=thumbnails and not paper, paper=paper))
+    return write_page(path, lambda paper: repair_document(case, group_names, thumbnails=thumbnails and not paper))
 
 
 def write_contrast_page(contrast: ScoreComparison, path: Path, *, group_names: Names = None) -> Path:

@@ -4,6 +4,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,9 +53,7 @@ DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the
 AMONG = {None: "among all patients", 1: "among those with the finding", 0: "among those without it"}  # rows of a probe, by label
 
 
-def repair_document(
-    case: Comparison, names: Mapping[str, str] | None = None, *, thumbnails: bool = False, paper: bool = False
-) -> doc.Document:
+def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *, thumbnails: bool = False) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}; images of patients only with `thumbnails`."""
     called = words.groups_called(case, names)
     findings, goal = case.found, case.goal
@@ -77,7 +76,7 @@ def repair_document(
         "limits": [],
         "explorer": [
             _choices(case, data),
-            doc.Items(_bound_notes(case) + explorer_notes(data)),
+            doc.Items([*_bound_notes(case), *explorer_notes(data)]),
             Fixed("methods"),
             methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5),
         ],
@@ -87,7 +86,6 @@ def repair_document(
         "images": [] if pictures or maps else None,
         "method": [],
     }
-    shown = {anchor: parts for anchor, parts in made.items() if parts is not None and not (paper and anchor in FOR_THE_SCREEN)}
     values = (
         _values(case, called)
         | _scores(case, called.full)
@@ -99,7 +97,9 @@ def repair_document(
         }
     )
     few = wording.few_words(findings.after.rows, findings.after.patients, findings.after.weighted)
-    sections = [Section(anchor, *SECTIONS[anchor], parts) for anchor, parts in shown.items()]
+    sections = [
+        Section(anchor, *SECTIONS[anchor], parts, anchor not in FOR_THE_SCREEN) for anchor, parts in made.items() if parts is not None
+    ]
     version, scripts = case.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
     return doc.Document("repair.html", "report", case.title, sections, values, called.full, few, scripts, data, version=version)
 
@@ -266,13 +266,13 @@ def _gaps(case: Comparison, called: Called) -> list[Part]:
         caption = ("Differences by ", Span(attribute), " before and after repair, test set")
         made = gap_table(caption, gaps, called, ["Before", "After"], means)
         blocks = dict(zip(gaps, made.blocks, strict=True))
-        first = [doc.replace(block, style="target") for name, block in blocks.items() if name in target]
+        first = [replace(block, style="target") for name, block in blocks.items() if name in target]
         rest = [block for name, block in blocks.items() if name not in target]
         if k == 0 and len(case.original.test.attribute.levels) > MANY_GROUPS:
-            parts += [doc.replace(made, blocks=first), Folded("Differences in other measures", [doc.replace(made, blocks=rest)])]
+            parts += [replace(made, blocks=first), Folded("Differences in other measures", [replace(made, blocks=rest)])]
             continue
-        ordered = [doc.replace(block, style="target" if name in target else "") for name, block in blocks.items()]
-        whole = doc.replace(made, blocks=ordered)
+        ordered = [replace(block, style="target" if name in target else "") for name, block in blocks.items()]
+        whole = replace(made, blocks=ordered)
         parts.append(whole if k == 0 else Folded(("By ", Span(attribute)), [whole]))
     return parts
 
@@ -309,7 +309,7 @@ def _cohort(case: Comparison, called: Called) -> dict[str, Part]:
         rows = []
         for row in cohort:
             line = [_group(row.group, called, row.reference)]
-            for size in (row.valid, row.test)[-len(parts) :]:
+            for size in filter(None, (row.valid, row.test)):
                 line += [Cell(f"{size.rows:,}"), *([Cell(f"{size.patients:,}")] if patients else [])]
                 for labelled in (size.positives, size.negatives):
                     few = row.group and (labelled is None or labelled < least)
@@ -348,8 +348,8 @@ def _bound_notes(case: Comparison) -> list[Words]:
 def methods_table(case: Comparison) -> Table:
     """Every method on the held-out rows."""
     rows = []
-    for k, row in enumerate(case.found.methods):
-        name = Cell("original" if k == 0 else (Span(row.name),), tag="this report" if row.chosen else "")
+    for row in case.found.methods:
+        name = Cell((Span(row.name),), tag="chosen" if row.chosen else "")
         values = (Cell(value=row.gap, kind="points"), Cell(value=row.performance), upper_bound_words(row.below))
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
         rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome)))
@@ -509,7 +509,7 @@ def comparison_screen(case: Comparison) -> list[Part]:
     """A comparison: the outcome, and every method on the held-out rows."""
     after = case.found.after
     held_out = f"{how_many(after.rows, after.patients, 'held-out')}, {percent(case.settings.level)} intervals"
-    made = doc.replace(methods_table(case).only(0, 1, 2, 6, 5), caption=held_out)
+    made = replace(methods_table(case).only(0, 1, 2, 6, 5), caption=held_out)
     return [Text(words.repair_answer(case), "lead"), Text(f"Goal: {words.goal_words(case.goal)}."), made]
 
 
