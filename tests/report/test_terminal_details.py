@@ -60,7 +60,7 @@ def test_values_are_those_of_the_audit():
     _, audit = audit_of(frame_of(["F", "M"]), reference="M")
     text = _shown(audit)
     row = audit.groups.loc["F"]
-    assert _cells(text, "sensitivity")[0].endswith(f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]"[1:])
+    assert _cells(text, "sensitivity")[1].endswith(f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]"[1:])
     eod = audit["eod"]
     assert f"F minus M   {100 * eod.value:+.1f} [{100 * eod.low:+.1f}, {100 * eod.high:+.1f}]" in re.sub(r" {3,}", "   ", text)
     assert "M (reference)" in text
@@ -111,7 +111,7 @@ def test_only_the_measures_that_were_asked_for():
     text = _shown(audit_of(frame_of(["F", "M"]), measures=["spd"])[1])
     assert "spd" in text
     assert "eod" not in text
-    assert "all patients" not in text
+    assert "Performance over all patients" not in text
     text = _shown(audit_of(frame_of(["F", "M"]), measures=["auroc"])[1])
     assert "all patients" in text
     assert "Differences" not in text

@@ -353,11 +353,11 @@ class LabelSections:
             "calibration_intercept": "signed",
         }.items():
             if name in audit.estimates and not math.isnan(audit[name].value):
-                words = (PERFORMANCE | {name: rate.name for name, rate in RATES.items()})[name]
+                words = PERFORMANCE.get(name, "intercept" if "intercept" in name else "calibration slope")
                 values.append(f"{words} {amount(audit[name].value, kind)} ({span(audit[name].low, audit[name].high, kind)})")
         more = [(len(audit.groups) - len(groups), "groups"), (len(audit.gaps) - len(gaps), "gaps")]
         rest = ", ".join([*(f"{count} more {name}" for count, name in more if count), "all rates"])
-        legend = f"{self.interval_words()} FPR: false positive rate. Detectable: by its own interval, 80% power. --verbose: {rest}."
+        legend = f"{self.interval_words()} FPR: false positive rate. Detectable: own interval, 80% power. --verbose: {rest}."
         return [
             *self.head(),
             *(self.answer(whole=False) if len(audit.gaps) else []),

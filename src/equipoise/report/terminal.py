@@ -48,17 +48,18 @@ class _Fitted:
         names = max(len(text_of(block.heading)) for block in self.table.blocks) + 4
         fit = max(1, (options.max_width - names) // (NUMBERS + 3))
         for start in range(0, len(self.table.blocks[0].rows), fit):
-            yield _rich_table(self.table.turned(start, start + fit), options.max_width)
+            yield _rich_table(self.table.turned(start, start + fit), options.max_width, NUMBERS)
 
 
-def _rich_table(table: Table, width: int) -> RichTable:
+def _rich_table(table: Table, width: int, each: int | None = None) -> RichTable:
     title = RichText(text_of(table.caption) + table.units)
     made = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
     kept = [column.least <= width for column in table.columns]
     for place, column in enumerate(table.columns):
-        text = place == 0 or "text" in column.style
+        text, own = place == 0 or "text" in column.style, each if place else None
         if kept[place]:
-            made.add_column(RichText(text_of(column.head)), justify="left" if text else "right", no_wrap=not text, overflow="fold")
+            head, side = RichText(text_of(column.head), overflow="fold"), "left" if text else "right"
+            made.add_column(head, justify=side, no_wrap=not text and own is None, overflow="fold", width=own)  # type: ignore[arg-type]
     for row in (row for block in table.blocks for row in block.rows):
         drawn = [shown for cell in row for shown in (_rich_cell(cell), *([RichText()] * (cell.wide - 1)))]
         made.add_row(*(shown for shown, keep in zip(drawn, kept, strict=False) if keep))
