@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CHECKED := src tests benchmarks docs examples fuzz scripts
+CHECKED := src tests benchmarks docs examples experiments scripts
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 # Compiled files are kept, whatever is set outside: processes that the tests start would compile the package again and again.
@@ -40,31 +40,31 @@ lint: install
 
 # Fails on a warning, a dead link or a generated number that is older than its rows.
 docs: install
-	$(BIN)/python docs/reproduction.py --check
-	$(BIN)/python docs/tables.py --check
+	$(BIN)/python docs/_build/reproduction.py --check
+	$(BIN)/python docs/_build/tables.py --check
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html --doctree-dir build/doctrees docs site
 	@echo "the site is in site/index.html"
 
 # The pictures of the report and of simulated X-rays in README and docs.
 pictures: install browser
-	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/_build/pictures.py
 
 # AIF360 needs older packages than the project, so it lives in an environment of its own.
-.venv-bench/.installed: benchmarks/environment.sh constraints.txt pyproject.toml
-	bash benchmarks/environment.sh $(PYTHON)
+.venv-bench/.installed: experiments/peers/environment.sh constraints.txt pyproject.toml
+	bash experiments/peers/environment.sh $(PYTHON)
 
 bench: install .venv-bench/.installed
 	$(BIN)/python benchmarks/measures.py
-	.venv-bench/bin/python benchmarks/postprocessing.py
-	.venv-bench/bin/python benchmarks/peers.py .bench-networks
+	.venv-bench/bin/python experiments/peers/postprocessing.py
+	.venv-bench/bin/python experiments/peers/peers.py .bench-networks
 
 # What is left of a folder when a run is killed at any moment; about ten minutes on two cores.
 kills: install
-	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python tests/robustness/kills.py
 
 # 11,000 mutated inputs in two processes; what fails lies in fuzz-failures/ with the command that repeats it.
 fuzz: install
-	$(BIN)/python -m fuzz --cases 11000 --workers 2
+	PYTHONPATH=tests/robustness $(BIN)/python -m fuzz --cases 11000 --workers 2
 
 # A small job with the newest versions that the package index offers, and with the lowest that pyproject.toml states. Not part of CI: the
 # newest torch is built for CUDA, 6 GB to install (six minutes on two busy cores); that either layout of torchvision can be imported is tested

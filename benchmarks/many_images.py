@@ -1,6 +1,7 @@
 """The default repair of many images, from files to the repaired network. Prints seconds of each part, and one row with --out FILE.csv.
 
-    python benchmarks/many_images.py [--rows 50000] [--size 224] [--folder DIR] [--budget SECONDS] [--out results/seconds/many-images.csv]
+    python benchmarks/many_images.py [--rows 50000] [--size 224] [--folder DIR] [--budget SECONDS] \
+      [--out benchmarks/seconds/many-images.csv]
 
 The images are simulated JPEG files: a finding that is fainter in one group. A ResNet-18 learns it from 3,000 further images; then the clock
 starts, and everything counts that a user waits for: reading and decoding the files, and `eq.debias(network, rows)` without any setting.

@@ -1,4 +1,4 @@
-"""Audits of many rows and many groups, next to Fairlearn. Usage: python benchmarks/scale.py [NAME ...] [--out results/scale/rows.csv]
+"""Audits of many rows and many groups, next to Fairlearn. Usage: python benchmarks/scale.py [NAME ...] [--out benchmarks/scale/rows.csv]
 
 Each measurement runs in a process of its own, with one thread, and reports its CPU time (which a busy machine changes least), wall time and
 peak memory. Tables are made in a temporary folder and removed; 100 million rows need 2 GB there, and 4 GB more while they are audited.

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))
+sys.path.insert(0, str(DOCS / "_build"))
 
 import generate  # noqa: E402
 
@@ -16,7 +16,7 @@ copyright = author
 version = release = equipoise.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design"]
-exclude_patterns = ["README.md", "**/_*.md"]
+exclude_patterns = ["README.md", "**/_*.md", "_build"]
 nitpicky = False  # type names of third-party packages have no target here
 suppress_warnings = ["myst.duplicate_def"]  # the marks of reproduction.md
 

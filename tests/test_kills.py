@@ -1,4 +1,4 @@
-"""A short version of benchmarks/kills.py: a process that is really killed, by SIGKILL, in the middle of a swap."""
+"""A short version of tests/robustness/kills.py: a process that is really killed, by SIGKILL, in the middle of a swap."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 import kills
 from support import bundles
-from equipoise.measures.rules import Threshold
+from equipoise.measures.thresholds import Threshold
 from equipoise.repair import Bundle
 
 home = Path(sys.argv[1])
@@ -33,7 +33,7 @@ for exchange in (True, False):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_process_killed_in_the_swap_leaves_the_old_folder_or_the_new(tmp_path):
-    place = os.pathsep.join([str(HERE.parent / "benchmarks"), *sys.path])
+    place = os.pathsep.join([str(HERE / "robustness"), *sys.path])
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": place}, timeout=300
     )

@@ -1,4 +1,4 @@
-"""The page of the paper's numbers: made from the rows in results/, and every cell that is off has its explanation."""
+"""The page of the paper's numbers: made from the rows in experiments/, and every cell that is off has its explanation."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ KEY = "adult spd standard default bias"
 
 
 def written(folder: Path, gaps: dict[str, list[float]], explanations: str = "") -> Study:
-    """A study in results/ whose rows have these gaps per arm; published are -0.32 (0.02) and 0.82 (0.01)."""
+    """A study in experiments/ whose rows have these gaps per arm; published are -0.32 (0.02) and 0.82 (0.01)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.json").write_text(json.dumps({"definition": PLAN}))
     lines = [
@@ -40,14 +40,14 @@ def test_the_pages_are_as_new_as_the_rows() -> None:
     """And every cell beyond one published standard deviation is explained, once, and nothing else is."""
     for page, found in reproduction.pages().items():
         text = page.read_text(encoding="utf-8")
-        assert filled(text, found) == text, "run python docs/reproduction.py"
+        assert filled(text, found) == text, "run python docs/_build/reproduction.py"
 
 
 def test_no_number_of_the_rows_is_missing() -> None:
-    there = [name for name in reproduction.TABLES.values() if (reproduction.RESULTS / name / "rows.csv").is_file()]
+    there = [name for name in reproduction.TABLES.values() if (reproduction.EXPERIMENTS / name / "rows.csv").is_file()]
     assert "paper-tabular" in there
     for name in there:
-        study = Study.read(reproduction.RESULTS / name)
+        study = Study.read(reproduction.EXPERIMENTS / name)
         arms, data = [arm.name for arm in study.plan.methods], [d.name for d in study.plan.data]
         counts = study.rows.groupby(["data", "measure", "method"]).size()
         assert set(counts) == {study.plan.splits}

@@ -46,7 +46,6 @@ WORDS: dict[str, tuple[str, str]] = {
 # (file, phrase as it stands there): why it is right in this place.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("src/equipoise/data/splits.py", "keep aside"): "the name of a random stream: another name would give other splits from the same seed",
-    ("src/equipoise/data/scores.py", "keep aside"): "the same stream, so that a table of scores is split as a cohort of the same rows is",
 }
 
 

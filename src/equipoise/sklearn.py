@@ -1,5 +1,6 @@
 """A scikit-learn meta-estimator: `FairClassifier` fits an estimator, and then a decision rule on held-out rows."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
 
+PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "threshold", "force")  # to `eq.debias`
 PREFIT = "prefit"
 AUTO = "auto"
 PARTS = 20  # folds of which `repair_size` are the repair set
@@ -91,23 +93,8 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         pos_label: Any = None,
         random_state: Any = 0,
     ) -> None:
-        self.estimator = estimator
-        self.group = group
-        self.reference = reference
-        self.measure = measure
-        self.max_gap = max_gap
-        self.max_loss = max_loss
-        self.min_performance = min_performance
-        self.method = method
-        self.settings = settings
-        self.allow_group = allow_group
-        self.attribute_as_input = attribute_as_input
-        self.threshold = threshold
-        self.cv = cv
-        self.repair_size = repair_size
-        self.force = force
-        self.pos_label = pos_label
-        self.random_state = random_state
+        given = dict(locals())
+        self.__dict__.update({name: given[name] for name in inspect.signature(FairClassifier.__init__).parameters if name != "self"})
 
     def fit(self, X: Rows, y: Any, *, sensitive_features: Any = None, patients: Any = None) -> Self:
         """The fitted classifier: the estimator, and a rule fitted to its scores on rows outside the estimator's fit."""
@@ -139,20 +126,10 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         if self.reference is not None:
             pick("reference group", str(self.reference), sorted(pd.Series(groups).dropna().unique()))
         rows, score = self._fit_estimator(X, y, self._scores_of(X, y, groups, patients, np.zeros(len(y))))
-        repair_patients = None if patients is None else np.asarray(patients, dtype=object)[rows]
-        scores = self._scores_of(_safe_indexing(X, rows), y[rows], groups[rows], repair_patients, score)
-        self.candidate_ = debias(
-            scores,
-            method=self.method,
-            measure=self.measure,
-            max_gap=self.max_gap,
-            max_loss=self.max_loss,
-            min_performance=self.min_performance,
-            threshold=self.threshold,
-            force=self.force,
-            seed=self.seed_,
-            **self._settings(X, scores),
-        )
+        of_rows = None if patients is None else np.asarray(patients, dtype=object)[rows]
+        scores = self._scores_of(_safe_indexing(X, rows), y[rows], groups[rows], of_rows, score)
+        passed = {name: getattr(self, name) for name in PASSED_ON}
+        self.candidate_ = debias(scores, seed=self.seed_, **passed, **self._settings(X, scores))
         if not self.allow_group and self.candidate_.rule.needs_group:
             raise BadInput(f"{self.method} found a rule that needs each row's group, and allow_group is False. Use auto or bias-score.")
         if self.candidate_.rule.randomised and _ids(X) is None:
@@ -204,8 +181,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         """The decision for each row by the rule; `sensitive_features` is needed only if the rule needs the group."""
         X = self._validated(X)
         if self.candidate_ is None:
-            predicted: npt.NDArray[Any] = self.estimator_.predict(self._inputs(X))
-            return predicted
+            return np.asarray(self.estimator_.predict(self._inputs(X)))
         rule = self.candidate_.rule
         groups = self._groups(X, sensitive_features)
         if groups is None and rule.needs_group:
@@ -220,8 +196,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
             raise BadInput(f"the rule is randomised, {NO_IDS}.")
         named = scores if ids is None else replace(scores, ids=ids)
         decided = rule.draw(named, self.seed_) if rule.randomised else rule.decide(scores)
-        classes: npt.NDArray[Any] = self.classes_[np.where(decided == 1, self._positive, 1 - self._positive)]
-        return classes
+        return np.asarray(self.classes_[np.where(decided == 1, self._positive, 1 - self._positive)])
 
     def score(self, X: Rows, y: Any, sample_weight: Any = None, *, sensitive_features: Any = None) -> float:
         """The accuracy of the decisions; `sensitive_features` is needed only if the rule needs the group."""
@@ -296,8 +271,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
                 "to one: X['sex'] + ' & ' + X['race']."
             )
         values = pd.Series(given.reshape(-1))
-        groups: npt.NDArray[Any] = values.where(values.isna(), values.map(str)).to_numpy(dtype=object)
-        return groups
+        return np.asarray(values.where(values.isna(), values.map(str)), dtype=object)
 
     def _inputs(self, X: Rows) -> Rows:
         """The columns that the estimator gets."""
@@ -323,8 +297,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         """The columns other than the group; None if they are not a dense table."""
         if isinstance(X, pd.DataFrame):
             rest = self._inputs(X) if not self.attribute_as_input else X.drop(columns=[self.group] if self.group in X.columns else [])
-            frame = rest.reset_index(drop=True)
-            return frame.set_axis([str(name) for name in frame.columns], axis=1) if frame.shape[1] else None
+            return rest.reset_index(drop=True).set_axis([str(name) for name in rest.columns], axis=1) if rest.shape[1] else None
         if not isinstance(X, np.ndarray) or X.dtype.kind not in "biuf" or X.ndim != 2:
             return None
         keep = [k for k in range(X.shape[1]) if self.group is None or k != int(self.group) % X.shape[1]]
@@ -343,8 +316,7 @@ def _ids(X: Rows) -> ObjectArray | None:
     """The ids of the rows, in an index of text; None for arrays and for other indices, which usually number the rows."""
     if not isinstance(X, pd.DataFrame) or pd.api.types.infer_dtype(X.index, skipna=False) != "string":
         return None
-    ids: ObjectArray = X.index.to_numpy(dtype=object)
-    return ids
+    return np.asarray(X.index, dtype=object)
 
 
 def _seed(random_state: Any) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from numbers import Real
-from typing import Annotated, Any, Self, TypeVar, cast
+from typing import Annotated, Any, Self, TypeVar, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -133,6 +133,7 @@ def one_of(kind: str, valid: Iterable[str]) -> AfterValidator:
 
 def fields_of(kind: Any, *sections: str) -> dict[str, FieldInfo]:
     """The fields of a specification by name in a case file, or those of one of its sections, apart from hidden ones."""
+    kind = next((inner for inner in get_args(kind) if hasattr(inner, "model_fields")), kind)  # of a list of them
     fields = {field.alias or name: field for name, field in getattr(kind, "model_fields", {}).items() if not extra_of(field).get("hidden")}
     if not sections:
         return fields
@@ -161,19 +162,25 @@ def _bad_input(error: ValidationError, kind: type[BaseModel]) -> EquipoiseError:
     return BadInput(*specification_problems(error, kind))
 
 
-def specification_problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
-    """What is wrong with the values of a specification: the field as in a case file, its flag, the expectation and the value."""
+def specification_problems(error: ValidationError, kind: type[BaseModel], placed: bool = False) -> list[str]:
+    """What is wrong with the values of a specification: the field as in a file, its flag, the expectation and the value.
+
+    A check that raises an error of its own names the field itself; with `placed`, its place is added, as in a list of entries.
+    """
     problems: list[str] = []
     for problem in error.errors(include_url=False):
-        place, flag = ".".join(map(str, problem["loc"])), flag_of(kind, *problem["loc"])
-        where = f"{place} ({flag})" if flag else place
+        kinds = re.compile(r"str|(tuple|dict|function-after)\[.*")  # of a union, which are not part of the place
+        parts = [part for part in problem["loc"] if not kinds.fullmatch(str(part))]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+        where = f"{place} ({flag})" if (flag := flag_of(kind, *parts)) else place
         inner = problem.get("ctx", {}).get("error")
         if isinstance(inner, BadInput):  # raised by a check, with its own words
-            problems += inner.problems
+            problems += [f"{place}: {told}" for told in inner.problems] if placed and place else inner.problems
             continue
-        message = problem["msg"].removeprefix("Value error, ")
+        message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list").replace("valid dictionary", "table")
         if problem["type"] == "extra_forbidden":
-            message = f"there is no such setting.{did_you_mean(str(problem['loc'][-1]), fields_of(kind, *map(str, problem['loc'][:-1])))}"
+            valid = fields_of(kind, *(part for part in parts[:-1] if isinstance(part, str)))
+            message = f"there is no such setting.{did_you_mean(str(parts[-1]), valid)}"
         elif problem["type"] == "missing":
             message = "is missing"
         elif problem["type"] != "value_error":

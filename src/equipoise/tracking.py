@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +21,6 @@ from equipoise.measures import Audit, LabelAudit
 
 RATES = ("selection_rate", "tpr", "fpr", "ppv", "npv")  # of each group
 BATCH = 1_000  # most metrics that MLflow accepts in one call
-FOLDER = "equipoise"  # of the files in a run
 
 
 def numbers_of(audit: Audit) -> dict[str, float]:
@@ -37,8 +37,9 @@ def numbers_of(audit: Audit) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for label, each in audit.prefixed.items():
         for name, value in _named_numbers(each):
+            full = f"{_plain(label)}/{name}" if label else name
             if not math.isnan(value):
-                numbers[_distinct(f"{_plain(label)}/{name}" if label else name, numbers)] = value
+                numbers[next(key for k in range(1, len(numbers) + 2) if (key := full if k == 1 else f"{full} {k}") not in numbers)] = value
     return numbers
 
 
@@ -64,9 +65,8 @@ def log_to_mlflow(audit: Audit, *, prefix: str = "") -> str:
     numbers = [(f"{prefix}{name}", value) for name, value in numbers_of(audit).items()]
     for start in range(0, len(numbers), BATCH):
         mlflow.log_metrics(dict(numbers[start : start + BATCH]))
-    with TemporaryDirectory() as folder:
-        _write_files(audit, Path(folder))
-        mlflow.log_artifacts(folder, artifact_path=FOLDER)
+    with _files(audit) as folder:
+        mlflow.log_artifacts(folder, artifact_path="equipoise")
     return str(mlflow.active_run().info.run_id)
 
 
@@ -80,18 +80,20 @@ def log_to_wandb(audit: Audit, run: Any = None, *, prefix: str = "") -> str:
     if run is None:
         raise BadInput("no run of Weights & Biases is active: call wandb.init(...) before, or pass its run")
     run.log({f"{prefix}{name}": value for name, value in numbers_of(audit).items()})
-    with TemporaryDirectory() as folder:
-        _write_files(audit, Path(folder))
+    with _files(audit) as folder:
         artifact = wandb.Artifact("equipoise-audit", type="audit")
         artifact.add_dir(folder)  # which copies the files, so the folder may be removed
         run.log_artifact(artifact)
     return str(run.id)
 
 
-def _write_files(audit: Audit, folder: Path) -> None:
-    """Writes the audit as JSON and as a report."""
-    (folder / "audit.json").write_text(json.dumps(audit.to_dict(), indent=2), encoding="utf-8")
-    audit.report(folder / "audit.html")
+@contextmanager
+def _files(audit: Audit) -> Iterator[str]:
+    """A temporary folder with the audit as JSON and as a report."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "audit.json").write_text(json.dumps(audit.to_dict(), indent=2), encoding="utf-8")
+        audit.report(Path(folder, "audit.html"))
+        yield folder
 
 
 def _imported(package: str, purpose: str) -> Any:
@@ -104,8 +106,3 @@ def _imported(package: str, purpose: str) -> Any:
 def _plain(name: object) -> str:
     """The name with every character other than ASCII letters, digits, spaces and -_. replaced by _."""
     return re.sub(r"[^\w .-]", "_", str(name), flags=re.ASCII).strip()[:100] or "_"
-
-
-def _distinct(name: str, taken: dict[str, float]) -> str:
-    """The name, with a number if it is already taken."""
-    return name if name not in taken else next(new for k in range(2, len(taken) + 3) if (new := f"{name} {k}") not in taken)

@@ -288,13 +288,13 @@ def _check(folder: Path, printed: str) -> int:
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the audits of a command, to check that nothing is audited twice."""
     audit_module = importlib.import_module("equipoise.measures.auditing")
-    done, real = [], audit_module.untested_audit
+    done, real = [], audit_module._untested
 
     def counted(scores: Any, rule: Any, *rest: Any, **more: Any) -> Any:
         done.append(rule.describe())
         return real(scores, rule, *rest, **more)
 
-    monkeypatch.setattr(audit_module, "untested_audit", counted)
+    monkeypatch.setattr(audit_module, "_untested", counted)
     return done
 
 

@@ -126,6 +126,8 @@ def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
     printed = _printed(run, "debias", path, *AUDIT, "--reference", "M", "--patient", "pid", *options, "--out", "command")
     assert _numbers(dict(saved["y"].document)) == _numbers(printed)
     assert printed["before"]["rows"] == len(repaired.comparisons["y"].result.test)
+    again = eq.Case(**eq.Bundle.load(tmp_path / "python").run.case).debias().save(tmp_path / "again")
+    assert _numbers(dict(again["y"].document)) == _numbers(printed)
     with pytest.raises(eq.BadInput, match="not empty"):
         repaired.save(tmp_path / "python", bars=pytest.fail)
 
@@ -152,6 +154,7 @@ def test_a_network_is_repaired_on_a_file_as_by_the_command(table, tmp_path):
     dry_run = _printed(table, *hospital.TABLE, *hospital.FAST, "--dry-run")
     assert prepared.estimate().to_dict()["sets"] == dry_run["sets"]
     saved = prepared.repair().save(tmp_path / "python")
+    assert eq.Case(**json.loads((tmp_path / "python" / "run.json").read_text())["case"]) == prepared.case
     assert _numbers(dict(saved["sick"].document)) == _numbers(_printed(table, *hospital.TABLE, *hospital.FAST))
 
 

@@ -38,7 +38,7 @@ def test_labelled_selects_the_rows_where_one_label_is_known():
     effusion = labels().labelled("Effusion")
     assert effusion.y.tolist() == [1, 0, 0, 1, 0]
     assert effusion.ids.tolist() == [0, 1, 3, 4, 5]
-    assert effusion.targets is None
+    assert not effusion.several
     with pytest.raises(BadInput, match=suggests("Effusion")):
         labels().labelled("effusions")
     with pytest.raises(BadInput, match="label"):

@@ -161,7 +161,7 @@ def test_the_mean_difference_covers_where_scores_are_wrong_by_more_in_some_patie
 
 
 def test_few_patients_with_several_rows_of_one_label_each_keep_the_level() -> None:
-    """As in the design 'clustered' of benchmarks/coverage.py: four rows per patient, of one label, with correlated scores."""
+    """As in the design 'clustered' of experiments/coverage/simulate.py: four rows per patient, of one label, with correlated scores."""
     groups, patients, rng = 400, 25, np.random.default_rng(25)
     count = groups * patients
     label, size = (rng.random(count) < 0.5).astype(np.int64), 1 + rng.poisson(3, count)

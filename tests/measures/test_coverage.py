@@ -1,13 +1,13 @@
-"""A short version of benchmarks/coverage.py: intervals of small samples cover the truth about as often as they say."""
+"""A short version of experiments/coverage/simulate.py: intervals of small samples cover the truth about as often as they say."""
 
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.coverage import DESIGNS, piece
+from simulate import DESIGNS, piece
 
-RESULTS = Path(__file__).parents[2] / "results" / "coverage"
+COVERAGE = Path(__file__).parents[2] / "experiments" / "coverage"
 REPETITIONS = 40
 HITS = {"rare": 300, "extreme": 100}  # design: rows
 
@@ -43,7 +43,7 @@ def test_the_committed_results_are_as_required() -> None:
 
     With unequal patients or weights, some intervals are known to be narrower, as the note next to the rows says: 0.90 is the limit there.
     """
-    rows, tests = (pd.read_csv(RESULTS / name) for name in ("rows.csv", "tests.csv"))
+    rows, tests = (pd.read_csv(COVERAGE / name) for name in ("rows.csv", "tests.csv"))
     assert (rows["repetitions"].groupby([rows["design"], rows["rows"]]).max() >= 500).all()
     unequal = rows["design"].str.contains("unequal|weights")
     least = np.where(unequal, 0.90, 0.93 - 2 * (0.93 * 0.07 / rows["repetitions"]) ** 0.5)

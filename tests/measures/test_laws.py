@@ -19,7 +19,7 @@ from equipoise.measures import (
     tabulate_codes,
     terms,
 )
-from equipoise.measures.functional import gap_functional
+from equipoise.measures.cells import gap_functional
 from equipoise.models import proxy
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples

@@ -9,7 +9,7 @@ import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.measures import gap_values, holm, moments_of, p_values, tabulate
 from equipoise.measures.estimates import coefficients, simultaneous
-from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels, max_t
+from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, max_t
 
 MEASURES = ["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap"]
 LEVELS = tuple("abcdef")
@@ -75,7 +75,7 @@ def test_without_a_gap_few_data_sets_have_a_finding_or_an_interval_that_misses_z
     clustered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six groups, the smallest with about 25 patients, and six measures, of which four are different comparisons."""
-    monkeypatch.setattr("equipoise.measures.multiplicity.NORMAL_DRAWS", 4000)
+    monkeypatch.setattr("equipoise.measures.permutation.NORMAL_DRAWS", 4000)
     rng = np.random.default_rng(1)
     sets = 60
     found, missed, alone = 0, 0, 0

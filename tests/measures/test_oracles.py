@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.measures import GAPS, Ranking, at_threshold, gap_values, performance_functional, tabulate
-from equipoise.measures.functional import gap_functional
+from equipoise.measures.cells import gap_functional
 from equipoise.measures.performance import f1
 from support.random_scores import Sample, samples
 

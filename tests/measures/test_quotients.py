@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, predictive, sweep, tabulate, worst_gap
-from equipoise.measures.functional import gap_functional
+from equipoise.measures.cells import gap_functional
 from equipoise.repair import audit
 from support.facts import facts, says
 from support.random_scores import Sample, places, samples

@@ -10,7 +10,7 @@ from lxml import html
 import equipoise as eq
 from equipoise.data import Scores
 from equipoise.measures.intervals import wilson
-from equipoise.measures.multiplicity import shrunken_rates
+from equipoise.measures.permutation import shrunken_rates
 
 
 def test_shrunken_rates_are_nearer_to_the_truth_and_their_intervals_cover() -> None:

@@ -12,8 +12,8 @@ import equipoise as eq
 from equipoise.data import Columns, Scores, batches, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import Audit, Ranking, large_samples, streamed
-from equipoise.measures.large_samples import BINS, score_bins
+from equipoise.measures import Audit, Ranking, score_measures, streamed
+from equipoise.measures.score_measures import SCORE_BINS, score_bins
 from equipoise.repair import audit
 from support.facts import says
 
@@ -200,7 +200,7 @@ def test_a_table_that_is_held_is_audited_as_in_memory(table, whole):
 def test_large_groups_in_memory_are_sampled_by_patient(whole, monkeypatch: pytest.MonkeyPatch):
     frame, whole = _frame(), whole("patients")
     scores = Scores.from_frame(frame, **ROLES)
-    monkeypatch.setattr(large_samples, "SAMPLED", 3000)
+    monkeypatch.setattr(score_measures, "SAMPLED", 3000)
     some = eq.audit(scores, threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
     np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
@@ -211,7 +211,7 @@ def test_large_groups_in_memory_are_sampled_by_patient(whole, monkeypatch: pytes
         assert not (some.groups[name] == whole.groups[name])[sampled].any()
         assert (some.groups[name] == whole.groups[name])[~sampled].all()
     _means_of_all_rows(some, whole)
-    kept, _, units = large_samples.sample_of(scores, scores.attributes[0], np.asarray(pd.factorize(frame["patient"])[0]))
+    kept, _, units = score_measures.sample_of(scores, scores.attributes[0], np.asarray(pd.factorize(frame["patient"])[0]))
     rows = frame.groupby("patient").size()
     assert (
         pd.Series(kept.patients).value_counts().to_dict() == rows.loc[list(set(kept.patients))].to_dict()
@@ -234,10 +234,10 @@ def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
     bins = score_bins(score)
     assert (np.diff(bins) >= 0).all()
     assert bins.min() >= 0
-    assert bins.max() < BINS
+    assert bins.max() < SCORE_BINS
     assert len(np.unique(score_bins(ends[[0, 2, 3, 5, 6]]))) == 5
     y = (rng.random(len(score)) < score).astype(int)
-    p, q = (np.bincount(bins[y == label], minlength=BINS) for label in (1, 0))
+    p, q = (np.bincount(bins[y == label], minlength=SCORE_BINS) for label in (1, 0))
     bound = float((p * q).sum() / 2 / p.sum() / q.sum())
     binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
     assert abs(binned - float(Ranking(score, y).auroc())) <= bound < 2e-4

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from equipoise.methods.bias_score import programs
-from equipoise.methods.bias_score.programs import solve
+from equipoise.methods import blind_rule as programs
+from equipoise.methods.blind_rule import solve
 
 
 def _problem(rows: int, gaps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

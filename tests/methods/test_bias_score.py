@@ -13,12 +13,10 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
-from equipoise.methods import METHODS, Rng, make_settings
-from equipoise.methods.bias_score import method as bias_score
-from equipoise.methods.bias_score import problem as bias_problem
-from equipoise.methods.bias_score import programs
-from equipoise.methods.bias_score.problem import Posteriors, Problem, _group_probe, probed
-from equipoise.methods.bias_score.programs import path
+from equipoise.methods import METHODS, Rng, bias_score, make_settings
+from equipoise.methods import blind_rule as bias_problem
+from equipoise.methods import blind_rule as programs
+from equipoise.methods.blind_rule import Posteriors, Problem, _group_probe, path, probed
 from equipoise.models import BiasScore, Heads, Probe, ReadOnce, fit_probe, folds_of, predict, probes, reading_of, to_onnx
 from equipoise.repair import audit
 from support.facts import facts

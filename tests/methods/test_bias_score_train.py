@@ -11,8 +11,8 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.methods import Note
-from equipoise.methods.bias_score import problem as bias_problem
-from equipoise.methods.bias_score.problem import probed
+from equipoise.methods import blind_rule as bias_problem
+from equipoise.methods.blind_rule import probed
 from equipoise.models import ReadOnce, fit_probe, folds_of, reading_of
 from support.facts import facts
 from support.goals import paper_goal

@@ -7,9 +7,8 @@ import pytest
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
-from equipoise.methods.evaluation import LabelResult
-from equipoise.methods.kept_rates import NOISE, highest_threshold
-from equipoise.methods.selection import lacking, merit
+from equipoise.methods.choosing import lacking, merit
+from equipoise.methods.evaluation import NOISE, LabelResult, highest_threshold
 from equipoise.models import predict
 from support.facts import facts, says, suggests
 from support.goals import paper_goal

@@ -1,5 +1,6 @@
 """The choice among steps by cross-fitted values: what is taken, what is declined, and the reason that is given."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,7 +33,8 @@ def _choose(goal: Goal, *rates: tuple[float, float, float, float], n: int = 4000
 
 def _verdict(evidence: Evidence, steps: list[int], goal: Goal) -> SimpleNamespace:
     """The verdict of one label."""
-    found = choose_step([evidence], steps, [goal.changed(selection="honest" if goal.selection == "paper" else goal.selection)])
+    goal = goal.changed(selection="honest" if goal.selection == "paper" else goal.selection)
+    found = choose_step([replace(evidence, goal=goal)], steps)
     return SimpleNamespace(step=found.step, why=found.why[0], met=found.met[0], goal=found.goals[0])
 
 
@@ -57,9 +59,9 @@ def test_a_step_that_crosses_zero_by_a_hair_is_as_good_as_one_that_stays_before_
 
 def test_a_rule_that_needs_the_group_asks_for_a_gap_that_is_surely_there():
     two = _steps(ORIGINAL, (0.2, 0.8, 0.2, 0.8), n=160)
-    goals = [Goal("eod", min_performance=0.6, selection="honest")]
-    assert choose_step([two], [0, 10], goals, METHODS["bias-score"].least_gap).step == 10
-    declined = choose_step([two], [0, 10], goals, METHODS["group-thresholds"].least_gap)
+    two = replace(two, goal=Goal("eod", min_performance=0.6, selection="honest"))
+    assert choose_step([two], [0, 10], METHODS["bias-score"].least_gap).step == 10
+    declined = choose_step([two], [0, 10], METHODS["group-thresholds"].least_gap)
     note = note_of(declined.why[0], "not_surely_there")
     assert (declined.step, note.numbers["least"]) == (0, 3.0)
     assert 1 < note.numbers["z"] < 3
@@ -131,20 +133,20 @@ def test_a_gap_that_may_be_chance_is_removed_by_no_rule_that_needs_the_group():
     women = [0.8 - 0.1 * (1 - share) for share in np.linspace(0, 1, 21)]
     steps = _steps(*((0.2, 0.8, 0.2, rate) for rate in women), n=400)  # 100 of either: a gap of 1.6 standard errors
     goal = Goal("eod", min_performance=0.6, selection="honest")
-    places = {least > 1: choose_step([steps], range(21), [goal], least).at for least in (0.5, 3.0)}
+    places = {least > 1: choose_step([replace(steps, goal=goal)], range(21), least).at for least in (0.5, 3.0)}
     assert places[True] == 0
     assert places[False] >= 15
     many = _steps(*((0.2, 0.8, 0.2, rate) for rate in women), n=40_000)
-    assert [choose_step([many], range(21), [goal], needs).at for needs in (False, True)] == [20, 20]
+    assert [choose_step([replace(many, goal=goal)], range(21), needs).at for needs in (False, True)] == [20, 20]
 
 
 def test_a_threshold_for_everybody_is_moved_only_for_a_gap_of_a_standard_error():
     small = _steps((0.2, 0.8, 0.2, 0.77), (0.2, 0.8, 0.2, 0.8), n=400)  # 100 of either: a gap of about half a standard error
     goal, least = Goal("eod", min_performance=0.6, selection="honest"), METHODS["single-threshold"].least_gap
-    assert choose_step([small], (0, 1), [goal], 0.4).at == 1
-    kept = choose_step([small], (0, 1), [goal], least)
+    assert choose_step([replace(small, goal=goal)], (0, 1), 0.4).at == 1
+    kept = choose_step([replace(small, goal=goal)], (0, 1), least)
     assert kept.at == 0
     assert note_of(kept.why[0], "nothing_to_repair").numbers["rows"] == 400
     large = _steps((0.2, 0.8, 0.2, 0.7), (0.2, 0.8, 0.2, 0.8), n=400)
-    assert choose_step([large], (0, 1), [goal], least).at == 1
+    assert choose_step([replace(large, goal=goal)], (0, 1), least).at == 1
     assert [METHODS[name].least_gap for name in ("bias-score", "group-thresholds")] == [0.5, 3.0]

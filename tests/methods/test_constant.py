@@ -23,9 +23,9 @@ from equipoise.methods import (
     run_method,
     step_decisions,
 )
+from equipoise.methods.choosing import constant, refused
 from equipoise.methods.contract import NoSettings
 from equipoise.methods.group_thresholds import KIND
-from equipoise.methods.selection import constant, refused
 from equipoise.models import predict
 from support.goals import paper_goal
 from support.networks import biased_cohort, trained

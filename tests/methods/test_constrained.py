@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import gap_values, tabulate, tabulate_codes
-from equipoise.measures.functional import gap_functional
+from equipoise.measures.cells import gap_functional
 from equipoise.methods import Data, Evaluation, Goal, Label, run_method
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
 from equipoise.models import Repairable, predict, ranks
-from equipoise.models.repairable_kinds import RepairableMLP
+from equipoise.models.repairable import RepairableMLP
 from support.goals import paper_goal
 from support.networks import biased_cohort, trained
 from support.published import debias

@@ -12,7 +12,8 @@ from equipoise.measures import at_threshold, bootstrap_cells, gap_values, larges
 from equipoise.methods import METHODS, Goal, Outcome
 from equipoise.methods.cross_fitted import _halves, aligned, rungs
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.group_thresholds import frontier
+from equipoise.methods.frontier import fit_steps
+from equipoise.methods.group_thresholds import fit
 from equipoise.models import predict
 from support.facts import facts
 from support.goals import paper_goal
@@ -187,9 +188,9 @@ def test_held_out_decisions_are_made_by_fits_that_have_not_seen_the_row(problem)
     before, after = np.empty(len(scores)), np.empty(len(scores))
     for k in range(5):
         inside, outside = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
-        fitted = frontier(Scores.of(parts.valid.take(inside), scores.score[inside]), goal)
+        fitted = fit_steps(fit(part := Scores.of(parts.valid.take(inside), scores.score[inside]), goal), "group-thresholds", part)
         held = Scores.of(parts.valid.take(outside), scores.score[outside])
-        before[outside], after[outside] = fitted.steps[0].rule.decide(held), fitted.steps[result.chosen].rule.decide(held)
+        before[outside], after[outside] = fitted[0].rule.decide(held), fitted[result.chosen].rule.decide(held)
     np.testing.assert_array_equal(result.held_out.before, before)
     np.testing.assert_array_equal(result.held_out.after, after)
     assert result.judgement.changed == (before != after).sum()

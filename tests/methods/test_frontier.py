@@ -11,7 +11,7 @@ from equipoise.data import Scores
 from equipoise.measures import at_threshold, gap_values, performance_values, tabulate
 from equipoise.methods import METHODS, Fit, Goal, make_settings, step_decisions
 from equipoise.methods.contract import Rng
-from equipoise.methods.frontier import SHARES, half_rows, windows
+from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.models import ReadOnce, bias_scores, predict
 from support.goals import paper_goal
 from support.networks import biased_cohort
@@ -27,9 +27,7 @@ def _scores(n: int, groups: int = 2, seed: int = 0, digits: int = 6) -> Scores:
 
 
 def _frontier(name: str, scores: Scores, goal: Goal) -> Fit:
-    found = METHODS[name].frontier
-    assert found is not None
-    return found(scores, goal, make_settings(name, {}))
+    return along(METHODS[name].run(scores, goal, make_settings(name, {})), name, scores)
 
 
 def _cells(rule, scores: Scores):

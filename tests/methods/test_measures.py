@@ -1,6 +1,7 @@
 """Every method and every measure that it takes: named gaps, a sum of rates of the user's own, and predictive parity."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -13,8 +14,7 @@ from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, gap_values, linearised, tabulate, worst_gap
 from equipoise.methods import METHODS, Label
-from equipoise.methods.bias_score.problem import Posteriors, Problem
-from equipoise.methods.bias_score.programs import parity_path
+from equipoise.methods.blind_rule import Posteriors, Problem, parity_path
 from equipoise.methods.choosing import choose_step
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
@@ -300,7 +300,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
     none = Evidence(empty, y, codes, levels, units, paper_goal(measure))
     assert np.isnan(none.gap[1])
-    assert choose_step([none], (0, 7), [paper_goal(measure, min_performance=0.0)]).step == 0
+    assert choose_step([replace(none, goal=paper_goal(measure, min_performance=0.0))], (0, 7)).step == 0
 
 
 def test_the_teacher_takes_the_place_of_the_label_in_the_weights():

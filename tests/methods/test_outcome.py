@@ -14,7 +14,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, paired
 from equipoise.measures.intervals import wilson
 from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
-from equipoise.methods.kept_rates import NOISE
+from equipoise.methods.evaluation import NOISE
 from support.goals import paper_goal
 
 FloatArray = npt.NDArray[np.float64]

@@ -6,7 +6,8 @@ import pytest
 from equipoise.data import Scores
 from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal
-from equipoise.methods.single_threshold import fit, frontier
+from equipoise.methods.frontier import along
+from equipoise.methods.single_threshold import fit
 from support.goals import paper_goal
 
 GOALS = [{"max_gap": 0.1}, {"min_performance": 0.55}, {"min_performance": 0.99}, {"max_gap": 0.2, "keep": {"tpr": "before"}}]
@@ -62,7 +63,7 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
 
 def test_the_grid_begins_with_the_threshold_in_use_and_every_step_can_be_delivered():
     scores, goal = _scores(1, 200), paper_goal("eod", threshold=0.6)
-    found = frontier(scores, goal)
+    found = along(fit(scores, goal), "single-threshold", scores)
     assert found.steps[0].rule.value == 0.6
     assert len(found.steps) == len(found.trace) == 22
     for step, row in zip(found.steps, found.trace.itertuples(), strict=True):

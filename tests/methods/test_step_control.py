@@ -11,7 +11,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import gap_values, sweep
 from equipoise.methods import METHODS, run_method
 from equipoise.methods.evaluation import Data, decided_at
-from equipoise.methods.step_control import AFTER, FEW, MOST, SHARE, UNIT, Control, Trials, smooth_gap
+from equipoise.methods.step_control import AFTER, FEW, MOST, SHARE, UNIT, Control, smooth_gap, trials
 from equipoise.models import under_repair
 from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
@@ -201,9 +201,8 @@ def test_epochs_limit_the_mini_batches(problems):
     model, cohort = problems["mlp"]
     network = under_repair(model, cohort)
     each = len(list(network.batches(np.random.default_rng(0), 32)))
-    trials = Trials(network, np.random.default_rng(0), 32, epochs=2)
     seen: list[int] = []
-    advance = trials.each(lambda rows: seen.append(len(rows)))
+    advance = trials(network, np.random.default_rng(0), 32, 2, lambda rows: seen.append(len(rows)))
     while advance():
         assert len(seen) % FEW == 0
     assert len(seen) == 2 * each

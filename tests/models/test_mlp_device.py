@@ -13,11 +13,11 @@ from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
 from equipoise.methods import Candidate, run_method
 from equipoise.methods.constrained import slope
-from equipoise.models import MLP, Training, computing_on, initial_mlp, repairable_kinds, requested_device, train, training, under_repair
+from equipoise.models import MLP, Training, computing_on, initial_mlp, repairable, requested_device, train, training, under_repair
 from equipoise.models.devices import DEVICE
 from equipoise.models.mlp import FlatMLP, Recorder
 from equipoise.models.optimisers import FlatAdam, copied
-from equipoise.models.repairable_kinds import RepairableMLP
+from equipoise.models.repairable import RepairableMLP
 from equipoise.models.training import _MLPRun
 from support.facts import facts
 from support.goals import paper_goal
@@ -51,7 +51,7 @@ def _generator() -> np.random.Generator:
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[RepairableMLP]:
-    monkeypatch.setattr(repairable_kinds, "compute_device", lambda *_: META)
+    monkeypatch.setattr(repairable, "compute_device", lambda *_: META)
     found = RepairableMLP(initial_mlp(COLUMNS, 0), torch.zeros(ROWS, COLUMNS))
     with OneDevice():
         yield found
@@ -101,7 +101,7 @@ STEPS: dict[str, Callable[[RepairableMLP, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_steps_of_methods_stay_on_the_device(network, step, monkeypatch):
-    monkeypatch.setattr(repairable_kinds, "sigmoid", lambda logits: torch.zeros(logits.shape))  # the one place where values come back
+    monkeypatch.setattr(repairable, "sigmoid", lambda logits: torch.zeros(logits.shape))  # the one place where values come back
     for index in network.batches(_generator(), 16, least=2):
         STEPS[step](network, index)
 
@@ -126,7 +126,7 @@ def test_adversarial_gradients_stay_on_the_device(network):
 @pytest.mark.parametrize("criterion", ["gradient", "taylor", "difference", "second-order"])
 @pytest.mark.parametrize("layers", [[0, 5], []])
 def test_influence_and_pruning_stay_on_the_device(network, criterion, layers, monkeypatch):
-    monkeypatch.setattr(repairable_kinds, "sigmoid", lambda logits: torch.zeros(logits.shape))
+    monkeypatch.setattr(repairable, "sigmoid", lambda logits: torch.zeros(logits.shape))
     network._hidden = layers
     _, influence = network.influence(np.tile([0.0, 1.0], ROWS // 2), criterion)
     assert influence.device == META

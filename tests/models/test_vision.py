@@ -13,7 +13,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict, shape_advice
+from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict
 from equipoise.models.vision import import_torchvision
 from equipoise.studies.sets.phantom import phantom_parts
 from support.facts import facts, says, suggests
@@ -225,8 +225,15 @@ def test_advice_for_a_network_with_a_fixed_size_or_other_channels(network: nn.Mo
 
 
 def test_no_advice_if_the_shape_is_not_the_problem():
-    assert shape_advice(_square(32), (1, 32, 32)) == ""
-    assert shape_advice(nn.Linear(3, 1), (2,)) == ""
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.any():
+                raise RuntimeError("not these")
+            return x.flatten(1).sum(1)
+
+    with pytest.raises(BadInput, match="not these") as caught:
+        check(Failing(), phantom_parts(120, size=32, seed=0).valid, changed=False)
+    assert "images.size" not in str(caught.value)
     with pytest.raises(BadInput, match=facts("(2,)", "arrays")):
         check(nn.Linear(3, 1), Cohort.from_arrays(torch.zeros(4, 2), [0, 1, 0, 1], ["a", "a", "b", "b"]))
 

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, hold_out
-from equipoise.methods import METHODS, Goal, Method, cost, standard
-from equipoise.methods.bias_score import method as bias_score
+from equipoise.methods import METHODS, Goal, Method, bias_score, contract, single_threshold
 from equipoise.methods.contract import NoSettings
 from equipoise.repair import Repairable, dry_run
 from support.facts import says
@@ -38,8 +37,8 @@ def test_the_work_follows_from_the_settings(parts, monkeypatch):
     def a_row(*_: object, gradients: bool = False) -> float:
         return 0.004 if gradients else 0.001
 
-    monkeypatch.setattr(cost, "seconds_per_row", a_row)
-    monkeypatch.setattr(cost, "seconds_per_evaluation", lambda *_: 0.5)
+    monkeypatch.setattr(contract, "seconds_per_row", a_row)
+    monkeypatch.setattr(contract, "seconds_per_evaluation", lambda *_: 0.5)
     model, repair, test = parts
     n, m = len(repair), len(test)
     methods = {
@@ -58,8 +57,8 @@ def test_the_work_follows_from_the_settings(parts, monkeypatch):
 
 
 def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
-    monkeypatch.setattr(cost, "seconds_per_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
-    monkeypatch.setattr(cost, "seconds_per_evaluation", lambda *_: 0.5)
+    monkeypatch.setattr(contract, "seconds_per_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
+    monkeypatch.setattr(contract, "seconds_per_evaluation", lambda *_: 0.5)
     monkeypatch.setattr(bias_score, "probes_seconds", lambda *given: 10.0 * given[-1])
     model, repair, test = parts
     n, m = len(repair), len(test)
@@ -129,7 +128,7 @@ def test_probes_of_the_layers_are_part_of_the_estimate(parts, monkeypatch):
 
 
 def test_the_time_of_a_method_without_a_cost_model_is_unknown(parts, monkeypatch):
-    monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, NoSettings, "a method of its own"))
+    monkeypatch.setitem(METHODS, "own", Method("own", single_threshold.standard, NoSettings, "a method of its own"))
     found = estimate(*parts, {"own": {}}, paper_goal())
     assert found.methods[-1].seconds is None
     assert found.seconds is None

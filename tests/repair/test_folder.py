@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from equipoise.data import add_path_to_errors
 from equipoise.errors import BadInput
+from equipoise.models import HEADS, ORIGINAL_ONNX
 from equipoise.models.export import writing
 from equipoise.repair import check_folder
 from equipoise.repair import folder as subject
@@ -77,7 +79,6 @@ def _killed_at(monkeypatch: pytest.MonkeyPatch, at: int, work: Callable[[], None
 def test_after_a_kill_before_any_call_a_reader_finds_the_old_or_the_new_folder(tmp_path, monkeypatch, exchange):
     if not exchange:
         monkeypatch.setattr(subject, "_exchange", lambda *_: False)
-    monkeypatch.setattr(subject, "WAIT", 0.0)
     seen, at = set(), 0
     while True:
         out = tmp_path / str(at) / "out"
@@ -155,36 +156,32 @@ def test_leftovers_of_a_killed_run_are_removed_and_those_of_a_running_one_stay(t
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")] == []
 
 
-def test_a_hidden_folder_that_another_run_removes_as_a_leftover_is_created_again(tmp_path, monkeypatch):
-    out, made = tmp_path / "out", subject.tempfile.mkdtemp
+def test_a_hidden_folder_is_created_and_locked_while_no_other_run_removes_leftovers(tmp_path):
+    lock = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as a run that removes leftovers
+    filled = threading.Thread(target=_fill, args=(tmp_path / "out", "new"))
+    filled.start()
+    filled.join(0.3)
+    assert list(tmp_path.iterdir()) == []
+    os.close(lock)
+    filled.join()
+    assert _contents(tmp_path / "out")["run.json"] == "new"
 
-    def removed_at_once(**options: object) -> str:
-        monkeypatch.setattr(subject.tempfile, "mkdtemp", made)
-        place = made(**options)
-        Path(place).rmdir()  # before its lock was taken
-        return place
 
-    monkeypatch.setattr(subject.tempfile, "mkdtemp", removed_at_once)
-    _fill(out, "new")
-    assert _contents(out)["run.json"] == "new"
-    locks: list[int] = []
+def test_a_reader_waits_for_a_run_that_has_moved_the_folder_away(tmp_path):
+    old, new = (tmp_path / f"{subject.HIDDEN}out.abcdefgh{ending}" for ending in (subject.OLD, ""))
+    _write(old, "old")
+    _write(new, "new")
+    lock = os.open(new, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
 
-    def being_removed(**options: object) -> str:
-        monkeypatch.setattr(subject.tempfile, "mkdtemp", made)
-        place = made(**options)
-        locks.append(lock := os.open(place, os.O_RDONLY))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    def done() -> None:
+        new.rename(tmp_path / "out")
+        os.close(lock)
 
-        def remove() -> None:
-            Path(place).rmdir()
-            os.close(lock)
-
-        threading.Timer(0.3, remove).start()
-        return place
-
-    monkeypatch.setattr(subject.tempfile, "mkdtemp", being_removed)
-    _fill(out, "newer")
-    assert (_contents(out)["run.json"], len(locks)) == ("newer", 1)
+    threading.Timer(0.3, done).start()
+    recover(tmp_path / "out")
+    assert set(_contents(tmp_path / "out").values()) == {"new"}
 
 
 # 2. Files that are replaced and files that are kept
@@ -284,7 +281,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     def full() -> None:
         with filling(tmp_path / "out") as place:
             (place / "trace.csv").symlink_to("/dev/full")
-            with subject.add_path_to_errors(place / "trace.csv"):
+            with add_path_to_errors(place / "trace.csv"):
                 (place / "trace.csv").write_text("x" * 100)
 
     with pytest.raises(BadInput, match=facts(tmp_path / "out" / "trace.csv", os.strerror(errno.ENOSPC))):
@@ -367,4 +364,5 @@ def test_a_mount_point_can_be_filled_but_not_replaced(tmp_path, monkeypatch):
 
 def test_all_files_are_known():
     assert FILES[-1] == "run.json"
+    assert {HEADS, ORIGINAL_ONNX} <= set(FILES)
     assert re.fullmatch(r"repaired\.(pt2|pt|safetensors)", FILES[0])

@@ -205,7 +205,7 @@ def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_p
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name.startswith("onnx") else real(name, *rest))
     else:
         place = {
-            "to_onnx": "equipoise.repair.save.to_onnx",
+            "to_onnx": "equipoise.models.to_onnx",
             "page": "equipoise.report.documents.repair_document",
             "card": "equipoise.report.documents.cards",
         }
@@ -222,7 +222,7 @@ def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_p
 
 def test_only_a_threshold_can_be_part_of_the_onnx_network(tried, serving, tmp_path, monkeypatch):
     _, case, _ = tried
-    monkeypatch.setattr("equipoise.repair.save.to_onnx", lambda *_, **__: None)
+    monkeypatch.setattr("equipoise.models.to_onnx", lambda *_, **__: None)
     grouped = replace(case, chosen=1)
     written = _saved(grouped, tmp_path / "out", serving, ReportSpec(onnx_rule=True))
     assert "rule.json" in written.failures["the rule in model.onnx"]

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from equipoise.data import Transform, sha256
 from equipoise.errors import BadInput, Untrusted
-from equipoise.repair import verify
+from equipoise.repair import bundle_network
 from equipoise.repair.schema import IMAGES_FORMAT, ServedImages
 from support.facts import facts
 
@@ -29,7 +29,7 @@ def _valid(document: dict) -> ServedImages:
 
 
 def transform_to_serve(document: dict, *how: object) -> Transform | None:
-    return verify.transform_to_serve(_valid(document), *how)
+    return bundle_network.transform_to_serve(_valid(document), *how)
 
 
 def test_options_or_a_transform_are_valid_and_nothing_else(how):

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from PIL import Image
 from scipy.special import expit, logit
 from torch import nn
@@ -80,9 +79,9 @@ def test_the_same_preprocessing_gives_the_known_scores(folder):
     assert (part.rows, part.without) == (10, N - 10)
 
 
-def test_the_wrong_crop_raises_an_error_with_the_differences_and_the_right_options(folder):
+def test_the_wrong_crop_raises_an_error_with_the_differences_and_what_to_check(folder):
     known = pd.read_csv(folder / "known.csv")
-    with pytest.raises(ScoresDiffer, match=facts("40", "AUROC", "00.png", "images.resize=20 --set images.crop=16")) as raised:
+    with pytest.raises(ScoresDiffer, match=facts("40", "AUROC", "00.png", "images.resize", "images.crop")) as raised:
         eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known, score="p", id="image")
     check = raised.value.checks[0]
     wrong = abs(_known(folder, size=SIDE) - known["p"])
@@ -92,36 +91,6 @@ def test_the_wrong_crop_raises_an_error_with_the_differences_and_the_right_optio
     assert check.correlation < 0.999
     assert len(check.first) == 5
     assert "00.png" not in json.dumps(check.to_dict())
-
-
-@pytest.mark.parametrize(
-    ("options", "hint"),
-    [
-        ({**RIGHT, "mean": (0.0,), "std": (1.0,)}, "images.resize=20 --set images.crop=16 --set images.normalise=unit"),
-        ({"size": SIDE, "mean": (0.5,), "std": (0.5,)}, "images.size=16 --set images.normalise=inception"),
-        ({"size": SIDE, "interpolation": "bicubic"}, "images.size=16 --set images.interpolation=bicubic"),
-        ({"size": SIDE, "crop": "square"}, "images.size=16 --set images.crop=square"),
-        ({"preset": "torchxrayvision", "size": SIDE}, "images.preset=torchxrayvision --set images.size=16"),
-    ],
-)
-def test_another_preprocessing_is_found(folder, options, hint):
-    known = dict(zip(pd.read_csv(folder / "local.csv")["image"], _known(folder, **options), strict=True))
-    with pytest.raises(ScoresDiffer, match=facts(hint)):
-        eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
-
-
-@pytest.mark.parametrize(
-    ("in_use", "left_out"),
-    [
-        ({"size": SIDE, "mean": (0.0,), "std": (1.0,)}, "images.normalise"),
-        (RIGHT, "images.resize and images.crop"),
-        ({"transform": lambda image: torch.full((1, SIDE, SIDE), image.getpixel((0, 0)) / 255)}, "images.transform"),
-    ],
-)
-def test_options_in_use_that_must_be_left_out_are_named(folder, in_use, left_out):
-    known = dict(zip(pd.read_csv(folder / "local.csv")["image"], _known(folder, size=SIDE), strict=True))
-    with pytest.raises(ScoresDiffer, match=f"with --set images.size=16 and without {left_out}\\."):
-        eq.check_scores(place["build"](), _cohort(folder, **in_use), known)
 
 
 def _scores(values) -> dict[str, float]:
@@ -187,7 +156,7 @@ CHECK = ("--set", "model.check_scores=known.csv", "--set", "model.known=p")
 def test_the_command_stops_at_the_wrong_crop_and_continues_with_the_right_one(folder, capsys, monkeypatch):
     code, out, err = _run(folder, capsys, monkeypatch, "--set", f"images.size={SIDE}", *CHECK)
     assert (code, out) == (2, "")
-    assert says(err, "known.csv", "images.resize=20 --set images.crop=16")
+    assert says(err, "known.csv", "images.resize", "images.crop")
     for options in (("--set", "images.resize=20", "--set", f"images.crop={SIDE}"), ("--set", "images.transform=net.py:transform")):
         code, out, _ = _run(folder, capsys, monkeypatch, *options, *CHECK, "--json")
         found = json.loads(out)

@@ -12,11 +12,11 @@ import torch
 
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS
-from equipoise.methods.adversarial_training import fresh
+from equipoise.methods.adversarial import fresh
 from equipoise.models.vision import import_torchvision
 from equipoise.studies import (
     Event,
-    FromSource,
+    StudyData,
     StudyFolder,
     balanced_parts,
     make_plan,
@@ -187,7 +187,7 @@ def test_nih(nih: StudyFolder, xrays: Path) -> None:
     assert rows["performance"].between(0, 1).all()
     assert rows[["p_value", "valid_p_value"]].gt(0).all(axis=None)
     assert rows["met"].any()
-    parts = balanced_parts(FromSource("nih", options={"finding": "effusion", "size": 16}).load(xrays), seed=1)
+    parts = balanced_parts(StudyData(source="nih", options={"finding": "effusion", "size": 16}).load(xrays), seed=1)
     assert len(parts.test) >= 8
     counts = len(parts.test) * rows.loc[rows["seed"] == 1, "test_accuracy"].to_numpy()
     assert counts == pytest.approx(np.round(counts))  # of a test set of that size
@@ -286,7 +286,7 @@ def test_splits_of_the_real_images(data_root: Path) -> None:
     if not (data_root / "cxr-nih" / "metadata.csv").is_file():
         pytest.skip("no cxr-nih in EQUIPOISE_DATA")
     plan = read_plan("nih")
-    cohort = FromSource("nih", options={"finding": "effusion", "size": 16}).load(data_root)
+    cohort = StudyData(source="nih", options={"finding": "effusion", "size": 16}).load(data_root)
     parts = _parts(plan, "nih-effusion-resnet-18", cohort, 0)
     assert [round(float((p.groups == "M").mean()), 2) for p in parts] == [0.75, 0.5, 0.5]
     assert [float(p.y.mean()) for p in parts] == [0.5, 0.5, 0.5]

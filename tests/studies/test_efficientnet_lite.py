@@ -13,7 +13,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import NORMS
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.methods.adversarial_training import fresh
+from equipoise.methods.adversarial import fresh
 from equipoise.models import find_units, predict, to_onnx
 from equipoise.models.units import switch_off
 from equipoise.models.vision import import_torchvision
@@ -24,7 +24,6 @@ from equipoise.studies.efficientnet_lite import (
     EfficientNetLite,
     SamePad,
     imagenet,
-    renamed,
     weights_file,
 )
 from support.facts import facts
@@ -146,11 +145,6 @@ def test_a_file_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: py
         file.write(b"x")
     with pytest.raises(BadInput, match=variant.sha256):
         EFFICIENTNET_LITE[LITE0].network(pretrained=True)
-
-
-def test_weights_of_another_network_are_named() -> None:
-    with pytest.raises(BadInput, match=facts("layer1.conv1.weight")):
-        renamed({"layer1.conv1.weight": torch.zeros(1)}, VARIANTS[LITE0].blocks)
 
 
 def test_a_file_and_published_weights_together_are_refused(tmp_path: Path) -> None:

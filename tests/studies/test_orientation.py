@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from equipoise.data import Cohort, split
 from equipoise.measures import gap_values, tabulate
-from equipoise.studies import PRESETS, FromSource, load, published, read_plan
+from equipoise.studies import PRESETS, StudyData, load, published, read_plan
 from equipoise.studies.sets.mimic_iii import GROUPS
 from equipoise.studies.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
 from equipoise.studies.summary import Published
@@ -52,7 +52,7 @@ def agree(data: str, found: dict[str, float]) -> None:
 
 
 def test_every_data_set_with_published_numbers_is_here() -> None:
-    named = {d.published for name in PRESETS for d in read_plan(name).data if isinstance(d, FromSource) and d.published}
+    named = {d.published for name in PRESETS for d in read_plan(name).data if d.source and d.published}
     kinds = {"/".join(name.split("/")[:2]) if not name.startswith(("loh", "zafar")) else name.split("/")[0] for name in named}
     assert kinds == set(REFERENCES)
 
@@ -81,7 +81,7 @@ def test_mimic_iii_by_the_label_rates_of_the_demo(attribute: str, data_root: Pat
 @pytest.mark.parametrize(("attribute", "finding"), [("sex", "enlarged cardiomediastinum"), ("ethnicity", "pneumonia")])
 def test_mimic_cxr_by_brightness(attribute: str, finding: str, xrays: Path) -> None:
     """In the small trees, disease is harder to see in women and in Hispanic patients, as it was for the published networks."""
-    cohort = FromSource("mimic-cxr", options={"attribute": attribute, "finding": finding, "size": 16}).load(xrays)
+    cohort = StudyData(source="mimic-cxr", options={"attribute": attribute, "finding": finding, "size": 16}).load(xrays)
     assert cohort.attribute.reference == REFERENCES[f"mimic-cxr/{attribute}"]
     bright = cohort.inputs[:].reshape(len(cohort), -1).mean(1).numpy()
     for network in ("vgg-16", "resnet-18"):
@@ -89,7 +89,7 @@ def test_mimic_cxr_by_brightness(attribute: str, finding: str, xrays: Path) -> N
 
 
 @pytest.mark.parametrize("data", read_plan("paper-sensitivity").data, ids=lambda d: d.name)
-def test_simulations_by_the_best_classifier(data: FromSource) -> None:
+def test_simulations_by_the_best_classifier(data: StudyData) -> None:
     small = {"features": 2} if data.source == "zafar" else {}
     cohort = data.load(**{"seed": 0, **data.options, **small})
     assert cohort.attribute.reference == REFERENCES[data.source]

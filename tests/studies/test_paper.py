@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.studies import CATALOGUE, PRESETS, FromSource, published, published_sizes, read_plan
+from equipoise.studies import CATALOGUE, PRESETS, published, published_sizes, read_plan
 from equipoise.studies.summary import _tables
 
 
@@ -59,7 +59,7 @@ def test_simulations_as_in_the_published_code() -> None:
     assert plan.splits == 10
     assert [d.name for d in plan.data][:2] == ["loh-0.1", "loh-0.5"]
     for data in plan.data:
-        assert isinstance(data, FromSource)
+        assert data.source is not None
         assert data.options["n"] == 30_000
         assert data.redraw == (data.source == "loh")
         if data.source == "zafar":
@@ -99,7 +99,7 @@ def test_both_tables_of_simulations_have_the_published_arms() -> None:
 
 
 def test_departures_have_the_limits_and_the_training_of_their_table() -> None:
-    plan, table = read_plan(Path(__file__).parents[2] / "benchmarks/departures.toml"), read_plan("paper-tabular")
+    plan, table = read_plan(Path(__file__).parents[2] / "experiments/departures/departures.toml"), read_plan("paper-tabular")
     assert plan.trainings == table.trainings
     assert (plan.splits, plan.training) == (table.splits, table.training)
     for arm in plan.methods:

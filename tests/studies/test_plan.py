@@ -53,7 +53,7 @@ def test_a_toml_file(folder: Path) -> None:
     (folder / "mine.toml").write_text(TOML)
     plan = read_plan(folder / "mine.toml")
     assert (plan.name, plan.splits, plan.measures, plan.seeds) == ("mine", 4, ("eod",), (0, 1, 2, 3))
-    assert plan.data[0].path == folder / "patients.csv"
+    assert plan.data[0].file == str(folder / "patients.csv")
     assert plan.model == f"{folder / 'net.py'}:make"
     goal = plan.arm("bias-gda").goal("icu", "eod", plan.performance)
     assert (goal.min_performance, goal.max_gap) == (0.7, None)
@@ -65,7 +65,7 @@ def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
     )
     (folder / "mine.toml").write_text(own)
     data = read_plan(folder / "mine.toml").data[0]
-    assert (data.bins, data.conflicts) == ({"age": (50.0, 60.0)}, "first")
+    assert (data.bins, data.conflicts) == ({"age": [50, 60]}, "first")
     for wrong, said in (("[60, 50]", "ascending"), ("[]", "no edge"), ('["a"]', "number")):
         assert said in " ".join(problems(own.replace("[50, 60]", wrong), folder))
     assert says(problems(own.replace("{ age", "{ ag"), folder), "bins", "'ag'")
@@ -109,10 +109,10 @@ def test_lists_of_names_are_enough() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("splits = 4", "splts = 4"), ("'splts'", "'splits'")),
-        (("splits = 4", 'splits = "four"'), ("splits:", "'four'", "integer")),
-        (("label =", "lable ="), ("'lable'", "'label'", "data[0]")),
-        (("label =", "lable ="), ("'label'", "data[0]")),
+        (("splits = 4", "splts = 4"), ("splts", "'splits'")),
+        (("splits = 4", 'splits = "four"'), ("splits:", "four", "integer")),
+        (("label =", "lable ="), ("data[0].lable", "'label'")),
+        (("label =", "features ="), ("data[0]", "no label column")),
         (("epochs = 50", "epoch = 50"), ("methods[0].settings:", "'epoch'", "'epochs'")),
         (("epochs = 50", "epochs = 'many'"), ("methods[0].settings:", "'epochs'", "'many'")),
         (('"bias-gda"', '"bias-gad"'), ("methods[0].method:", "'bias-gad'", "'bias-gda'")),
@@ -147,7 +147,7 @@ def test_a_problem_is_reported_with_its_location(folder: Path, change: tuple[str
 def test_all_problems_in_one_message(folder: Path) -> None:
     text = TOML.replace("splits", "splts").replace("lable", "label").replace('"bias-gda"', '"bias"').replace("icu = {", "icuu = {")
     text = text.replace('group = "sex"', "group = 3").replace("patients.csv", "none.csv")
-    assert len(problems(text, folder)) == 5
+    assert len(problems(text, folder)) == 4  # a limit for other data is reported once its method is known
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_all_problems_in_one_message(folder: Path) -> None:
         ({"data": [{"source": "loh", "options": {"alfa": 1}}]}, ("data[0].options:", "'alfa'", "'alpha'")),
         ({"data": [{"source": "loh", "options": {"alpha": "x"}}]}, ("data[0].options:", "'alpha'", "'x'")),
         ({"data": [{"source": "adult", "redraw": True}]}, ("data[0].redraw:", "adult", "seed")),
-        ({"data": []}, ("data:", "empty")),
+        ({"data": []}, ("data", "empty")),
         ({"measures": ["aod", "0.5*tpr + 0.5*fpr"]}, ("measures:", "aod")),
         ({"data": ["loh", "loh"]}, ("data:", "'loh'")),
         ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, ("methods:", "'pruning'")),
         ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, ("methods[0].settings:", "units", "steps")),
         ({"methods": [{"method": "standard", "min_performance": 0.6, "max_loss": 0.03}]}, ("methods[0].max_loss:", "min_performance")),
-        ({"methods": [{"method": "standard", "max_loss": 2}]}, ("methods[0].max_loss:", "2", "0 to 1")),
+        ({"methods": [{"method": "standard", "max_loss": 2}]}, ("methods[0].max_loss", "2", "0 and 1")),
         ({"methods": [{"method": "pruning", "train": True}]}, ("methods[0].train:", "pruning", "bias-score")),
         ({"methods": [{"method": "standard", "training": "lst"}]}, ("methods[0].training:", "'lst'")),
         (
@@ -174,7 +174,7 @@ def test_all_problems_in_one_message(folder: Path) -> None:
         ({"trainings": {"last": {"restor": "last"}}}, ("trainings.last:", "'restor'", "'restore'")),
         ({"methods": 3}, ("methods:", "list")),
         ({"fractions": [0.5, 0.6, 0.1]}, ("fractions:", "add up to 1")),
-        ({"fractions": [0.5, 0.5]}, ("fractions:", "[0.5, 0.5]")),
+        ({"fractions": [0.5, 0.5]}, ("fractions[2]", "missing")),
         ({"splits": 0}, ("splits:", "1")),
         ({"performance": "auroc"}, ("performance:", "'auroc'")),
     ],

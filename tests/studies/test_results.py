@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.measures import gaps
-from equipoise.studies import Event, open_study, read_rows, read_timings, read_traces, results, rows, run_study
+from equipoise.studies import Event, narrow, open_study, read_rows, read_timings, read_traces, results, rows, run_study
 from equipoise.studies.plan import tasks_of
 from equipoise.studies.results import finished, locked_folder
 from support.facts import facts, says
@@ -114,9 +114,9 @@ def test_a_file_with_a_wrong_name_is_replaced(study: results.StudyFolder, everyt
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"splits": 1}, ("splits", 2, 1)),
-        ({"methods": ["standard"]}, ("methods", '["standard", "bias-gda"]', '["standard"]')),
-        ({"data": [{"source": "loh", "options": {"n": 399, "alpha": 2.0}}]}, ("data", '["loh", "drawn"]', '["loh"]')),
+        ({"first_seed": 1}, ("first_seed", 0, 1)),
+        ({"methods": ["standard", "pruning"]}, ("methods", '["standard", "bias-gda"]', '["standard", "pruning"]')),
+        ({"data": [{"source": "loh", "options": {"n": 399, "alpha": 2.0}}]}, ("data", "same names")),
         ({"training": {"epochs": 1}}, ("training", '{"epochs": 2}', '{"epochs": 1}')),
     ],
 )
@@ -126,6 +126,23 @@ def test_another_study_is_refused(study: results.StudyFolder, tiny, change, said
         run_study(tiny(**{**FEW, "name": "other", **change}), study.path, runner="serial")
     assert says(caught.value, "'tiny'", *said)
     assert content(study.path) == before
+
+
+def test_splits_are_added_and_one_cell_is_run_in_the_folder_of_the_study(study: results.StudyFolder, tiny, everything) -> None:
+    before = everything(study)
+    cell = next(task for task in tasks_of(study.plan) if task.method == "bias-gda" and task.data == "drawn")
+    study.file(cell).unlink()
+    others = {task: study.file(task).stat().st_mtime_ns for task in tasks_of(study.plan) if task != cell}
+    part = run_study(narrow(study.plan, splits=1, data=["drawn"], methods=["bias-gda"]), study.path, runner="serial")
+    assert (part.fingerprint, len(read_rows(part))) == (study.fingerprint, 1)
+    assert {task: study.file(task).stat().st_mtime_ns for task in others} == others
+    assert everything(open_study(study.path)).equals(before)
+    more = run_study(tiny(**{**FEW, "splits": 3}), study.path, runner="serial")
+    assert open_study(study.path) == more
+    assert sorted(set(read_rows(more)["seed"])) == [0, 1, 2]
+    assert set(read_rows(more)["fingerprint"]) == {study.fingerprint}
+    first_two = everything(more)[lambda rows: rows["seed"] < 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(first_two, before, check_exact=True)
 
 
 def test_another_version_is_refused(study: results.StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
     about = None if code is None else {"path": str(code.path), "sha256": code.sha256}
     return {
         "schema": "equipoise.repaired",
-        "schema_version": 7,
+        "schema_version": 8,
         "title": "Tiny",
         "label": "sick",
         "provenance": {

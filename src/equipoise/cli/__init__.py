@@ -3,6 +3,7 @@
 Nothing heavy is imported here, so that Ctrl-C prints one line from the start, also while torch and pandas are being imported.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -33,9 +34,10 @@ def run(arguments: list[str]) -> int:
         return 0
     with _recorded_interrupts() as interrupts:
         try:
-            from equipoise.cli.app import run as run_command
+            from equipoise.cli import app
 
-            code = run_command(arguments)
+            shared = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+            code = app.run_shared(arguments) if shared else app.run(arguments)
         except BaseException as error:
             # Some libraries turn an interruption of their import into another error.
             if not (interrupts or isinstance(error, KeyboardInterrupt)):

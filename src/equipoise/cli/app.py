@@ -1,31 +1,32 @@
 """The root command and its exit codes. Bad input ends in one message and exit code 2, never in a traceback.
 
-Not part of `__init__`, which handles Ctrl-C while the imports of this file are still running.
+A command refuses an option that takes one value and was given several, of which the parser would silently use the last; an option that is a
+setting of a case is refused with the `--set` that reaches it. Not part of `__init__`, which handles Ctrl-C while this file is imported.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
-import signal
+import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
+from typer.core import TyperCommand
 from typer.main import get_command
 
-from equipoise import __version__, report
-from equipoise.cli.commands import App
-from equipoise.cli.console import err, forget_stopped, out, say_stopped
-from equipoise.errors import EquipoiseError
+from equipoise import __version__
+from equipoise.cli import STOPPED
+from equipoise.cli.console import err, out, say, say_bad
+from equipoise.errors import BadInput, EquipoiseError, raise_all
 
-COMMANDS = {  # by file in this room: the name of its function, or of its app of several commands
-    **{name: name for name in ("audit", "debias", "apply", "compare", "report", "demo")},
-    "data": "data_app",
-    "study": "study_app",
-}
+COMMANDS = ("audit", "debias", "apply", "compare", "report", "demo", "data", "study")  # files in this room and what they define
+SHARED = ("debias",)  # commands whose processes share their work, under torchrun
 ABOUT = """Audit a trained classifier for group bias and repair it after training.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex
@@ -34,6 +35,40 @@ ABOUT = """Audit a trained classifier for group bias and repair it after trainin
     --model my_model.py:build --weights net.safetensors --out repaired/
 
     [bold]Try it without data:[/bold] equipoise demo"""
+
+
+class Command(TyperCommand):
+    """A command whose options occur once, except for those that are made to be repeated, and which Ctrl-C ends in one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # completion in a shell parses unfinished commands
+            try:
+                _, _, parsed = self.make_parser(ctx).parse_args(args=list(args))  # the option of each occurrence, in order
+            except Exception as error:
+                specification = getattr(self.callback, "specification", None)
+                if type(error).__name__ == "NoSuchOption" and specification:  # of click, or of the copy of click in typer
+                    from equipoise.cli.options import check_option
+
+                    check_option(str(getattr(error, "option_name", "")), *specification)
+                raise
+            counts = Counter(option for option in parsed if option.param_type_name == "option" and not (option.multiple or option.is_eager))
+            repeated = {"/".join([*option.opts, *option.secondary_opts]): count for option, count in counts.items() if count > 1}
+            raise_all([f"{flags} was given {count} times. Give it once." for flags, count in repeated.items()])
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:  # a command may say what was done until then
+            say(str(stop) or "Stopped.", console=err)
+            raise typer.Exit(STOPPED) from None
+
+
+class App(typer.Typer):
+    """An app of such commands."""
+
+    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, **options: Any) -> Callable[..., Any]:
+        return super().command(name, cls=cls, **options)
 
 
 def command_line(*names: str) -> typer.Typer:
@@ -46,7 +81,7 @@ def command_line(*names: str) -> typer.Typer:
         help=ABOUT,
     )
     for name in names or COMMANDS:
-        command = getattr(importlib.import_module(f"equipoise.cli.{name}"), COMMANDS[name])
+        command = getattr(importlib.import_module(f"equipoise.cli.{name}"), name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
@@ -62,39 +97,53 @@ def _parser(*names: str) -> Callable[..., None]:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
-        return _run(arguments)
-    from equipoise.cli.processes import run_shared  # which imports torch
-
-    try:
-        return run_shared(arguments, _run)
-    except EquipoiseError as error:
-        if os.environ["RANK"] == "0":
-            _print_error(str(error))
-        return 2
-
-
-def _run(arguments: list[str]) -> int:
-    forget_stopped()
+    """The exit code of one command: 0 on success, 2 on bad input, 130 after Ctrl-C."""
     try:
         names = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs other commands
         _parser(*names)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
-        if stop.code == 128 + signal.SIGINT:
-            say_stopped()
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except EquipoiseError as error:
-        _print_error(str(error))
+        say_bad("error", str(error))
         return 2
     except OSError as error:
-        _print_error(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+        say_bad("error", f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
         return 2
     return 0
 
 
-def _print_error(message: str) -> None:
-    err.print(Text.assemble(("error: ", "bold red"), report.printable(message)), soft_wrap=True)
+def run_shared(arguments: list[str]) -> int:
+    """The exit code of a command in several processes under torchrun, which share the work: the same in all of them.
+
+    Only the first one prints and writes; another prints only an error that is its own.
+    """
+    from equipoise.models import join_processes, launched, leave_processes  # which imports torch
+
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    try:
+        if name not in SHARED or {"-h", "--help"} & set(arguments):
+            raise BadInput(
+                f"equipoise {name} runs in one process, and {launched()} were started. Start it without torchrun; of the commands, "
+                f"{' and '.join(SHARED)} can share its work between processes."
+            )
+        own = join_processes()
+    except EquipoiseError as error:
+        if os.environ["RANK"] == "0":
+            say_bad("error", str(error))
+        return 2
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(sys.stdout if own == 0 else io.StringIO()), redirect_stderr(sys.stderr if own == 0 else printed):
+            code = run(arguments)
+    except Exception:
+        agreed, failed = leave_processes(None)
+        if failed is None:
+            raise
+        return agreed  # the connection to a process that has failed was lost; that one prints the reason
+    agreed, failed = leave_processes(code)
+    if own and own == failed:
+        sys.stderr.write(f"process {own + 1} of {launched()}: {printed.getvalue()}")
+    return agreed
 
 
 def _version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:

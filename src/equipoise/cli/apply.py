@@ -44,7 +44,7 @@ def apply(
     folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
     *,
-    case: Callable[[dict[str, Any]], ApplyCase],
+    case: Callable[[], ApplyCase],
     model: Annotated[
         str | None, typer.Option(help="Factory of the network, as file.py:factory; its code is executed.", show_default="none: see --trust")
     ] = None,
@@ -63,7 +63,7 @@ def apply(
     """
     from equipoise.repair import Bundle, counting
 
-    asked = case({})
+    asked = case()
     images, how = asked.images, asked.apply
     if how.spreadsheet_safe and as_json and save is None:
         raise BadInput("apply.spreadsheet_safe applies to the CSV, and --json prints none. Add --out decisions.csv, or omit one of them.")

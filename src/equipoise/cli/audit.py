@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipoise import data, measures, repair, report
-from equipoise.cli.case_file import read_case
-from equipoise.cli.console import JsonOption, bar, notes, out, say, say_code, say_places, to_json, typed
-from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
-from equipoise.cli.options import CaseArgument, PdfOption, takes_case
-from equipoise.cli.places import check_exist, check_places, json_problems, page_problems
+from equipoise.cli.console import (
+    FailIfOption,
+    JsonOption,
+    PdfOption,
+    bar,
+    check_exist,
+    check_places,
+    exit_if,
+    failures_of,
+    notes,
+    out,
+    parse_conditions,
+    place_problems,
+    say,
+    say_code,
+    say_places,
+    to_json,
+    typed,
+)
+from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import collecting, raise_all
 
 if TYPE_CHECKING:
     from equipoise.repair import FileAudit
-
-
-@dataclass(frozen=True)
-class _Files:
-    """The files to write."""
-
-    out: Path | None
-    page: Path | None
-    pdf: Path | None
 
 
 @takes_case(repair.Case, "data", "images", "model", "audit", "history", unread=("goal", "goals", "repair"))
@@ -35,7 +40,7 @@ def audit(
     ctx: typer.Context,
     file: CaseArgument,
     *,
-    case: Callable[[dict[str, Any]], repair.Case],
+    case: Callable[[Path], repair.Case],
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     page: Annotated[
         Path | None,
@@ -59,28 +64,31 @@ def audit(
 
     [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex, with a folder of CSV or Parquet files.
     """
-    files, problems = _Files(save, page, pdf), page_problems({"--report": page, "--pdf": pdf}) + json_problems(save)
+    problems = place_problems({"--report": page, "--pdf": pdf}, save)
     conditions = parse_conditions(fail_if, problems)
-    asked = None
     with collecting(problems):
-        asked = read_case(file, case)
+        asked = case(file)
     raise_all(problems)
-    assert asked is not None
-    _check_files(asked, files)
+    _check_files(asked, save, page, pdf)
     with notes("equipoise.data.images"):
         result = repair.audit_file(asked, bars=bar, running=say_code)
     failures = failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
-    lines = _input_notes(result)
+    lines, history, figures = _input_notes(result), asked.history, asked.report.figures
     document = result.to_dict() if as_json or save else {}
     if save or page or pdf:
         spec, model = asked.audit_spec, asked.model
         paths = [path for path in (asked.table, spec.valid, spec.train, model.weights, model.check_scores) if path is not None]
         origin = report.Origin.now(arguments=typed(ctx), files=paths, inputs=lines, group_names=asked.report.words)
         document["provenance"] = origin.to_dict()
-        _write(result, files, document, origin)
-    if asked.report.figures:
-        _write_figures(result, asked.report.figures)
-    history = asked.history
+        for place in filter(None, (page, pdf)):
+            report.write_audit_page(result.audit, place, group_names=asked.report.words, origin=origin)
+    if save:
+        data.write_text(save, to_json(measures.with_checksum(document)) + "\n")
+    if figures:
+        for name, folder in repair.folders(figures, asked.labels).items():
+            report.save_audit_figures(result.scores.get(name), result.audit.labels[name], folder)
+        if result.audit.no_finding is not None:
+            report.save_underdiagnosis_figure(result.audit.no_finding, figures)
     if history.append:
         past = measures.history(history.append)
         past.append(result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups)
@@ -89,16 +97,16 @@ def audit(
         print(to_json(measures.with_checksum(document)))
     else:
         _print(result, lines, verbose)
-        places = {"result": save, "report": page, "PDF": pdf, "figures": asked.report.figures}
-        say_places(places | {f"history with {history.date}": history.append})
+        places = {"result": save, "report": page, "PDF": pdf, "figures": figures, f"history with {history.date}": history.append}
+        say_places(places)
     exit_if(failures)
 
 
-def _check_files(case: repair.Case, files: _Files) -> None:
+def _check_files(case: repair.Case, save: Path | None, page: Path | None, pdf: Path | None) -> None:
     """Raises an error before any work if a file does not exist or cannot be written."""
     figures, history = case.report.figures, case.history
     check_exist(case.table, case.audit_spec.valid, case.model.check_scores, *history.earlier)
-    check_places(files.out, files.page, history.append, figures and figures / "rates.png", pdf=files.pdf)
+    check_places(save, page, history.append, figures and figures / "rates.png", pdf=pdf)
     if history.append:
         measures.history(history.append).check_period(history.date or "", replace=history.replace)
     folders = [] if figures is None or len(case.labels) == 1 else repair.folders(figures, case.labels).values()
@@ -119,22 +127,6 @@ def _input_notes(result: FileAudit) -> list[str]:
     if history.append and result.case.data.patient and measures.history(history.append).periods:
         lines.append("patients of earlier periods, who would count again, were not identified (--set history.earlier=FILE)")
     return lines
-
-
-def _write(result: FileAudit, files: _Files, document: dict[str, Any], origin: report.Origin) -> None:
-    names = result.case.report.words
-    for place in (files.page, files.pdf):
-        if place:
-            report.write_audit_page(result.audit, place, group_names=names, origin=origin)
-    if files.out:
-        data.write_text(files.out, to_json(measures.with_checksum(document)) + "\n")
-
-
-def _write_figures(result: FileAudit, folder: Path) -> None:
-    for name, place in repair.folders(folder, result.case.labels).items():
-        report.save_audit_figures(result.scores.get(name), result.audit.labels[name], place)
-    if result.audit.no_finding is not None:
-        report.save_underdiagnosis_figure(result.audit.no_finding, folder)
 
 
 def _print(result: FileAudit, lines: list[str], verbose: bool) -> None:

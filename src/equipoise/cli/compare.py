@@ -9,17 +9,30 @@ import typer
 from pydantic import Field
 
 from equipoise import data, measures, repair, report
-from equipoise.cli.console import JsonOption, bar, notes, out, say_places, to_json
-from equipoise.cli.fail_if import FailIfOption, exit_if, failures_of, parse_conditions
-from equipoise.cli.options import PdfOption, takes_case
-from equipoise.cli.places import check_exist, check_places, page_problems
+from equipoise.cli.console import (
+    FailIfOption,
+    JsonOption,
+    PdfOption,
+    bar,
+    check_exist,
+    check_places,
+    exit_if,
+    failures_of,
+    notes,
+    out,
+    parse_conditions,
+    place_problems,
+    say_places,
+    to_json,
+)
+from equipoise.cli.options import takes_case
 from equipoise.data import Columns
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.specification import Specification, Texts, flag_of, setting
 
 if TYPE_CHECKING:
     from equipoise.data import Scores
-    from equipoise.measures import Fact, Monitoring
+    from equipoise.measures import Monitoring
     from equipoise.repair import ScoreComparison
 
 AUDIT, HISTORY, TABLE = "audit", "history", "table"
@@ -47,12 +60,7 @@ class ComparisonCase(Specification):
     report: repair.ReportSpec = Field(default_factory=repair.ReportSpec)
 
 
-@takes_case(
-    ComparisonCase,
-    "data",
-    "compare",
-    only=("--label", "--group", "--reference", "--patient", "--score", "--bins", "--threshold", "--measure", "--name", "--since"),
-)
+@takes_case(ComparisonCase, "data", "compare", only=FLAGS)
 def compare(
     files: Annotated[
         list[Path],
@@ -62,7 +70,7 @@ def compare(
         ),
     ],
     *,
-    case: Callable[[dict[str, Any]], ComparisonCase],
+    case: Callable[[], ComparisonCase],
     fail_if: FailIfOption = None,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     page: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report to this file.")] = None,
@@ -78,17 +86,20 @@ def compare(
 
     [bold]An audit repeated over time:[/bold] equipoise compare history.parquet --fail-if changed
     """
-    problems = page_problems({"--report": page, "--pdf": pdf})
+    problems = place_problems({"--report": page, "--pdf": pdf})
     conditions = parse_conditions(fail_if, problems)
-    asked = ComparisonCase()
     with collecting(problems):
-        asked = case({})
+        asked = case()
     raise_all(problems)
     check_exist(*files)
     check_places(save, page, pdf=pdf)
     with notes():
         result = _compare(files, asked)
-    failures = failures_of(conditions, _facts(result)) if conditions else []
+    screen: Any = report.contrast_screen
+    facts: Any = repair.score_comparison_facts
+    if isinstance(result, measures.Monitoring):
+        screen, facts = report.monitoring_screen, measures.monitoring_facts
+    failures = failures_of(conditions, facts(result)) if conditions else []
     document = to_json(result.to_dict()) if save or as_json else ""
     if save:
         data.write_text(save, document + "\n")
@@ -98,17 +109,9 @@ def compare(
     if as_json:
         print(document)
     else:
-        over_time = isinstance(result, measures.Monitoring)
-        parts = report.monitoring_screen(result, verbose) if over_time else report.contrast_screen(result, verbose)  # type: ignore[arg-type]
-        out.print(report.in_terminal(parts))
+        out.print(report.in_terminal(screen(result, verbose)))
         say_places({"result": save, "report": page, "PDF": pdf})
     exit_if(failures)
-
-
-def _facts(result: "ScoreComparison | Monitoring") -> "list[Fact]":
-    if isinstance(result, measures.Monitoring):
-        return measures.monitoring_facts(result)
-    return repair.score_comparison_facts(result)
 
 
 def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Monitoring":
@@ -122,7 +125,8 @@ def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Moni
     if kinds[0] == AUDIT:
         audits: dict[str, Any] = dict(zip(_file_names(how.name, files), map(measures.read_audit, files), strict=True))
         return repair.compare(audits, common_groups=how.common_groups)
-    names = _compared_names(files, case.data.score, how.name)
+    columns = case.data.score
+    names = _file_names(how.name, files) if len(files) > 1 else _checked_names(how.name or columns, len(columns))
     scores = _read_scores(files, case.data, names)
     with bar("compare"):
         limits: dict[str, Any] = {"level": spec.level, "min_patients": spec.min_patients}
@@ -177,11 +181,6 @@ def _checked_names(names: Sequence[str], count: int) -> list[str]:
     return list(names)
 
 
-def _compared_names(files: list[Path], score: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names of the compared scores: those of --name, or the columns of one table, or the tables."""
-    return _checked_names(names or score, len(score)) if len(files) == 1 else _file_names(names, files)
-
-
 def _read_scores(files: list[Path], columns: Columns, names: Sequence[str]) -> "dict[str, Scores]":
     """The scores by name: several columns of one table, or the same column of several tables, with the groups of the first."""
     pairs = [(files[0], column) for column in columns.score] if len(files) == 1 else [(path, columns.score[0]) for path in files]
@@ -189,5 +188,5 @@ def _read_scores(files: list[Path], columns: Columns, names: Sequence[str]) -> "
     for name, (path, column) in zip(names, pairs, strict=True):
         (scores,) = data.read_scores(path, columns.changed(score=column)).values()
         by_name[name] = replace(scores, name=name)
-        columns = columns.like(scores)
+        columns = columns.like(scores.attributes)
     return by_name

@@ -1,11 +1,11 @@
-"""Printing for every command: results on standard output, progress and messages on standard error."""
+"""What the commands share: printing (results on standard output, the rest on standard error), and the files that they read and write."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,22 +14,42 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from equipoise import report
+from equipoise import data, measures, report
+from equipoise.errors import collecting
 
 if TYPE_CHECKING:
+    from equipoise.measures import Condition, Fact
     from equipoise.models import Code
 
 out, err = Console(), Console(stderr=True)
+ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",)}
+NOT_JSON = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # refused by --out of an audit
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+PdfOption = Annotated[
+    Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
+]
 RootOption = Annotated[
     Path | None, typer.Option(help="Folder with one folder per data set.", show_default="EQUIPOISE_DATA, then the user cache")
+]
+FailIfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Exit with code 1 if this holds for any group: 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8', 'auroc.low < 0.7', "
+        "'findings > 0'; repeat it for more.",
+        rich_help_panel="Pipelines",
+    ),
 ]
 
 
 def say(text: str, style: str = "", console: Console = out) -> None:
     """Prints text without markup or wrapping, with control characters written out, since it may contain names from files."""
     console.print(Text(report.printable(text), style=style), soft_wrap=True)
+
+
+def say_bad(what: str, text: str) -> None:
+    """Prints an error or a failure on stderr."""
+    err.print(Text.assemble((f"{what}: ", "bold red"), report.printable(text)), soft_wrap=True)
 
 
 def say_places(places: Mapping[str, Path | None]) -> None:
@@ -39,20 +59,26 @@ def say_places(places: Mapping[str, Path | None]) -> None:
             say(f"{what}: {place}")
 
 
+def say_code(code: Code | None) -> None:
+    """Shows on stderr which code is about to run, with its checksum. A backbone has none, since it is part of Equipoise."""
+    if code is not None:
+        say(f"running {code} (SHA-256 {code.sha256})", "dim", err)
+
+
 def to_json(document: object) -> str:
     """The document as indented JSON; NaN is an error, since JSON has none."""
     return json.dumps(document, indent=2, allow_nan=False)
 
 
 @contextmanager
-def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, if that is a terminal. Yields a function of the work done and the total."""
+def bar(what: str, total: int = 100) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr, if that is a terminal. Yields a function of the work done, the total and, if it changes, what is done."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # not needed for help or for bad input
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(what, total=total)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
+        yield lambda done, of, now=what: progress.update(task, completed=done, total=of, description=now)
 
 
 @contextmanager
@@ -80,27 +106,61 @@ def notes(*quiet: str) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def say_code(code: Code | None) -> None:
-    """Shows on stderr which code is about to run, with its checksum. A backbone has none, since it is part of Equipoise."""
-    if code is not None:
-        say(f"running {code} (SHA-256 {code.sha256})", "dim", err)
-
-
 def typed(ctx: typer.Context) -> list[str]:
     """The command as it was typed, for the provenance of a result."""
     return ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
 
 
-_stop_messages: list[str] = []
+def place_problems(places: Mapping[str, Path | None], save: Path | None = None) -> list[str]:
+    """One problem for each of --report, --pdf and a JSON --out whose file name has the extension of another format."""
+    problems = [
+        f"{option} writes {ENDINGS[option][0]}; got {place.name!r}. Use {option} {place.with_suffix(ENDINGS[option][0]).name}."
+        for option, place in places.items()
+        if place is not None and place.suffix.lower() not in ENDINGS[option]
+    ]
+    if save is not None and save.suffix.lower() in NOT_JSON:
+        page = next((option for option, endings in ENDINGS.items() if save.suffix.lower() in endings), None)
+        instead = f"{page} {save.name}" if page else "--set report.figures=FOLDER for figures (PNG and SVG)"
+        problems.append(f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}.")
+    return problems
 
 
-def say_stopped(message: str = "Stopped.") -> None:
-    """Prints one line on stderr after Ctrl-C; repeated calls print nothing."""
-    if not _stop_messages:
-        _stop_messages.append(message)
-        say(message, console=err)
+def check_places(*places: Path | None, pdf: Path | None = None) -> None:
+    """Raises an error before any work if a file cannot be written, or if there is no program to print the PDF."""
+    for place in (*places, pdf):
+        if place:
+            data.check_writable(place)
+    if pdf:
+        report.check_printer()
 
 
-def forget_stopped() -> None:
-    """Lets the next command report an interruption again."""
-    _stop_messages.clear()
+def check_exist(*paths: Path | None) -> None:
+    """Raises an error if a file to read does not exist; before pandas is imported."""
+    for path in paths:
+        if path is not None and not path.exists():
+            raise data.no_such_file(path)
+
+
+def parse_conditions(texts: list[str] | None, problems: list[str]) -> list[Condition]:
+    """The conditions of --fail-if. Those that cannot be parsed are added to `problems`."""
+    conditions: list[Condition] = []
+    for text in texts or []:
+        with collecting(problems):
+            conditions.append(measures.read_condition(text))
+    return conditions
+
+
+def failures_of(conditions: Sequence[Condition], facts: Sequence[Fact]) -> list[str]:
+    """One sentence per condition that holds or cannot be checked. Raises `BadInput` for a condition about something that there is not.
+
+    Called before anything is written: a misspelt condition must not leave a period in a history.
+    """
+    return [words for condition in conditions if (words := report.condition_words(condition, condition.check(facts)))]
+
+
+def exit_if(failures: Sequence[str]) -> None:
+    """Prints the failures and ends the command with exit code 1, if there are any."""
+    for words in failures:
+        say_bad("failed", words)
+    if failures:
+        raise typer.Exit(1)

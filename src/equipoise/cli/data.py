@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from equipoise import data, studies
-from equipoise.cli.commands import App
+from equipoise import studies
+from equipoise.cli.app import App
 from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
+from equipoise.data import ImageCache, cache_folder, clear_caches, image_caches
 from equipoise.errors import BadInput, pick, raise_all
 
-data_app = App(
+data = App(
     no_args_is_help=True,
     help="""Data sets of the paper: list them, check their files, download them from the publisher; manage cached images.
 
@@ -23,7 +24,7 @@ data_app = App(
 )
 
 
-@data_app.command("list")
+@data.command("list")
 def data_list(as_json: JsonOption = False) -> None:
     """List the data sets that `equipoise.load` reads.
 
@@ -42,7 +43,7 @@ def data_list(as_json: JsonOption = False) -> None:
         say(f"        {recipe.citation}. Licence: {recipe.licence}.", "dim")
 
 
-@data_app.command("check")
+@data.command("check")
 def data_check(
     name: Annotated[list[str] | None, typer.Argument(help="Data sets.", show_default="all with files")] = None,
     root: RootOption = None,
@@ -77,7 +78,7 @@ def data_check(
     raise_all(problems)
 
 
-@data_app.command("fetch")
+@data.command("fetch")
 def data_fetch(
     name: Annotated[list[str], typer.Argument(help="Data sets.")],
     root: Annotated[Path | None, typer.Option(help="Folder in which each data set gets a folder.", show_default="the user cache")] = None,
@@ -94,7 +95,7 @@ def data_fetch(
         say(f"{n}: {folder}")
 
 
-@data_app.command("cache")
+@data.command("cache")
 def data_cache(
     remove: Annotated[bool, typer.Option("--clear", help="Delete them instead of listing them.")] = False,
     older_than: Annotated[float | None, typer.Option(help="Only caches unused for this many days.", show_default="all")] = None,
@@ -111,10 +112,10 @@ def data_cache(
         raise BadInput(f"--older-than must be a non-negative number of days; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
         raise BadInput(f"no such folder: {folder}. Give the folder that was given to images.cache.")
-    caches = [cache for cache in data.image_caches(folder) if older_than is None or cache.days >= older_than]
+    caches = [cache for cache in image_caches(folder) if older_than is None or cache.days >= older_than]
     if remove:
-        data.clear_caches(caches)
-    place, total = data.cache_folder(folder), sum(cache.bytes for cache in caches)
+        clear_caches(caches)
+    place, total = cache_folder(folder), sum(cache.bytes for cache in caches)
     if as_json:
         rows = [
             {"path": str(c.path), "images": c.images, "size": c.size, "bytes": c.bytes, "last_used": _when(c), "removed": remove}
@@ -128,7 +129,7 @@ def data_cache(
     say(f"{'removed ' if remove else ''}{len(caches):,} caches, {_size(total)}, in {place}")
 
 
-def _when(cache: data.ImageCache) -> str:
+def _when(cache: ImageCache) -> str:
     return datetime.fromtimestamp(cache.used).isoformat(sep=" ", timespec="seconds")
 
 

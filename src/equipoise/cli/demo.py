@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from equipoise.cli.console import bar, say
-
-if TYPE_CHECKING:
-    from equipoise.studies import Hospital
 
 BUDGET = "2"  # minutes instead of the default 10, so that the demo is short on any machine
 
@@ -55,7 +52,9 @@ def demo(
     with bar("drawing X-rays") as step:
         hospital = write_hospital(folder, network, rows, seed=seed)
         step(100, 100)
-    threshold, local = f"{network.threshold:.3f}", [str(hospital.local), *_images(hospital), *_roles(hospital), *_model(hospital)]
+    threshold, images, model = f"{network.threshold:.3f}", ["--images", str(hospital.xrays)], ["--model", f"{hospital.code}:build"]
+    roles = ["--label", hospital.label, "--group", hospital.group, "--reference", hospital.reference, "--patient", hospital.patient]
+    local = [str(hospital.local), *images, "--set", f"images.size={hospital.size}", *roles, *model, "--weights", str(hospital.weights)]
     _run(ctx, ["audit", *local, "--threshold", threshold])
     say("\n3. Centre 2 repairs it on three fifths of its patients and verifies it on the others", "bold")
     say("No method is named: the default tries several within a budget of minutes, and chooses by patients that no fit has seen.")
@@ -67,45 +66,23 @@ def demo(
     again = ["--overwrite"] if overwrite else []
     _run(ctx, ["debias", *local, "--measure", "eod", *common, *options, "--out", str(folder / "repaired"), *again])
     say("\n4. New patients without a known diagnosis are decided; their sex is used only if the chosen method needs it", "bold")
-    new = ["apply", str(folder / "repaired"), str(hospital.new), *_images(hospital)[:2], *_model(hospital)[:2]]
-    new += ["--out", str(folder / "decisions.csv")]
+    new = ["apply", str(folder / "repaired"), str(hospital.new), *images, *model, "--out", str(folder / "decisions.csv")]
     _run(ctx, new)
-    scores = ["audit", str(hospital.scores), "--score", "score", *_roles(hospital), "--threshold", threshold]
+    scores = ["audit", str(hospital.scores), "--score", "score", *roles, "--threshold", threshold]
     spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", "--out", str(folder / "repaired-spd")]
-    _suggest(folder, scores, [*spd, "--dry-run"], spd, new)
-    say(f"\nDone in {time.perf_counter() - start:.0f} s. Report: {folder / 'repaired' / 'report.html'}", "bold")
-
-
-def _roles(hospital: Hospital) -> list[str]:
-    return ["--label", hospital.label, "--group", hospital.group, "--reference", hospital.reference, "--patient", hospital.patient]
-
-
-def _images(hospital: Hospital) -> list[str]:
-    return ["--images", str(hospital.xrays), "--set", f"images.size={hospital.size}"]
-
-
-def _model(hospital: Hospital) -> list[str]:
-    return ["--model", f"{hospital.code}:build", "--weights", str(hospital.weights)]
-
-
-def _suggest(folder: Path, *commands: list[str]) -> None:
-    """Prints commands to try next on the data of the demo."""
     say("\nNext steps", "bold")
     say(
         f"All data are simulated and say nothing about women, men or any clinical classifier. {folder} holds what you "
         "would bring: images, a table, scores, a network's code and weights. Try next:"
     )
-    for command in commands:
-        say(f"  {_typed(command)}")
-
-
-def _typed(arguments: list[str]) -> str:
-    return f"equipoise {shlex.join(arguments)}"
+    for command in (scores, [*spd, "--dry-run"], spd, new):
+        say(f"  equipoise {shlex.join(command)}")
+    say(f"\nDone in {time.perf_counter() - start:.0f} s. Report: {folder / 'repaired' / 'report.html'}", "bold")
 
 
 def _run(ctx: typer.Context, arguments: list[str]) -> None:
     """Prints a command as it would be typed, and runs it."""
-    say(f"\n$ {_typed(arguments)}", "cyan")
+    say(f"\n$ equipoise {shlex.join(arguments)}", "cyan")
     code: Any = ctx.find_root().command.main(arguments, prog_name="equipoise", standalone_mode=False, obj=arguments)
     if code:
         raise typer.Exit(int(code))

@@ -17,11 +17,10 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
+from equipoise import repair
 from equipoise.errors import BadInput, raise_all
 from equipoise.specification import Specification, extra_of, fields_of
 
-pipeline_option = partial(typer.Option, rich_help_panel="Pipelines")
-CommandFunction = Callable[..., None]
 PANELS = {"images": "Model", "model": "Model", "goal": "Goal", "repair": "Goal", "history": "Pipelines"}  # by section
 SetOption = Annotated[
     list[str] | None,
@@ -32,23 +31,21 @@ SetOption = Annotated[
         "'The case file' of the documentation.",
     ),
 ]
-PdfOption = Annotated[
-    Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
-]
 CaseArgument = Annotated[
     Path, typer.Argument(help="CSV or Parquet file with one row per sample (audit: or a folder of them), or a case file (.toml).")
 ]
+Setting = tuple[str, str, FieldInfo]  # section, key and field
 
 
-def settings_of(kind: type[Specification], *sections: str) -> Iterator[tuple[str, str, FieldInfo]]:
-    """Section, key and field of every setting of a specification; with `sections`, of these only."""
+def settings_of(kind: type[Specification], *sections: str) -> Iterator[Setting]:
+    """Every setting of a specification; with `sections`, of these only."""
     for section in fields_of(kind):
         for key, field in fields_of(kind, section).items() if not sections or section in sections else ():
             yield section, key, field
 
 
-def flags_of(kind: type[Specification], *sections: str) -> dict[str, tuple[str, str, FieldInfo]]:
-    """Section, key and field of every flag of some sections."""
+def flags_of(kind: type[Specification], *sections: str) -> dict[str, Setting]:
+    """The setting of every flag of some sections."""
     return {flag: found for found in settings_of(kind, *sections) if (flag := extra_of(found[2]).get("flag"))}
 
 
@@ -57,26 +54,27 @@ def takes_case(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that replaces the parameter `case` of a command by the flags of sections (or `only` some flags) and `--set`.
 
-    The command gets a function from the values of a file to the specification. Sections that it leaves `unread` may be in the file, which
-    other commands read too, but not in `--set`.
+    The command gets a function that makes the specification, of a case file or a bare table if it is given one. Sections that it leaves
+    `unread` may be in the file, which other commands read too, but not in `--set`.
     """
     flags = {flag: found for flag, found in flags_of(kind, *(() if only else sections)).items() if not only or flag in only}
+    names = {flag: f"flag_{flag.lstrip('-').replace('-', '_')}" for flag in flags}
 
-    def decorate(command: CommandFunction) -> CommandFunction:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
+        keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
         parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
             if parameter.name == "case":
-                parameters += [_keyword(_parameter(flag), *_option(flag, *found)) for flag, found in flags.items()]
+                parameters += [keyword(names[flag], annotation=_option(flag, found)) for flag, found in flags.items()]
             else:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        parameters.append(_keyword("sets", SetOption, None))
+        parameters.append(keyword("sets", annotation=SetOption))
 
         @wraps(command)
         def wrapper(**given: Any) -> None:
-            by_flag = {flag: given.pop(_parameter(flag)) for flag in flags}
-            sets = given.pop("sets")
-            command(**given, case=partial(_values, kind, flags, by_flag, sets, unread))
+            by_flag = [(*found[:2], given.pop(names[flag])) for flag, found in flags.items()]
+            command(case=partial(_specification, kind, by_flag, given.pop("sets") or (), unread), **given)
 
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -86,21 +84,27 @@ def takes_case(
     return decorate
 
 
-def _values(
+def _specification(
     kind: type[Specification],
-    flags: Mapping[str, tuple[str, str, FieldInfo]],
-    by_flag: Mapping[str, Any],
-    sets: Iterable[str] | None,
+    by_flag: Iterable[tuple[str, str, Any]],
+    sets: Iterable[str],
     unread: Collection[str],
-    values: dict[str, Any],
+    file: Path | None = None,
 ) -> Any:
-    """The specification of the values of a file, changed by `--set`, changed by flags."""
+    """The specification of the values of a file, changed by `--set`, changed by flags; raises one error with every problem.
+
+    Of a case that a file is given for, with the score column of each label.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = repair.read_case_file(file) if file.suffix.lower() == ".toml" else {"data": {"table": file}}
     values = {section: dict(given) for section, given in values.items()}
-    _add_settings(values, kind, sets or (), unread)
-    for flag, (section, key, _) in flags.items():
-        if by_flag[flag] is not None:
-            values.setdefault(section, {})[key] = by_flag[flag]
-    return kind(**values)
+    _add_settings(values, kind, sets, unread)
+    for section, key, value in by_flag:
+        if value is not None:
+            values.setdefault(section, {})[key] = value
+    case = kind(**values)
+    return case if file is None else case.with_pairs()  # type: ignore[attr-defined]
 
 
 def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Iterable[str], unread: Collection[str]) -> None:
@@ -144,41 +148,32 @@ def _read(text: str, field: FieldInfo | None) -> Any:
     return value if any(name in kind for name in ("int", "float", "bool")) else text
 
 
-def unknown_option(flag: str, kind: type[Specification], sections: tuple[str, ...]) -> BadInput | None:
-    """The error about an option that is not one, but reached by `--set`; None if no setting is alike."""
+def check_option(flag: str, kind: type[Specification], sections: tuple[str, ...]) -> None:
+    """Raises an error about an option that does not exist if a setting that `--set` reaches is, or is called, like it."""
     name = flag.lstrip("-").replace("-", "_").removeprefix("no_")
-    places = [f"{section}.{key}" for section, key, _ in sorted(settings_of(kind), key=lambda found: found[0] not in sections)]
-    was = {f"{section}.{key}": extra_of(field).get("was", "").split() for section, key, field in settings_of(kind)}
-    found = next((place for place in places if place.partition(".")[2] == name or flag in was[place]), None)
-    if found is not None:
-        section, _, key = found.partition(".")
-        return BadInput(f"no such option: {flag}. It is a setting: --set {found}=VALUE, or {key} in [{section}] of a case file.")
-    keys = {place.partition(".")[2]: place for place in reversed(places)}
-    if get_close_matches(flag, flags_of(kind, *sections), n=1, cutoff=0.7):
-        return None  # the parser names the flag
+    settings = sorted(settings_of(kind), key=lambda found: found[0] not in sections)
+    for section, key, field in settings:
+        if key == name or flag in extra_of(field).get("was", "").split():
+            instead = f"--set {section}.{key}=VALUE, or {key} in [{section}] of a case file"
+            raise BadInput(f"no such option: {flag}. It is a setting: {instead}.") from None
+    keys = {key: f"{section}.{key}" for section, key, _ in reversed(settings)}
     near = get_close_matches(name, keys, n=1, cutoff=0.6)
-    return BadInput(f"no such option: {flag}. Did you mean the setting --set {keys[near[0]]}=VALUE?") if near else None
+    if near and not get_close_matches(flag, flags_of(kind, *sections), n=1, cutoff=0.7):  # otherwise the parser names the flag
+        raise BadInput(f"no such option: {flag}. Did you mean the setting --set {keys[near[0]]}=VALUE?") from None
 
 
-def _option(flag: str, section: str, _key: str, field: FieldInfo) -> tuple[Any, Any]:
-    """The annotation of a flag for typer, and its default."""
+def _option(flag: str, setting: Setting) -> Any:
+    """The annotation of a flag for typer."""
+    section, _, field = setting
     kind, extra = str(field.annotation), extra_of(field)
     taken: Any = (
         list[str] if _takes_many(field) else Path if "Path" in kind else float if "float" in kind else int if "int" in kind else str
     )
     help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}."
-    shown = extra.get("shown") or (str(field.default) if field.default not in (None, (), ...) and "default_factory" not in kind else False)
+    shown = extra.get("shown") or (False if field.is_required() or field.default in (None, (), ...) else str(field.default))
     shown = False if "PydanticUndefined" in str(shown) else shown
-    return Annotated[taken | None, typer.Option(flag, help=help, show_default=shown, rich_help_panel=PANELS.get(section))], None
+    return Annotated[taken | None, typer.Option(flag, help=help, show_default=shown, rich_help_panel=PANELS.get(section))]
 
 
 def _takes_many(field: FieldInfo) -> bool:
     return bool(extra_of(field).get("many")) or any(name in str(field.annotation) for name in ("tuple", "dict"))
-
-
-def _parameter(flag: str) -> str:
-    return f"flag_{flag.lstrip('-').replace('-', '_')}"
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

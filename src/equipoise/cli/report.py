@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import Field
 
 from equipoise import repair
 from equipoise import report as pages
-from equipoise.cli.console import say
+from equipoise.cli.console import check_exist, check_places, place_problems, say
 from equipoise.cli.options import takes_case
-from equipoise.cli.places import check_exist, check_places, page_problems
 from equipoise.errors import raise_all
 from equipoise.specification import Specification
 
@@ -28,7 +27,7 @@ def report(
     page: Annotated[Path | None, typer.Option("--report", help="Page to write (.html).", show_default="next to the JSON")] = None,
     pdf: Annotated[Path | None, typer.Option(help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")] = None,
     *,
-    case: Callable[[dict[str, Any]], ReportCase],
+    case: Callable[[], ReportCase],
 ) -> None:
     """Write the report of a saved audit or repair again, as HTML or PDF. Patient data are not needed.
 
@@ -36,8 +35,8 @@ def report(
 
     [bold]A repair:[/bold] equipoise report repaired/ --pdf repaired.pdf
     """
-    names = case({}).report.words
-    raise_all(page_problems({"--report": page, "--pdf": pdf}))
+    names = case().report.words
+    raise_all(place_problems({"--report": page, "--pdf": pdf}))
     check_exist(source)
     check_places(page, pdf=pdf)
     for path in pages.write_again(source, page=page, pdf=pdf, group_names=names):

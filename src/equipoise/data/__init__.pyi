@@ -24,6 +24,7 @@ from .column_values import read_identifiers as read_identifiers
 from .column_values import read_score_column as read_score_column
 from .columns import CONFLICTS as CONFLICTS
 from .columns import Columns as Columns
+from .columns import LabelKind as LabelKind
 from .columns import bin_problems as bin_problems
 from .dicom import add_dicom_columns as add_dicom_columns
 from .dicom import age_in_years as age_in_years
@@ -80,7 +81,6 @@ from .scans import read_labels as read_labels
 from .scans import scan as scan
 from .scores import Rows as Rows
 from .scores import Scores as Scores
-from .scores import hold_out_scores as hold_out_scores
 from .scores import score_and_logit as score_and_logit
 from .splits import Parts as Parts
 from .splits import assign_folds as assign_folds
@@ -88,6 +88,7 @@ from .splits import check_cohort as check_cohort
 from .splits import child_seed as child_seed
 from .splits import generator as generator
 from .splits import hold_out as hold_out
+from .splits import hold_out_each as hold_out_each
 from .splits import make_parts as make_parts
 from .splits import same_groups as same_groups
 from .splits import split as split

@@ -19,12 +19,12 @@ from equipoise.data.column_values import (
     missing_columns,
     read_columns,
 )
-from equipoise.data.columns import Columns
+from equipoise.data.columns import Columns, LabelKind
 from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.rows import Grouped
 from equipoise.data.table import Encoder, Inputs, Table, Tensors
 from equipoise.data.table_files import as_parsed
-from equipoise.data.targets import UNKNOWN, read_target_array
+from equipoise.data.targets import UNKNOWN, UNNAMED, read_target_array
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -51,9 +51,9 @@ class Cohort(Grouped):
     patients: ObjectArray | None = None
     ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "cohort"
-    labels: tuple[str, ...] = ()
-    targets: IntArray | None = None
-    kind: str = "labels"
+    labels: tuple[str, ...] = UNNAMED  # or the names of several labels, or of classes in the order of the network's outputs
+    targets: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))  # (n, labels) 0 or 1, -1 if unknown; summarised by y
+    kind: LabelKind = LabelKind.LABELS
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
 
     def __post_init__(self) -> None:
@@ -62,8 +62,11 @@ class Cohort(Grouped):
             object.__setattr__(self, "source", Tensors(cast(Any, self.source)))
         if not len(self.ids):
             object.__setattr__(self, "ids", row_numbers(n))
+        if not self.several:
+            object.__setattr__(self, "targets", self.y[:, None])
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
-        optional = {"patients": self.patients, "targets": self.targets, "weight": self.weight}
+        lengths["targets"] = len(self.targets)
+        optional = {"patients": self.patients, "weight": self.weight}
         lengths |= {name: len(values) for name, values in optional.items() if values is not None}
         raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
 
@@ -128,7 +131,7 @@ class Cohort(Grouped):
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return cls(Tensors(tensor), name=name, **replace(read, targets=targets).rows)
+        return cls(Tensors(tensor), name=name, **(read if targets is None else replace(read, targets=targets)).rows)
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -205,7 +208,7 @@ class Cohort(Grouped):
                 **columns,
             )
             if y is not None:
-                check_order(loaded, None, whole.y if whole.targets is None else whole.targets)
+                check_order(loaded, None, whole.targets if whole.several else whole.y)
             return replace(whole, source=loaded.source)
         check_frame("Cohort.from_dataset", frame)
         if label is None or group is None:
@@ -216,7 +219,7 @@ class Cohort(Grouped):
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
         whole = cls(Table(frame[[]].reset_index(drop=True)), name=name, **read.rows)
-        check_order(loaded, None if id is None else list(whole.ids), whole.y if whole.targets is None else whole.targets)
+        check_order(loaded, None if id is None else list(whole.ids), whole.targets if whole.several else whole.y)
         return replace(whole, source=loaded.source)
 
     def __repr__(self) -> str:
@@ -234,9 +237,11 @@ class Cohort(Grouped):
 
     def labelled(self, label: str) -> Cohort:
         """The rows in which one of several labels is known, with that label only. A class becomes a label: this class or another."""
+        if not self.several and not label:
+            return self
         column = self.column(label)
         rows = np.flatnonzero(column != UNKNOWN)
-        return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=(), targets=None, kind="labels")
+        return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=UNNAMED, kind=LabelKind.LABELS)
 
     def encoded_by(self, encoder: Encoder) -> Cohort:
         """These rows with the encoder of another set, usually the training set of the network that will use them."""
@@ -249,15 +254,22 @@ class Cohort(Grouped):
         """What the rows contain, by which equal rows are found: as in `Inputs.stored`."""
         return self.source.stored()
 
+    @property
+    def outcome(self) -> IntArray:
+        """The label of each row (n,) as 0 or 1, or the position of its class."""
+        return self.targets.argmax(1) if self.kind.argmax else self.y
+
+    def fixed(self) -> Cohort:
+        """These rows with their own encoding of a table, which all parts of them keep."""
+        return self if self.encoder is None else self.encoded_by(self.encoder)
+
     def encoded(self) -> Cohort:
         """These rows as the network reads them, without the raw columns."""
         return replace(self, source=cast(Inputs, self.inputs))
 
     def column(self, label: str) -> IntArray:
-        """A label of `by_label` in every row (n,): 0, 1, or -1 if unknown."""
-        if self.targets is None and not label:
-            return self.y
-        if self.targets is None:
+        """A label in every row (n,): 0, 1, or -1 if unknown."""
+        if label and not self.several:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
         column: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
         return column

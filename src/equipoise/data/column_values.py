@@ -21,7 +21,7 @@ from equipoise.data.attribute import (
 )
 from equipoise.data.bins import to_numbers
 from equipoise.data.columns import Columns
-from equipoise.data.targets import Targets, read_class_column, read_label, read_label_columns, shorten
+from equipoise.data.targets import UNNAMED, Targets, read_class_column, read_label, read_label_columns, shorten
 from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_all
 
 
@@ -29,19 +29,17 @@ from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_a
 class ColumnValues:
     """The values of the columns that have a role."""
 
-    y: IntArray = field(repr=False)
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None = field(repr=False)
     ids: ObjectArray = field(repr=False)
     score: FloatArray | None = field(repr=False)  # as in the column: logits if the columns say so
     weight: FloatArray | None = field(repr=False)
-    targets: Targets | None = field(repr=False)  # several labels, or classes; y then summarises them
+    targets: Targets = field(repr=False)
 
     @property
     def rows(self) -> dict[str, Any]:
         """All but the score, as the fields of a cohort."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in ("y", "attributes", "patients", "ids", "weight")}
-        return fields if self.targets is None else fields | self.targets.fields
+        return {name: getattr(self, name) for name in ("attributes", "patients", "ids", "weight")} | self.targets.fields
 
 
 def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
@@ -55,9 +53,8 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> Col
     problems = _frame_problems(frame, columns)
     raise_all(problems, source)
     n, patient, score = len(frame), columns.patient, columns.score[0] if columns.score else None
-    y, targets = np.zeros(n, np.int64), None
     with collecting(problems):
-        y, targets = _read_targets(frame, columns)
+        targets = _read_targets(frame, columns)
     scores = weights = None
     if score is not None:
         scores, score_problems = read_score_column(frame[score], score, columns.logits)
@@ -85,7 +82,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> Col
     raise_all(problems, source)
     patients = read_identifiers(frame[patient]) if patient else None
     ids = read_identifiers(frame[columns.id]) if columns.id else row_numbers(n)
-    return ColumnValues(y, tuple(attributes), patients, ids, scores, weights, targets)
+    return ColumnValues(tuple(attributes), patients, ids, scores, weights, targets)
 
 
 def _frame_problems(frame: pd.DataFrame, columns: Columns) -> list[str]:
@@ -100,16 +97,13 @@ def _frame_problems(frame: pd.DataFrame, columns: Columns) -> list[str]:
     return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested_problems(frame[name], name)]
 
 
-def _read_targets(frame: pd.DataFrame, columns: Columns) -> tuple[IntArray, Targets | None]:
-    """One binary label per row, and the labels or classes that it summarises if there are several."""
+def _read_targets(frame: pd.DataFrame, columns: Columns) -> Targets:
     labels = columns.label
     if columns.classes:
-        targets = read_class_column(frame[labels[0]], labels[0], columns.classes)
-    elif len(labels) > 1:
-        targets = read_label_columns([frame[name] for name in labels], labels, columns.positive)
-    else:
-        return read_label(frame[labels[0]], labels[0], columns.positive), None
-    return targets.y, targets
+        return read_class_column(frame[labels[0]], labels[0], columns.classes)
+    if len(labels) > 1:
+        return read_label_columns([frame[name] for name in labels], labels, columns.positive)
+    return Targets(UNNAMED, read_label(frame[labels[0]], labels[0], columns.positive)[:, None])
 
 
 def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:

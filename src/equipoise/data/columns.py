@@ -4,6 +4,7 @@ Importing this module imports neither numpy nor pandas, because the command line
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -12,7 +13,7 @@ from equipoise.errors import BadInput, collecting, did_you_mean
 from equipoise.specification import Specification, one_of, setting
 
 if TYPE_CHECKING:
-    from equipoise.data.rows import Grouped
+    from equipoise.data.attribute import Attribute
 
 CONFLICTS = {  # the treatment of patients with more than one recorded group, and its description
     "row": "each row counts in its own group",
@@ -21,6 +22,23 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
     "blank": "their rows count as having no group",
     "error": "they are refused",
 }
+
+
+class LabelKind(StrEnum):
+    """What the outputs of a model are: labels, each decided by a threshold, or classes, of which argmax chooses one."""
+
+    LABELS = "labels"
+    CLASSES = "classes"
+
+    @property
+    def argmax(self) -> bool:
+        """Whether the highest output decides, and not a threshold each."""
+        return self is LabelKind.CLASSES
+
+    @property
+    def one(self) -> str:
+        """The word for one of them."""
+        return "class" if self.argmax else "label"
 
 
 def _list(value: Any) -> list[Any] | None:
@@ -117,9 +135,9 @@ class Columns(Specification):
         return list(map(str, self.classes or self.label))
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> LabelKind:
         """The kind of outputs: labels or classes."""
-        return "classes" if self.classes else "labels"
+        return LabelKind.CLASSES if self.classes else LabelKind.LABELS
 
     @property
     def used(self) -> dict[str, list[str]]:
@@ -150,13 +168,13 @@ class Columns(Specification):
         values = self.reference or [None] * len(self.group)
         return [None if value is None else level_name(value) for value in values]
 
-    def with_bins_of(self, rows: "Grouped") -> Self:
+    def with_bins_of(self, attributes: "Sequence[Attribute]") -> Self:
         """The columns of another file with the bins of these rows, so that the groups have the same names."""
-        return self.changed(bins={a.name: a.bins for a in rows.attributes if a.bins is not None})
+        return self.changed(bins={a.name: a.bins for a in attributes if a.bins is not None})
 
-    def like(self, rows: "Grouped") -> Self:
+    def like(self, attributes: "Sequence[Attribute]") -> Self:
         """The columns of another file with the bins and the reference groups of these rows."""
-        return self.with_bins_of(rows).changed(reference=[attribute.reference for attribute in rows.attributes])
+        return self.with_bins_of(attributes).changed(reference=[attribute.reference for attribute in attributes])
 
     def of_label(self, at: int, **others: Any) -> Self:
         """The columns of one of several labels, with its score."""

@@ -6,6 +6,8 @@ from typing import Any, Self
 import numpy as np
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
+from equipoise.data.columns import LabelKind
+from equipoise.data.targets import UNNAMED
 from equipoise.errors import BadInput
 
 ARRAYS = ("y", "targets", "score", "logit", "patients", "ids", "weight")  # fields with one entry per row
@@ -21,9 +23,8 @@ class Grouped:
     ids: ObjectArray
     name: str
     weight: FloatArray | None
-    labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
-    targets: IntArray | None = None  # (n, labels) 0 or 1, -1 if unknown; y then summarises them
-    kind: str = "labels"  # or "classes": one class per row
+    labels: tuple[str, ...] = UNNAMED
+    kind: LabelKind = LabelKind.LABELS
 
     def __len__(self) -> int:
         return len(self.y)
@@ -38,14 +39,34 @@ class Grouped:
         """The group of each row by name, None where it is missing."""
         return self.attribute.names
 
+    @property
+    def several(self) -> bool:
+        """Whether the labels have names, by which the outputs of a network are chosen."""
+        return self.labels != UNNAMED
+
     def labelled(self, label: str) -> Self:
-        """The rows in which one of several labels is known, with that label only."""
-        raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")
+        """The rows in which a label is known, with that label only."""
+        if label:
+            raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")
+        return self
+
+    def column(self, label: str) -> IntArray:
+        """A label in every row (n,): 0, 1, or -1 if unknown."""
+        return self.labelled(label).y
+
+    @property
+    def outcome(self) -> IntArray:
+        """What the classifier predicts for each row (n,): the label as 0 or 1, or the position of the class."""
+        return self.y
+
+    def fixed(self) -> Self:
+        """These rows with their own encoding of a table, which all parts of them keep."""
+        return self
 
     @property
     def by_label(self) -> dict[str, Self]:
-        """The rows in which each label is known, with that label only, by name; of one label, these rows under an empty name."""
-        return {label: self.labelled(label) for label in self.labels} or {"": self}
+        """The rows in which each label is known, with that label only, by name; the name of the only label is empty."""
+        return {label: self.labelled(label) for label in self.labels}
 
     def take(self, index: object, name: str | None = None) -> Self:
         """The selected rows, by position or mask."""

@@ -1,6 +1,6 @@
 """Scores, the only data that measures and post-processing use. A CSV of scores from any source is enough to audit a classifier."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from equipoise.data.column_values import check_frame, describe_rows, feature_pro
 from equipoise.data.columns import Columns
 from equipoise.data.repeated_patients import warn_of_repeated_patients
 from equipoise.data.rows import Grouped
-from equipoise.data.splits import assign_units, generator
+from equipoise.data.splits import hold_out
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.specification import takes_fields_of
@@ -148,8 +148,7 @@ class Scores(Grouped):
         >>> [len(part) for part in scores.hold_out(0.3)]
         [70, 30]
         """
-        repair, test = hold_out_scores({"": self}, fraction, seed=seed)
-        return repair[""], test[""]
+        return hold_out(self, fraction, seed=seed)
 
     def __repr__(self) -> str:
         return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
@@ -174,7 +173,7 @@ def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") 
         raise BadInput("no score column was named", source=source)
     table = Table(frame[features].reset_index(drop=True)) if features else None
     score, logit = score_and_logit(read.score, columns.logits)
-    return Scores(read.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
+    return Scores(read.targets.y, score, read.attributes, read.patients, read.ids, name, read.weight, table, logit)
 
 
 def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
@@ -197,26 +196,3 @@ def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_column
         for c in dict.fromkeys(features)
         if c in other_columns
     ]
-
-
-def hold_out_scores(scores: Mapping[str, Scores], fraction: float = 0.3, *, seed: int = 0) -> tuple[dict[str, Scores], dict[str, Scores]]:
-    """The repair sets and the test sets of the scores of one or several labels; no patient is in both for any label.
-
-    Split by patient and stratified like `hold_out`; without patient ids split by row, whose id must then be the same for every label.
-    """
-    if not 0 < fraction < 1:
-        raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
-    units = {label: rows.ids if rows.patients is None else rows.patients for label, rows in scores.items()}
-    frames = [
-        pd.DataFrame({"unit": units[label], "group": pd.Series(rows.groups).fillna(""), "y": rows.y}) for label, rows in scores.items()
-    ]
-    by_unit = pd.concat(frames).groupby("unit", sort=False).agg(group=("group", "first"), y=("y", "max")).reset_index()
-    stratum = np.asarray(pd.factorize(by_unit["group"] + "/" + by_unit["y"].astype(str))[0], dtype=np.int64)
-    shares = np.array([1 - fraction, fraction, 0.0])
-    part = assign_units(stratum, np.ones(len(by_unit), np.int64), shares, generator(seed, "keep aside"))
-    test_units = set(by_unit["unit"].to_numpy(dtype=object)[part == 1])
-    is_test = {label: np.array([unit in test_units for unit in units[label]], bool) for label in scores}
-    if any(not mask.any() or mask.all() for mask in is_test.values()):
-        raise BadInput(f"{len(by_unit):,} patients or rows are too few to hold out {fraction:g} of them. Use more data.")
-    repair = {label: rows.take(~is_test[label], f"{rows.name}/repair") for label, rows in scores.items()}
-    return repair, {label: rows.take(is_test[label], f"{rows.name}/test") for label, rows in scores.items()}

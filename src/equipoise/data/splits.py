@@ -63,8 +63,8 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     shares = np.asarray(fractions, dtype=float)
     if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
         raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
-    unit = _units(cohort)
-    part = assign_units(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
+    unit = np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
+    part = assign_units(_strata([cohort], unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
     if len(np.unique(part)) < 3:
         raise _too_few(cohort, unit, f"for sets of {tuple(fractions)}")
     return make_parts(cohort, part)
@@ -98,24 +98,33 @@ def make_parts(cohort: Cohort, part: IntArray) -> Parts:
     return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
 
 
-def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[Cohort, Cohort]:
-    """The repair set of a cohort, and the test set with this fraction of its patients.
+def hold_out(rows: RowsT, fraction: float = 0.3, *, seed: int = 0) -> tuple[RowsT, RowsT]:
+    """The repair set of these rows, and the test set with this fraction of their patients; see `hold_out_each`."""
+    (repair,), (test,) = hold_out_each([rows], fraction, seed=seed)
+    return repair, test
 
-    Split by patient and stratified, like `split`, except that the fraction is one of patients and not of rows. No encoder is fitted to
-    either set: a table keeps its encoding, because the network was trained elsewhere.
+
+def hold_out_each(sets: Sequence[RowsT], fraction: float = 0.3, *, seed: int = 0) -> tuple[list[RowsT], list[RowsT]]:
+    """The repair sets and the test sets of the rows of one or several labels; no patient is in both for any label.
+
+    Split by patient and stratified, like `split`, except that the fraction is one of patients and not of rows. Without patient ids, rows
+    are split, whose id must be the same for every label. No encoder is fitted to either set: a table keeps its encoding, because the
+    network was trained elsewhere.
     """
     if not 0 < fraction < 1:
         raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
-    unit = _units(cohort)
+    sets = [rows.fixed() for rows in sets]
+    unit = np.asarray(pd.factorize(np.concatenate([rows.ids if rows.patients is None else rows.patients for rows in sets]))[0], np.int64)
     shares = np.array([1 - fraction, fraction, 0.0])
-    part = assign_units(_strata(cohort, unit), np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))[unit]
-    if (encoder := cohort.encoder) is not None:
-        cohort = cohort.encoded_by(encoder)
-    repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
-    if not len(repair) or not len(test):
-        raise _too_few(cohort, unit, f"to hold out {fraction:g} of them")
-    _check_disjoint(repair, test)
-    return repair, test
+    part = assign_units(_strata(sets, unit), np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))[unit]
+    parts: list[list[RowsT]] = [[], []]
+    ends = np.cumsum([len(rows) for rows in sets])
+    for rows, own in zip(sets, np.split(part, ends[:-1]), strict=True):
+        for k, name in enumerate(("repair", "test")):
+            parts[k].append(rows.take(np.flatnonzero(own == k), f"{rows.name}/{name}"))
+            if not len(parts[k][-1]):
+                raise _too_few(rows, unit, f"to hold out {fraction:g} of them")
+    return parts[0], parts[1]
 
 
 def same_groups(repair: RowsT, test: RowsT) -> RowsT:
@@ -152,25 +161,17 @@ def assign_folds(cohort: Grouped, folds: int, rng: np.random.Generator) -> IntAr
     return rows
 
 
-def _too_few(cohort: Cohort, unit: IntArray, purpose: str) -> BadInput:
-    what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
-    return BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few {purpose}. Use more data.")
+def _too_few(rows: Grouped, unit: IntArray, purpose: str) -> BadInput:
+    what = "rows" if rows.patients is None else f"patients in {len(rows):,} rows"
+    return BadInput(f"{unit.max() + 1:,} {what} of {rows.name!r} are too few {purpose}. Use more data.")
 
 
-def _units(cohort: Cohort) -> IntArray:
-    """The unit of each row that is assigned as a whole: its patient, or the row itself if there are no patient ids."""
-    return np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
-
-
-def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
+def _strata(sets: Sequence[Grouped], unit: IntArray) -> IntArray:
     """The stratum of each unit: its most frequent group, combined with its largest label or the last class among its rows."""
-    if cohort.targets is not None and cohort.kind == "classes":
-        label, levels = cohort.targets.argmax(1), len(cohort.labels)
-    else:
-        label, levels = cohort.y, 2
+    levels = max(2, len(sets[0].labels)) if sets[0].kind.argmax else 2
     largest = np.zeros(unit.max() + 1, np.int64)
-    np.maximum.at(largest, unit, label)
-    return (main_group(cohort.attribute.codes, unit) + 1) * levels + largest
+    np.maximum.at(largest, unit, np.concatenate([rows.outcome for rows in sets]))
+    return (main_group(np.concatenate([rows.attribute.codes for rows in sets]), unit) + 1) * levels + largest
 
 
 def assign_units(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:

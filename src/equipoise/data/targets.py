@@ -1,7 +1,7 @@
-"""Targets of a model with one or several outputs: a binary label, several labels that may be unknown, or one of several classes.
+"""The labels of a model with one or several outputs: a binary label, several labels that may be unknown, or one of several classes.
 
-Several labels and classes become one array (n, L) of 0 and 1, with -1 for unknown: one column per label, or per class (this class or
-another).
+They are one array (n, L) of 0 and 1, with -1 for unknown: one column per label, or per class (this class or another). The only label of a
+model with one output is a column without a name.
 """
 
 from collections.abc import Sequence
@@ -14,27 +14,29 @@ import pandas as pd
 
 from equipoise.data.attribute import MANY, BoolArray, IntArray, level_name
 from equipoise.data.bins import to_numbers
+from equipoise.data.columns import LabelKind
 from equipoise.errors import BadInput, collecting, did_you_mean, raise_all
 
 UNKNOWN = -1
+UNNAMED = ("",)  # the names of the labels of a model with one output
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Names and values of several labels, or of one label with several classes."""
+    """Names and values of labels, or of one label with several classes."""
 
     names: tuple[str, ...]
     values: IntArray = field(repr=False)  # (n, L): 0, 1, or -1 if unknown
-    kind: str  # labels or classes
+    kind: LabelKind = LabelKind.LABELS
 
     @property
     def y(self) -> IntArray:
         """One binary label per row (n,): any label is known to be positive; for classes, the class is not the first.
 
-        >>> Targets(("a", "b"), np.array([[0, 1], [0, -1]]), "labels").y.tolist(), Targets(("a", "b"), np.eye(2), "classes").y.tolist()
+        >>> Targets(("a", "b"), np.array([[0, 1], [0, -1]])).y.tolist(), Targets(("a", "b"), np.eye(2), LabelKind.CLASSES).y.tolist()
         ([1, 0], [0, 1])
         """
-        columns = self.values[:, 1:] if self.kind == "classes" else self.values
+        columns = self.values[:, 1:] if self.kind.argmax else self.values
         y: IntArray = (columns == 1).any(1).astype(np.int64)
         return y
 
@@ -124,7 +126,7 @@ def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[s
         with collecting(problems):
             values.append(read_label(column, name, positive, unknown_allowed=True))
     raise_all(problems)
-    return Targets(tuple(map(str, names)), np.stack(values, 1), "labels")
+    return Targets(tuple(map(str, names)), np.stack(values, 1))
 
 
 def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> Targets:
@@ -149,7 +151,7 @@ def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[
     empty = [class_name for k, class_name in enumerate(names) if not (values[:, k] == 1).any()]
     if empty:
         raise BadInput(f"label column {name!r} holds no row of the classes {', '.join(empty)}. Leave them out or use more rows.")
-    return Targets(tuple(names), values, "classes")
+    return Targets(tuple(names), values, LabelKind.CLASSES)
 
 
 def read_target_array(y: object, labels: Sequence[str] | None, classes: Sequence[object] | None) -> Targets:

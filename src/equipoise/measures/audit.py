@@ -3,29 +3,31 @@
 `AuditSums` holds the sums needed to compare an audit with another or to follow it over time. It holds nothing about a single patient.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, GroupConflicts, Scores
+from equipoise.data import CONFLICTS, GroupConflicts, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
-from equipoise.measures.checksum import with_checksum
 from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
-from equipoise.measures.no_finding import underdiagnosis
-from equipoise.measures.paired_changes import Baseline
-from equipoise.measures.rules import Rule
+from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
+from equipoise.measures.thresholds import Rule
 from equipoise.presenting import presenter
+
+if TYPE_CHECKING:
+    from equipoise.measures.paired_changes import Baseline
 
 SCHEMA_VERSION = 6
 SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
@@ -56,7 +58,7 @@ class LabelAudit:
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
     by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at other thresholds, if computed
     weighted: bool = False  # by sample weights
-    baseline: Baseline | None = None  # a simple model on the inputs of the network, if one was fitted
+    baseline: "Baseline | None" = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
     digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches
@@ -72,8 +74,17 @@ class LabelAudit:
 
     @property
     def underdiagnosis(self) -> pd.DataFrame:
-        """One row per group of the audit of "no finding": the share with a finding that is decided to have none, and its gap."""
-        return underdiagnosis(self.groups, self.gaps)
+        """One row per group of the audit of "no finding": the share with a finding that is decided to have none, and its gap.
+
+        That is the false positive rate of the label "no finding" (Seyyed-Kalantari et al. 2021).
+        """
+        rates = self.groups.rename_axis("group").reset_index()
+        rates = rates[["attribute", "group", "reference", "negatives", "fpr", "fpr_low", "fpr_high"]]
+        rates = rates.rename(columns={"negatives": "with_finding", "fpr": "rate", "fpr_low": "low", "fpr_high": "high"})
+        compared = self.gaps[self.gaps["measure"] == "fpr_gap"]
+        compared = compared[["attribute", "group", "value", "low", "high", "p_adjusted", "clear", "patients", "few"]]
+        compared = compared.rename(columns={"value": "gap", "low": "gap_low", "high": "gap_high"})
+        return rates.merge(compared, on=["attribute", "group"], how="left")
 
     @property
     def own_comparisons(self) -> int:
@@ -150,7 +161,7 @@ class Audit:
     """
 
     labels: Mapping[str, LabelAudit]  # one label without a name has the key ""
-    kind: str  # "labels", or "classes" of a model that decides by argmax
+    kind: LabelKind
     name: str
     no_finding: LabelAudit | None = None  # the audit of "no finding", one of the labels or derived from them, if requested
 
@@ -241,6 +252,12 @@ class Audit:
             "underdiagnosis": records(audit.underdiagnosis),
         }
         return {"no_finding": document if label is not None else document | {"audit": audit.to_dict()}}
+
+
+def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with a checksum of all its other values as its last key; it does not depend on the order of keys or on blanks."""
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    return rest | {"checksum": hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()}
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, object]]:

@@ -22,20 +22,19 @@ import pandas as pd
 from equipoise.data import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, AuditSums, sums_of
-from equipoise.measures.confidence_sequences import EXPECTED_CHANGE
 from equipoise.measures.gaps import Gap
 from equipoise.measures.moments import DECISIONS, Moments
-from equipoise.measures.monitoring import Monitoring, monitor
+from equipoise.measures.monitoring import EXPECTED_CHANGE, Monitoring, monitor
 
 SCHEMA, SCHEMA_VERSION = "equipoise.history", 2
 PERIOD = re.compile(r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?")
 SUMS = ("n0", "n1", "s0", "s1")
-PAIRS = [(a, b) for a in range(4) for b in range(a + 1)]
+PAIRS = np.tril_indices(len(SUMS))  # of the products of sums
 ABOUT = {"name": str, "decision": str, "level": float, "min_patients": int, "weighted": bool, "rows": int, "patients": int, "digest": str}
 TEXT = ("period", "label", "attribute", "group")
 NUMBERS = [
     *SUMS,
-    *(f"{SUMS[b]}_{SUMS[a]}" for a, b in PAIRS),
+    *(f"{SUMS[b]}_{SUMS[a]}" for a, b in zip(*PAIRS, strict=True)),
     *(f"rows_{name}" for name in DECISIONS),
     *(f"patients_{name}" for name in DECISIONS),
 ]
@@ -117,7 +116,20 @@ class History:
 
     def write(self, path: str | Path) -> Path:
         """Writes the file atomically and returns its path."""
-        return write_history(self.periods, path)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = [row for period, by_label in self.periods.items() for sums in by_label.values() for row in _rows(period, sums)]
+        frame = pd.DataFrame(rows, columns=COLUMNS)
+        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TYPES.items()])
+        about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rows": len(frame), "sha256": ZEROS})
+        table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata({SCHEMA: about})
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer)
+        content = buffer.getvalue()
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(content.replace(_mark(ZEROS), _mark(hashlib.sha256(content).hexdigest())))
+        return Path(path)
 
     def _problems(self, period: str, by_label: Mapping[str, AuditSums], new_groups: set[str]) -> list[str]:
         """The reasons why an audit cannot be added to this history."""
@@ -176,7 +188,7 @@ def history(source: str | Path | Mapping[str, Audit]) -> History:
     if not isinstance(source, (str, Path)):
         raise Misuse("eq.history", "the path of a history, or audits by period: {'2026-10': audit, ...}", source)
     path = Path(source)
-    return History(read_history(path) if path.exists() else {}, path)
+    return History(_read(path) if path.exists() else {}, path)
 
 
 @contextmanager
@@ -199,12 +211,9 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
         return [f"--date must be a year, quarter, month, week or day: 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16; got {period!r}"]
     others = [name for name in known if name != period]
     if period in known:
-        return (
-            []
-            if replace
-            else [f"the period {period} is in the history already. Replace it with --set history.replace=true (replace=True)."]
-        )
-    of_other_length = [name for name in others if unit_of_time(name) != unit_of_time(period)]
+        there = f"the period {period} is in the history already. Replace it with --set history.replace=true (replace=True)."
+        return [] if replace else [there]
+    of_other_length = [name for name in others if _unit_of_time(name) != _unit_of_time(period)]
     if of_other_length:
         return [f"the history has periods such as {of_other_length[-1]}, and {period} is of another length. Use the same unit of time."]
     later = [name for name in others if name > period]
@@ -228,26 +237,7 @@ def is_history(path: Path) -> bool:
         return file.read(4) == b"PAR1" and _about(path.read_bytes(), "schema") is not None
 
 
-def write_history(periods: Periods, path: str | Path) -> Path:
-    """Writes the file atomically and returns its path."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [row for period, by_label in periods.items() for sums in by_label.values() for row in _rows(period, sums)]
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TYPES.items()])
-    about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rows": len(frame), "sha256": ZEROS})
-    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata({SCHEMA: about})
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    content = buffer.getvalue()
-    sealed = content.replace(_mark(ZEROS), _mark(hashlib.sha256(content).hexdigest()))
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(sealed)
-    return Path(path)
-
-
-def read_history(path: Path) -> dict[str, dict[str, AuditSums]]:
+def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
     """The periods in a file; raises an error if it is no history or is not as it was written."""
     import pyarrow.parquet as pq
 
@@ -303,7 +293,11 @@ def _problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[str]:
     numbers = frame[NUMBERS].to_numpy(np.float64)
     if not np.isfinite(numbers).all() or (numbers < 0).any():
         yield "sums must be finite and not negative"
-    yield from period_order_problems(list(dict.fromkeys(frame["period"])))
+    names = list(dict.fromkeys(frame["period"]))
+    if unknown := [name for name in names if PERIOD.fullmatch(name) is None]:
+        yield f"{unknown[0]!r} is no year, quarter, month, week or day"
+    elif names != sorted(names) or len(set(map(_unit_of_time, names))) > 1:
+        yield "the periods are not in the order of time, or of different lengths"
     keys = ["period", "label", "attribute"]
     repeated = frame.duplicated([*keys, "group"])
     if repeated.any():
@@ -321,66 +315,36 @@ def _problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[str]:
     yield from (f"{name} has other labels or attributes than the first period" for name, each in attributes.items() if set(each) != first)
 
 
-def period_order_problems(periods: Collection[str]) -> Iterator[str]:
-    """Periods that are none, or not in the order of time, or of different lengths."""
-    names = list(periods)
-    if unknown := [name for name in names if PERIOD.fullmatch(name) is None]:
-        yield f"{unknown[0]!r} is no year, quarter, month, week or day"
-    elif names != sorted(names) or len({unit_of_time(name) for name in names}) > 1:
-        yield "the periods are not in the order of time, or of different lengths"
-
-
-def unit_of_time(period: str) -> tuple[bool, ...]:
+def _unit_of_time(period: str) -> tuple[bool, ...]:
     """The unit of time of a period, as the parts of its name that are present."""
     match = PERIOD.fullmatch(period)
     return tuple(bool(part) for part in match.groupdict().values()) if match else ()
 
 
-def _rows(period: str, audit: AuditSums) -> list[dict[str, Any]]:
+def _rows(period: str, audit: AuditSums) -> Iterator[dict[str, Any]]:
     """The rows of the file for one label of one period, one per attribute and group."""
     about = {f"audit_{name}": getattr(audit, name) for name in ABOUT}
     about |= {"audit_patients": -1 if audit.patients is None else audit.patients, "audit_digest": audit.digest or ""}
-    rows = []
     for attribute, groups in audit.groups.items():
-        sums = audit.sums[attribute]
+        sums, crossed = audit.sums[attribute], attribute in audit.intersections
+        numbers = np.hstack([sums.total, sums.second[:, *PAIRS], sums.rows, sums.units])
         for k, group in enumerate(groups):
-            row: dict[str, Any] = {"period": period, "label": audit.label, "attribute": attribute, "group": group, "position": k}
-            row |= {"intersection": attribute in audit.intersections}
-            row |= dict(zip(SUMS, map(float, sums.total[k]), strict=True))
-            row |= {f"{SUMS[b]}_{SUMS[a]}": float(sums.second[k, a, b]) for a, b in PAIRS}
-            row |= {f"rows_{name}": float(sums.rows[k, at]) for at, name in enumerate(DECISIONS)}
-            row |= {f"patients_{name}": float(sums.units[k, at]) for at, name in enumerate(DECISIONS)}
-            rows.append(row | about)
-    return rows
+            where = {"period": period, "label": audit.label, "attribute": attribute, "group": group, "position": k, "intersection": crossed}
+            yield where | dict(zip(NUMBERS, map(float, numbers[k]), strict=True)) | about
 
 
 def _sums_from_rows(label: str, rows: pd.DataFrame) -> AuditSums:
     """The sums of one label of one period, from its rows in the file."""
-    groups: dict[str, tuple[str, ...]] = {}
-    sums: dict[str, Moments] = {}
+    groups, sums, size = {}, {}, len(SUMS)
     for attribute, unsorted in rows.groupby("attribute", sort=False):
         frame = unsorted.sort_values("position")
-        second = np.zeros((len(frame), 4, 4))
-        for a, b in PAIRS:
-            second[:, a, b] = second[:, b, a] = frame[f"{SUMS[b]}_{SUMS[a]}"]
-        counts, units = (frame[[f"{prefix}_{name}" for name in DECISIONS]].to_numpy(np.float64) for prefix in ("rows", "patients"))
+        ends = np.cumsum([size, len(PAIRS[0]), len(DECISIONS)])
+        total, pairs, counts, units = np.split(frame[NUMBERS].to_numpy(np.float64), ends, axis=1)
+        second = np.zeros((len(frame), size, size))
+        second[:, *PAIRS] = second[:, *PAIRS[::-1]] = pairs
         groups[str(attribute)] = tuple(map(str, frame["group"]))
-        sums[str(attribute)] = Moments(DECISIONS, frame[list(SUMS)].to_numpy(np.float64), second, counts, units)
-    first = rows.iloc[0]
-    patients = int(first["audit_patients"])
-    return AuditSums(
-        name=str(first["audit_name"]),
-        label=label,
-        decision=str(first["audit_decision"]),
-        level=float(first["audit_level"]),
-        min_patients=int(first["audit_min_patients"]),
-        weighted=bool(first["audit_weighted"]),
-        rows=int(first["audit_rows"]),
-        patients=None if patients < 0 else patients,
-        digest=str(first["audit_digest"]) or None,
-        measures=(),
-        groups=groups,
-        intersections=tuple(map(str, rows["attribute"][rows["intersection"]].unique())),
-        sums=sums,
-        performance={},
-    )
+        sums[str(attribute)] = Moments(DECISIONS, total, second, counts, units)
+    about: dict[str, Any] = {name: kind(rows[f"audit_{name}"].iloc[0]) for name, kind in ABOUT.items()}
+    about |= {"patients": None if about["patients"] < 0 else about["patients"], "digest": about["digest"] or None}
+    crossed = tuple(map(str, rows["attribute"][rows["intersection"]].unique()))
+    return AuditSums(**about, label=label, measures=(), groups=groups, intersections=crossed, sums=sums, performance={})

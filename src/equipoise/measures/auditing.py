@@ -1,37 +1,272 @@
-"""Audits of scores in memory, and the steps that audits in batches (`streamed`) share with them.
+"""Audits of scores: each label is estimated by itself, then the gaps of all labels are tested and adjusted together.
 
-Each label is first estimated by itself (`UntestedAudit`); then the gaps of all labels are tested and adjusted together. `AuditSpec`
-says what is estimated.
+Rows in memory are estimated here; those of a larger table on disk are added up part by part (`streamed`). The label "no finding" may be
+derived from the other labels of a multi-label model: a row has no finding if no label is positive, and is decided so if no label is decided
+positive.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, GroupConflicts, Scores, conflicts_in
-from equipoise.errors import EmptyCell, pick
+from equipoise.data import Attribute, LabelKind, Scores
+from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
-from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, coefficients, estimate_performance, frames_of, simultaneous
-from equipoise.measures.functional import gap_values, predictive, require_cells
-from equipoise.measures.gaps import QUOTIENTS, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
-from equipoise.measures.large_samples import estimate_sampled_scores
-from equipoise.measures.moments import Moments, moments_of_scores
-from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
-from equipoise.measures.no_finding import NoneOf, none_of
+from equipoise.measures.moments import Moments, moments_of_scores, units_of
 from equipoise.measures.performance import aurocs
-from equipoise.measures.permutation import p_values
-from equipoise.measures.rules import Rule
-from equipoise.measures.score_measures import CURVES, ScoreMeasures, everyone, overall_measures, with_score_measures
-from equipoise.measures.withheld import Shown, shown_scores, with_row_counts
+from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
+from equipoise.measures.score_measures import (
+    CURVES,
+    ScoreMeasures,
+    bins_of,
+    estimate_sampled_scores,
+    everyone,
+    overall_measures,
+    with_score_measures,
+)
+from equipoise.measures.thresholds import Described, Rule
+from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
+
+if TYPE_CHECKING:
+    from equipoise.data import Scan, Stored
+
+NO_FINDING = "no finding"
+Progress = Callable[[int, int], None]  # called with the steps done and all steps
+
+
+def audit_labels(
+    tables: "Mapping[str, Scores] | Mapping[str, Scan]",
+    rules: Mapping[str, Rule],
+    spec: AuditSpec = AuditSpec(),
+    kind: LabelKind = LabelKind.LABELS,
+    name: str = "",
+    progress: Callable[[str], Progress] | None = None,
+    also: Mapping[str, tuple[str, ...]] | None = None,
+) -> Audit:
+    """The audit of the labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
+
+    `tables` are the scores of each label, or the scans of one table on disk, which is read once. `name` is that of the audit, the first
+    table's if there is none. `also` are further measures of a label, such as that of the goal of its repair.
+    """
+    reading: AbstractContextManager[Any] = nullcontext(tables)
+    if not all(isinstance(table, Scores) for table in tables.values()):
+        from equipoise.data import read_labels  # only for a table on disk
+
+        reading = read_labels(cast("Mapping[str, Scan]", tables))
+    with reading as opened:
+        sources = {label: Source.of(table) for label, table in opened.items()}
+        asked = {label: spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources}
+        untested = [_untested(own, rules[label], asked[label], progress and progress(label)) for label, own in sources.items()]
+        if spec.no_finding == DERIVED:
+            untested.append(
+                _untested(*_no_finding(opened, rules), spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False))
+            )
+    audits = _tested_together(untested)
+    labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
+    no_finding = audits[-1] if spec.no_finding == DERIVED else None
+    if spec.no_finding is not None and no_finding is None:
+        no_finding = labels[pick("label for no finding", spec.no_finding, (*labels, DERIVED))]
+    return Audit(labels, kind, name or next(iter(sources.values())).name, no_finding)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The rows of one label, in parts that each hold all rows of their patients; one part if they are in memory."""
+
+    name: str
+    attributes: tuple[Attribute, ...]
+    parts: Callable[[], Iterable[Scores]]
+    count: int = 1  # parts
+    logits: bool = False  # whether stored scores are logits
+    in_memory: bool = True
+    has_scores: bool = True  # else the scores are decisions
+
+    @classmethod
+    def of(cls, table: "Scores | Stored") -> "Source":
+        if not isinstance(table, Scores) and not table.whole:
+            return cls(table.name, table.attributes, table.parts, table.count, table.logits, False)
+        scores = table if isinstance(table, Scores) else next(table.parts())
+        return cls(scores.name, scores.attributes, lambda: [scores])
+
+
+def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> tuple[Source, Rule]:
+    """The label "no finding" and the decision on it, as scores, on the rows in which every label is known."""
+    if len(tables) < 2:
+        raise BadInput(f"no finding is derived from several labels; got {', '.join(tables)}. Name the label that means it instead.")
+    first = next(iter(tables.values()))
+
+    def none_of(scores: Iterable[Scores]) -> Scores:
+        by_label = dict(zip(rules, scores, strict=True))
+        y = np.prod([1 - each.y for each in by_label.values()], axis=0)
+        decided = np.prod([1 - rules[label].decide(each) for label, each in by_label.items()], axis=0)
+        return replace(by_label[next(iter(rules))], y=y, score=decided, logit=None, name=NO_FINDING)
+
+    if not isinstance(first, Scores):
+        source = replace(Source.of(first), parts=lambda: map(none_of, first.parts_of_all()))
+    else:
+        places = [{row: k for k, row in enumerate(each.ids)} for each in tables.values()]
+        shared = [row for row in first.ids if all(row in known for known in places)]
+        if not shared:
+            raise BadInput("no row has all labels known, so that no finding cannot be derived. Name fewer labels.")
+        known = [each.take([place[row] for row in shared]) for each, place in zip(tables.values(), places, strict=True)]
+        source = Source.of(none_of(known))
+    words = f"none of {len(rules)} labels is decided positive: {', '.join(rules)}"
+    return replace(source, name=NO_FINDING, has_scores=False), Described(words, decided=True)
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeEstimates:
+    """The estimates of the groups of one attribute, from rows in memory or from sums over parts."""
+
+    shown: Shown
+    moments: Moments
+    aurocs: Limits
+    scores: ScoreMeasures | None  # None if there are no scores, only decisions
+    p_values: Callable[..., Mapping[str, FloatArray]]  # by measure (groups - 1,), given the number of `comparisons` adjusted for
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """The estimates of one label: of each attribute, in the order of the rows of gaps, and of all rows together."""
+
+    counts: GroupCounts
+    attributes: Sequence[AttributeEstimates]
+    performance: Mapping[str, Estimate]
+    overall: ScoreMeasures | None
+    rows: int  # in any number
+    by_threshold: pd.DataFrame | None = None
+    digest: str | None = None
+
+
+def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | None = None) -> tuple[LabelAudit, Estimates]:
+    """The audit of one label without p-values, simultaneous intervals and headlines, and the estimates for these."""
+    if source.in_memory:
+        (scores,) = source.parts()
+        found = _estimates_of_rows(scores, rule, spec, progress, has_scores=source.has_scores)
+    else:
+        found = _estimates_of_parts(source, rule, spec, progress)
+    counts, unit = found.counts, "rows" if found.counts.patients is None else "patients"
+    group_frames, gap_frames = [], []
+    for each in found.attributes:
+        shown = each.shown
+        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, spec.gaps, spec, unit, shown.complement)
+        groups = groups if each.scores is None else with_score_measures(groups, each.scores, spec.min_patients, unit)
+        group_frames.append(shown.with_row_counts(groups))
+        gap_frames.append(gaps)
+    curves = [measures.curves for measures in (found.overall, *(each.scores for each in found.attributes)) if measures is not None]
+    attributes = {each.shown.attribute.name: each for each in found.attributes}
+    audit = LabelAudit(
+        estimates={**found.performance, **({} if found.overall is None else overall_measures(found.overall, found.rows, spec.wanted))},
+        groups=pd.concat(group_frames),
+        gaps=pd.concat(gap_frames, ignore_index=True),
+        rule=rule,
+        missing={name: each.shown.missing for name, each in attributes.items()},
+        references={name: each.shown.attribute.reference for name, each in attributes.items()},
+        assumed=tuple(a.name for a in source.attributes if not a.named),
+        intersections=tuple(name for name, each in attributes.items() if each.shown.attribute.intersection),
+        rows=counts.rows,
+        patients=counts.patients,
+        name=source.name,
+        settings=spec,
+        varying=counts.varying,
+        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
+        by_threshold=pd.DataFrame(columns=COLUMNS) if found.by_threshold is None else found.by_threshold,
+        weighted=counts.weighted,
+        sums={name: each.moments for name, each in attributes.items()},
+        digest=found.digest,
+        left_out=counts.rows - found.rows,
+    )
+    return audit, found
+
+
+def _estimates_of_rows(table: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None, *, has_scores: bool) -> Estimates:
+    """All estimates of scores in memory; without those of the scores if they are decisions."""
+    f = rule.decide(table)
+    if spec.measures is not None and has_scores:
+        require_decided_cells(spec, [tabulate(f, table.y, each, normalised(table.weight)) for each in table.attributes], table.name)
+    shown = shown_scores(table, spec.min_patients)
+    f, scores, steps = f[shown.kept], shown.scores, len(shown.groups) + 1
+    units = units_of(scores.patients, len(scores))
+    overall = estimate_sampled_scores(scores, everyone(len(scores)), units, spec) if has_scores else None
+    attributes = []
+    for each in shown.groups:
+        a = each.attribute
+        measures = estimate_sampled_scores(scores, a, units, spec) if has_scores else None
+        tests = partial(p_values, f, scores.y, a.codes, a.levels, scores.patients, spec.gaps, weight=scores.weight, seed=spec.seed)
+        sums = moments_of_scores(scores, f, a)
+        attributes.append(AttributeEstimates(each, sums, aurocs(scores, a, units, spec.level), measures, tests))
+        if progress:
+            progress(len(attributes), steps)
+    performance = estimate_performance(scores, f, spec.performance, spec)
+    if progress:
+        progress(steps, steps)
+    decisions = by_threshold(scores, rule, units, spec.min_patients) if has_scores else None
+    return Estimates(shown.counts, attributes, performance, overall, len(scores), decisions, digest_of(table))
+
+
+def _estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | None) -> Estimates:
+    """All estimates of one label, from passes over the parts: to count, and twice to add up."""
+    from equipoise.measures.streamed import MOST_BINS, Tally
+
+    counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
+    groups = [*counts.attributes, everyone(0)]
+    if len(counts.cells) * 2 > MOST_BINS // 16:
+        raise BadInput(
+            f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
+        )
+    done, steps = 0, 2 * source.count
+    tallies = [Tally(len(a.levels), source.logits) for a in groups]
+    for adding in (True, False):  # AUROC and average precision first, then their variances between patients
+        for table in source.parts():
+            kept = counts.kept(table)
+            part, all_codes = (
+                table if kept.all() else table.take(kept),
+                [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)],
+            )
+            units, bins, f = units_of(part.patients, len(part)), bins_of(part), rule.decide(table)[kept] if adding else None
+            for tally, codes in zip(tallies, all_codes, strict=True):
+                if f is not None:
+                    tally.add(part, f, bins, codes, units)
+                else:
+                    tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+            done += 1
+            if progress:
+                progress(done, steps)
+        for tally in tallies if adding else ():
+            tally.rank()
+    *attributes, overall = (
+        tally.sums(a, source.name, has_patients=counts.patients is not None) for tally, a in zip(tallies, groups, strict=True)
+    )
+    if source.has_scores:
+        require_decided_cells(spec, [each.cells for each in attributes[: len(source.attributes)]], source.name)
+    estimates = [
+        AttributeEstimates(
+            counts.shown(k, each.sample.attribute.codes),
+            each.moments,
+            each.aurocs(spec.level),
+            each.score_measures(spec) if source.has_scores else None,
+            partial(each.p_values, spec.gaps, spec.seed),
+        )
+        for k, each in enumerate(attributes)
+    ]
+    return Estimates(
+        counts,
+        estimates,
+        overall.performance(spec.performance, spec.level),
+        overall.score_measures(spec) if source.has_scores else None,
+        int(overall.moments.rows_of("selection_rate").sum()),
+    )
 
 
 def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) -> None:
@@ -64,211 +299,40 @@ def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
     ]
 
 
-Progress = Callable[[int, int], None]  # called with the steps done and all steps
-
-
-def audit_label(scores: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None = None) -> LabelAudit:
-    """The audit of the scores of one label."""
-    (audit,) = adjust_together([untested_audit(scores, rule, spec, progress)])
-    return audit
-
-
-def audit_labels(
-    scores: Mapping[str, Scores],
-    rules: Mapping[str, Rule],
-    spec: AuditSpec,
-    kind: str = "labels",
-    name: str = "",
-    progress: Callable[[str], Progress] | None = None,
-    also: Mapping[str, tuple[str, ...]] | None = None,
-) -> Audit:
-    """The audit of the labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
-
-    `name` is that of the audit, the first scores' if there is none. `also` are further measures of a label, such as that of the goal of its
-    repair.
-    """
-    untested, derived = {}, None
-    for label, own in scores.items():
-        asked = spec.changed(also=(*spec.also, *also[label])) if also else spec
-        untested[label] = untested_audit(own, rules[label], asked, progress(label) if progress else None)
-    if spec.no_finding == DERIVED:
-        derived = untested_audit(none_of(scores, rules), NoneOf(tuple(rules)), spec_of_no_finding(spec), has_scores=False)
-    return tested_together(untested, kind, name or next(iter(scores.values())).name, spec.no_finding, derived)
-
-
-def spec_of_no_finding(spec: AuditSpec) -> AuditSpec:
-    """The specification for auditing derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
-    return spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False)
-
-
-def tested_together(
-    untested: "Mapping[str, UntestedAudit]", kind: str, name: str, no_finding: str | None, derived: "UntestedAudit | None"
-) -> Audit:
-    """The audit of the labels, tested together with the derived audit of "no finding", or with "no finding" as one of the labels."""
-    tested = adjust_together([*untested.values(), *([] if derived is None else [derived])])
-    labels = {label: replace(audit, label=label) for label, audit in zip(untested, tested, strict=False)}
-    if derived is not None:
-        return Audit(labels, kind, name, tested[-1])
-    return Audit(labels, kind, name, None if no_finding is None else labels[pick("label for no finding", no_finding, (*labels, DERIVED))])
-
-
-@dataclass(frozen=True, eq=False)
-class AttributeEstimates:
-    """The estimates of the groups of one attribute, from rows in memory or from sums over batches."""
-
-    shown: Shown
-    moments: Moments
-    aurocs: Limits
-    scores: ScoreMeasures | None  # None if there are no scores, only decisions
-    p_values: Callable[[int], Sequence[FloatArray]]  # by measure (groups - 1,), given the number of comparisons adjusted for
-
-
-@dataclass(frozen=True, eq=False)
-class UntestedAudit:
-    """An audit without p-values, simultaneous intervals and headlines, which are computed for all labels together."""
-
-    audit: LabelAudit
-    estimates: Sequence[AttributeEstimates]  # in the order of the rows of gaps
-    gaps: Sequence[str]
-
-
-def assemble(
-    rule: Rule,
-    spec: AuditSpec,
-    estimates: Sequence[AttributeEstimates],
-    performance: dict[str, Estimate],
-    overall: ScoreMeasures | None,
-    *,
-    name: str,
-    assumed: tuple[str, ...],
-    rows: int,
-    patients: int | None,
-    varying: tuple[GroupConflicts, ...],
-    weighted: bool,
-    left_out: int,
-    decisions_by_threshold: pd.DataFrame | None = None,
-    digest: str | None = None,
-) -> UntestedAudit:
-    """The audit of one label from the estimates of each attribute, and from those of all rows together."""
-    unit = "rows" if patients is None else "patients"
-    group_frames, gap_frames = [], []
-    for each in estimates:
-        shown = each.shown
-        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, spec.gaps, spec, unit, shown.complement)
-        groups = groups if each.scores is None else with_score_measures(groups, each.scores, spec.min_patients, unit)
-        group_frames.append(with_row_counts(groups, shown))
-        gap_frames.append(gaps)
-    curves = [measures.curves for measures in (overall, *(each.scores for each in estimates)) if measures is not None]
-    audit = LabelAudit(
-        estimates=performance | ({} if overall is None else overall_measures(overall, rows - left_out, spec.wanted)),
-        groups=pd.concat(group_frames),
-        gaps=pd.concat(gap_frames, ignore_index=True),
-        rule=rule,
-        missing={each.shown.attribute.name: each.shown.missing for each in estimates},
-        references={each.shown.attribute.name: each.shown.attribute.reference for each in estimates},
-        assumed=assumed,
-        intersections=tuple(each.shown.attribute.name for each in estimates if each.shown.attribute.intersection),
-        rows=rows,
-        patients=patients,
-        name=name,
-        settings=spec,
-        varying=varying,
-        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
-        by_threshold=pd.DataFrame(columns=COLUMNS) if decisions_by_threshold is None else decisions_by_threshold,
-        weighted=weighted,
-        sums={each.shown.attribute.name: each.moments for each in estimates},
-        digest=digest,
-        left_out=left_out,
-    )
-    return UntestedAudit(audit, estimates, spec.gaps)
-
-
-def untested_audit(
-    scores: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None = None, *, has_scores: bool = True
-) -> UntestedAudit:
-    """All estimates of the audit of scores in memory; without those of the scores if `has_scores` is False (they are decisions)."""
-    f = rule.decide(scores)
-    if spec.measures is not None and has_scores:
-        require_decided_cells(spec, [tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
-    table, shown = scores, shown_scores(scores, spec.min_patients)
-    f, scores = f[shown.kept], shown.scores
-    steps = len(shown.groups) + 1
-    units = units_of(scores.patients, len(scores))
-    overall = estimate_sampled_scores(scores, everyone(len(scores)), units, spec) if has_scores else None
-    estimates = []
-    for k, each in enumerate(shown.groups):
-        attribute = each.attribute
-        estimates.append(
-            AttributeEstimates(
-                each,
-                moments_of_scores(scores, f, attribute),
-                aurocs(scores, attribute, units, spec.level),
-                estimate_sampled_scores(scores, attribute, units, spec) if has_scores else None,
-                partial(_p_values, scores, f, attribute, spec.gaps, spec.seed),
-            )
-        )
-        if progress:
-            progress(k + 1, steps)
-    performance = estimate_performance(scores, f, spec.performance, spec)
-    if progress:
-        progress(steps, steps)
-    return assemble(
-        rule,
-        spec,
-        estimates,
-        performance,
-        overall,
-        name=table.name,
-        assumed=tuple(a.name for a in table.attributes if not a.named),
-        rows=len(table),
-        patients=None if table.patients is None else int(units_of(table.patients, len(table)).max(initial=-1)) + 1,
-        varying=conflicts_in(table.attributes, table.patients),
-        weighted=table.weight is not None,
-        left_out=len(table) - len(scores),
-        decisions_by_threshold=by_threshold(scores, rule, units, spec.min_patients) if has_scores else None,
-        digest=digest_of(table),
-    )
-
-
-def _p_values(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], seed: int, comparisons: int) -> list[FloatArray]:
-    """The p-values of the gaps of one attribute, by measure (groups - 1,)."""
-    codes, levels, patients = attribute.codes, attribute.levels, scores.patients
-    by_measure = p_values(f, scores.y, codes, levels, patients, gaps, weight=scores.weight, comparisons=comparisons, seed=seed)
-    return [by_measure[name] for name in gaps]
-
-
-def adjust_together(untested: Sequence[UntestedAudit]) -> list[LabelAudit]:
+def _tested_together(untested: Sequence[tuple[LabelAudit, Estimates]]) -> list[LabelAudit]:
     """The audits of all labels, with p-values and simultaneous intervals adjusted over all labels together, and with headlines."""
-    level = untested[0].audit.settings.level
-    gaps = pd.concat([each.audit.gaps.assign(label=k) for k, each in enumerate(untested)], ignore_index=True)
+    level = untested[0][0].settings.level
+    gaps = pd.concat([audit.gaps.assign(label=k) for k, (audit, _) in enumerate(untested)], ignore_index=True)
     comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
-    p = np.concatenate([np.zeros(0), *(p for each in untested for attribute in each.estimates for p in attribute.p_values(comparisons))])
-    gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), p, np.nan)), level)
-    correlations = [
-        (len(each.gaps) * (len(sums.total) - 1), partial(sums.gap_correlation, {name: coefficients(name) for name in each.gaps}))
-        for each in untested
-        for sums in (attribute.moments for attribute in each.estimates)
-    ]
+    p, correlations = [np.zeros(0)], []
+    for audit, found in untested:
+        names = audit.settings.gaps
+        for each in found.attributes:
+            by_measure = each.p_values(comparisons=comparisons)
+            p += [by_measure[name] for name in names]
+            size = len(names) * (len(each.moments.total) - 1)
+            correlations.append((size, partial(each.moments.gap_correlation, {name: coefficients(name) for name in names})))
+    gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), np.concatenate(p), np.nan)), level)
     levels = critical_levels(gaps, correlations, level)
-    audits = []
-    start = 0
-    for each in untested:
-        rows = slice(start, start := start + len(each.audit.gaps))
-        sums = [attribute.moments for attribute in each.estimates]
+    audits, start = [], 0
+    for audit, found in untested:
+        rows = slice(start, start := start + len(audit.gaps))
+        sums = [each.moments for each in found.attributes]
         frame = simultaneous(gaps.iloc[rows].drop(columns="label").reset_index(drop=True), sums, levels[rows])
-        audits.append(replace(each.audit, gaps=frame, comparisons=comparisons, estimates=_headlines(frame) | each.audit.estimates))
+        audits.append(replace(audit, gaps=frame, comparisons=comparisons, estimates=_headlines(frame) | audit.estimates))
     return audits
 
 
 def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
     """The gap of each measure with the largest absolute value among the groups with sufficient data."""
-    by_measure: dict[str, list[dict[str, Any]]] = {}
-    for row in gaps.to_dict("records"):
-        by_measure.setdefault(str(row["measure"]), []).append({str(name): value for name, value in row.items()})
+    columns: dict[str, list[Any]] = {str(name): gaps[name].tolist() for name in gaps}
+    by_measure: dict[str, list[int]] = {}
+    for k, measure in enumerate(columns.get("measure", ())):
+        by_measure.setdefault(measure, []).append(k)
     headlines = {}
     for measure, rows in by_measure.items():
-        known = [row for row in rows if not np.isnan(row["value"])]
-        missing = len(rows) - len(known)
-        note = f"{missing} of {len(rows)} groups have insufficient data" if missing and known else None
-        headlines[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+        known = [k for k in rows if not np.isnan(columns["value"][k])]
+        note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data" if 0 < len(known) < len(rows) else None
+        shown = max(known, key=lambda k: abs(columns["value"][k])) if known else rows[0]
+        headlines[measure] = Estimate.of_gap({name: column[shown] for name, column in columns.items()}, note)
     return headlines

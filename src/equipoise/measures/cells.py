@@ -2,6 +2,14 @@
 
 f is in [0, 1]: a soft score, a hard decision, or the probability of a randomised one. Tables of shards, batches or ranks can be added; a
 rate is a quotient taken last.
+
+The one idea: a gap, and a performance measure, is offset + sum_i w_i f_i with w fixed by the cell counts of the whole split.
+
+With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of the proxy
+with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
+
+Predictive parity is a difference of quotients of two such functionals. `linearised` is its first-order approximation at the current
+decisions, with the same value and the same slopes; for a signed sum of rates it is the gap itself.
 """
 
 from dataclasses import dataclass
@@ -12,6 +20,8 @@ import numpy.typing as npt
 from equipoise.data import Attribute
 from equipoise.data import FloatArray as FloatArray
 from equipoise.data import IntArray as IntArray
+from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.measures.gaps import QUOTIENTS, RATES, Gap, is_quotient, labels_needed, terms
 
 SPARSE = 16  # a lookup table may have this many entries per key
 
@@ -120,3 +130,160 @@ def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     out = np.full(top if top == bottom else np.broadcast_shapes(top, bottom), np.nan)
     np.divide(numerator, denominator, out=out, where=np.asarray(denominator) > 0)
     return out
+
+
+AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
+MIN_DECIDED = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """An affine functional of the decisions, with one weight per cell."""
+
+    offset: FloatArray  # (...)
+    w: FloatArray  # (..., groups + 1, 2)
+
+    def __call__(self, cells: Cells) -> FloatArray:
+        """The value for a cell table: offset + sum over cells of w * s."""
+        weighted = np.where(self.w == 0, 0.0, self.w * cells.s)  # a cell of weight 0 does not count even if it is NaN; NaN weights do
+        value: FloatArray = self.offset + weighted.sum((-2, -1))
+        return value
+
+    def weights(self, y: npt.ArrayLike, codes: npt.ArrayLike) -> FloatArray:
+        """One weight per row (..., n)."""
+        cell = cell_index(y, codes, self.w.shape[-2] - 1)
+        flat = self.w.reshape(*self.w.shape[:-2], -1)
+        if cell.ndim == 1:
+            rows: FloatArray = flat[..., cell]
+        else:
+            rows = np.take_along_axis(flat, cell, axis=-1)
+        return rows
+
+
+def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
+    """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
+    if is_quotient(gap):
+        raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearised, with the decisions")
+    w = np.zeros_like(n)
+    for rate, sign in terms(gap).items():
+        label = RATES[rate]
+        for code, direction in ((group, sign), (0, -sign)):
+            where = slice(None) if label is None else slice(label, label + 1)
+            count = n[..., code, where].sum(-1, keepdims=True)
+            w[..., code, where] += ratio(np.full_like(count, direction), count)
+    return Affine(np.zeros(n.shape[:-2]), w)
+
+
+def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
+    """The gap of a group against the reference, to first order around the decisions in a cell table; exact for a signed sum of rates.
+
+    d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous, with negative decisions.
+    """
+    if not is_quotient(gap):
+        return gap_functional(gap, cells.n, group)
+    label = QUOTIENTS[str(gap)]
+    side, share = _decided(label, cells), predictive(label, cells)
+    w = np.zeros_like(cells.n)
+    for code, direction in ((group, 1.0), (0, -1.0)):
+        total = side[..., code, :].sum(-1)
+        for y in (0, 1):
+            slope = ratio((y == label) - share[..., code], total)  # for one more row of this label with that decision
+            w[..., code, y] = direction * (slope if label else -slope)
+    value = share[..., group] - share[..., 0]
+    return Affine(value - (w * cells.s)[..., [0, group], :].sum((-2, -1)), w)
+
+
+def performance_functional(name: str, n: FloatArray) -> Affine:
+    """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
+    totals = n.sum(-2)  # (..., 2)
+    w = np.zeros_like(n)
+    if name == "balanced_accuracy":
+        negative, positive = (ratio(np.full_like(totals[..., k], 0.5), totals[..., k]) for k in (0, 1))
+        offset = np.full(n.shape[:-2], 0.5)
+    elif name == "accuracy":
+        rows = totals.sum(-1)
+        negative = positive = ratio(np.ones_like(rows), rows)
+        offset = totals[..., 0] * negative
+    else:
+        raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
+    w[..., 0], w[..., 1] = -negative[..., None], positive[..., None]
+    return Affine(offset, w)
+
+
+def gap_values(gap: Gap, cells: Cells) -> FloatArray:
+    """The gap of every group except the reference, (..., groups - 1); NaN if a denominator is empty."""
+    if is_quotient(gap):
+        share = predictive(QUOTIENTS[str(gap)], cells)
+        difference: FloatArray = share[..., 1:] - share[..., :1]
+        return difference
+    signed = [sign * (rate := cells.rate(RATES[name]))[..., 1:] - sign * rate[..., :1] for name, sign in terms(gap).items()]
+    total: FloatArray = np.sum(signed, axis=0)
+    return total
+
+
+def predictive(label: int, cells: Cells) -> FloatArray:
+    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN if no row of the group is decided positive (negative)."""
+    side = _decided(label, cells)
+    return ratio(side[..., label], side.sum(-1))
+
+
+def _decided(label: int, cells: Cells) -> FloatArray:
+    """The number of rows of each group and label that are decided positive (label 1) or negative (label 0), (..., groups, 2)."""
+    n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
+    return s if label else n - s
+
+
+def performance_values(name: str, cells: Cells) -> FloatArray:
+    """Accuracy, balanced accuracy or F1 of the decisions in a cell table (...)."""
+    if name in AFFINE_PERFORMANCE:
+        return performance_functional(name, cells.n)(cells)
+    return f1(cells.s[..., 1].sum(-1), cells.s[..., 0].sum(-1), cells.n[..., 1].sum(-1))
+
+
+def f1(true_positives: FloatArray, false_positives: FloatArray, positives: FloatArray) -> FloatArray:
+    """The harmonic mean of precision and sensitivity, from sums of decisions; 0 where no row is decided positive."""
+    return ratio(2.0 * true_positives, true_positives + false_positives + positives)
+
+
+def largest_gap(gaps: FloatArray) -> FloatArray:
+    """The signed gap with the largest absolute value over the last axis, ignoring NaN."""
+    size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
+    picked: FloatArray = np.take_along_axis(gaps, size.argmax(-1)[..., None], axis=-1)[..., 0]
+    return picked
+
+
+def worst_gap(gap: Gap, cells: Cells) -> FloatArray:
+    """The signed gap of the group that is furthest from the reference, (...): what a method reduces.
+
+    The gap in PPV is NaN if any group has fewer than a handful of positive decisions: otherwise one true positive in a group would close
+    its gap. A group with fewer rows than that must have all of them decided positive. NPV is analogous, with negative decisions.
+    """
+    worst = largest_gap(gap_values(gap, cells))
+    return np.where(enough_decided(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
+
+
+def enough_decided(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
+    """Whether enough rows of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to count, (..., groups)."""
+    rows = cells.n[..., :-1, :].sum(-1)
+    enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, MIN_DECIDED) - 1e-9) & (rows > 0)
+    return enough
+
+
+def require_cells(gap: Gap, cells: Cells, where: str = "the data") -> None:
+    """Raises `EmptyCell` with one problem for every group that lacks rows that a gap needs."""
+    name = gap if isinstance(gap, str) else "this gap"
+    n = cells.n[..., :-1, :]
+    problems = []
+    for code, level in enumerate(cells.levels):
+        rows = int(n[..., code, :].sum())
+        if rows == 0:
+            problems.append(f"{name} needs rows of every group; {level!r} has none in {where}")
+        for label in labels_needed(gap):
+            if rows and not (n[..., code, label] > 0).all():
+                lacking = "positives" if label else "negatives"
+                problems.append(
+                    f"{name} needs {lacking} in every group; {level!r} has none of {rows:,} rows in {where}. "
+                    "Use more data, merge groups, or a measure without a label condition such as spd"
+                )
+    if problems:
+        raise EmptyCell(*problems)

@@ -12,12 +12,11 @@ from equipoise.data import Attribute, BoolArray, Scores
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import FloatArray, ratio
-from equipoise.measures.clusters import units_of
-from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
+from equipoise.measures.gaps import coefficients, is_quotient, labels_needed
 from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
-from equipoise.measures.moments import Moments, moments_of, moments_of_scores
-from equipoise.measures.multiplicity import max_t
+from equipoise.measures.moments import Moments, moments_of, moments_of_scores, units_of
 from equipoise.measures.performance import RankedRows, Ranking
+from equipoise.measures.permutation import max_t
 
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
@@ -187,17 +186,6 @@ def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
     few = rate in str(row["few"]).split(", ")
     limits = f"{rate}_expected" if rate == CALIBRATION_ERROR else rate
     return Estimate(float(row[rate]), float(row[f"{limits}_low"]), float(row[f"{limits}_high"]), few=few)
-
-
-def coefficients(gap: str) -> Mapping[str, float]:
-    """The ratios that a gap compares between groups, with their coefficients in the sum.
-
-    >>> coefficients("spd"), coefficients("ppv_gap")
-    ({'selection_rate': 1.0}, {'ppv': 1.0})
-    """
-    if is_quotient(gap):
-        return {MEASURES[gap].rate: 1.0}
-    return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
 
 
 def _gap_rows(

@@ -203,6 +203,17 @@ def rates_words(measure: str) -> str:
     return words.removeprefix(" ")
 
 
+def coefficients(gap: str) -> Mapping[str, float]:
+    """The ratios that a gap compares between groups, with their coefficients in the sum.
+
+    >>> coefficients("spd"), coefficients("ppv_gap")
+    ({'selection_rate': 1.0}, {'ppv': 1.0})
+    """
+    if is_quotient(gap):
+        return {MEASURES[gap].rate: 1.0}
+    return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
+
+
 def labels_needed(gap: Gap) -> tuple[int, ...]:
     """The labels that every group must have: (1,) for 'eod', () for 'spd' and quotients, which need rows of any label."""
     return tuple(sorted({label for rate in terms(gap) if (label := RATES[rate]) is not None}))

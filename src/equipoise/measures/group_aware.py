@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.errors import BadInput
-from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, performance_functional
+from equipoise.measures.cells import AFFINE_PERFORMANCE, FloatArray, IntArray, gap_functional, performance_functional, tabulate_codes
 from equipoise.measures.gaps import Gap, is_quotient
 
 UPPER_BOUND = "upper bound (group-aware, by a linear program)"

@@ -1,4 +1,8 @@
-"""Sums over the rows of each patient and their second moments, per group. Additive, and sufficient for rates, gaps and their intervals.
+"""Patients as the unit of sampling: sums over the rows of each patient, and bootstrap samples of patients as multiplicities.
+
+Signed sums of estimated ratios with limits and p-values, such as a gap, or the difference between the gaps of two sets of patients.
+
+Sums over the rows of each patient and their second moments, per group. Additive, and sufficient for rates, gaps and their intervals.
 
 A rate is a ratio of two sums over patients, so its variance between patients (cluster-robust, linearised) is a quadratic form in the second
 moments of the sums. Its effective sample size follows: the number of independent rows that would estimate the rate as precisely.
@@ -14,19 +18,287 @@ If the rate is the same in all patients, as a rate of 0 or 1 is, that quadratic 
 of the rows. Such a variance counts as 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import erf, erfc, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute, Scores
-from equipoise.measures.cells import FloatArray, IntArray, ratio
-from equipoise.measures.clusters import Clusters, units_of
-from equipoise.measures.intervals import fewer_clusters, tango, wilson
-from equipoise.measures.signed_sums import SignedSum
+from equipoise.data import Attribute, Scores, generator, patient_codes
+from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, grouped, ratio, sums_at
+from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Rows by group and patient. A patient with rows in two groups is a cluster of each.
+
+    >>> clusters = Clusters.of(np.array([0, 0, 1, -1]), 2, np.array([0, 0, 0, 1]))
+    >>> clusters.rows.tolist(), clusters.patients().tolist(), clusters.squares(np.array([1.0, 2.0, 3.0])).tolist()
+    ([0, 1, 2], [1.0, 1.0], [9.0, 9.0])
+    """
+
+    rows: IntArray  # (k,) positions of the rows that have a group
+    code: IntArray  # (k,) the group of each row
+    groups: int
+    place: IntArray | None  # (k,) the cluster of each row; None if every row is its own cluster
+    group: IntArray  # (clusters,) the group of each cluster
+
+    @classmethod
+    def of(cls, codes: IntArray, groups: int, units: IntArray) -> "Clusters":
+        """The clusters of rows with these groups (-1: none) and patients (codes 0 .. P-1)."""
+        rows = np.flatnonzero(codes >= 0)
+        code = codes[rows]
+        width = int(units.max(initial=0)) + 1
+        if width == len(units):
+            return cls(rows, code, groups, None, code)
+        pairs, place = grouped(code * width + units[rows], groups * width)
+        return cls(rows, code, groups, place, pairs // width)
+
+    def sum(self, values: npt.ArrayLike) -> FloatArray:
+        """The sum of row values (k,) in each group (groups,)."""
+        return sums_at(self.code, values, self.groups)
+
+    def by_patient(self, values: npt.ArrayLike) -> FloatArray:
+        """The sum of row values (k,) in each cluster."""
+        by_row = np.asarray(values, dtype=np.float64)
+        return by_row if self.place is None else sums_at(self.place, by_row, len(self.group))
+
+    def squares(self, values: npt.ArrayLike) -> FloatArray:
+        """The sum over patients of the squared sum of their row values (groups,)."""
+        return sums_at(self.group, self.by_patient(values) ** 2, self.groups)
+
+    def patients(self, among: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+        """The number of patients of each group who have a row, or a row among those marked (groups,)."""
+        return sums_at(self.group, 1.0 if among is None else self.by_patient(among) > 0, self.groups)
+
+    def several(self) -> npt.NDArray[np.bool_]:
+        """Whether some patient of a group has more than one row (groups,)."""
+        several: npt.NDArray[np.bool_] = self.sum(1.0) > self.patients()
+        return several
+
+    def degrees(self, contributions: FloatArray) -> FloatArray:
+        """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite).
+
+        They are at most the effective number of patients, given their rows, minus 1. If every patient has one row, they are patients - 1.
+
+        >>> four = Clusters.of(np.zeros(8, int), 1, np.arange(8) // 2)
+        >>> four.degrees(np.array([1.0, -1.0, 1.0, -1.0])).tolist(), four.degrees(np.array([9.0, -1.0, 1.0, -1.0])).round(1).tolist()
+        ([3.0], [2.9])
+        """
+        most = np.maximum(self.effective_patients() - 1, 1.0)
+        if self.place is None:
+            return most
+        second, fourth = (sums_at(self.group, contributions**k, self.groups) for k in (2, 4))
+        spread = fourth - ratio(second**2, self.patients())
+        return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
+
+    def effective_patients(self) -> FloatArray:
+        """The effective number of patients given their numbers of rows (groups,), after Kish; all of them if these are equal."""
+        if self.place is None:
+            return self.patients()
+        return np.nan_to_num(ratio(self.sum(1.0) ** 2, self.squares(np.ones(len(self.rows)))))
+
+    def effective(self, weight: FloatArray) -> FloatArray:
+        """The effective number of rows given their weights (groups,), after Kish; all rows if the weights are equal."""
+        return ratio(self.sum(weight) ** 2, self.sum(weight**2))
+
+
+BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
+
+
+def units_of(patients: npt.NDArray[np.object_] | None, rows: int) -> IntArray:
+    """The unit of sampling of each row, as codes 0 .. P-1: the patient if there are patient ids, otherwise the row."""
+    if patients is None:
+        return np.arange(rows)
+    return patient_codes(patients)
+
+
+def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
+    """Blocks (b, units) of how often each unit is drawn in a bootstrap sample; every row sums to `units`.
+
+    The draws depend on the seed and on the name of the random stream, not on the size of the blocks.
+    """
+    rng = generator(seed, name)
+    block = max(1, min(draws, BLOCK // max(units, 1)))
+    done = 0
+    while done < draws:
+        b = min(block, draws - done)
+        out = np.empty((b, units))
+        for row in out:  # one draw at a time, so that the random stream does not depend on the block size
+            row[:] = np.bincount(rng.integers(0, units, units, dtype=np.uint32), minlength=units)
+        yield out
+        done += b
+
+
+def sums_by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, width: int) -> FloatArray:
+    """Row values summed into a matrix (P, width): row i adds values[i] at (units[i], columns[i])."""
+    count = int(units.max()) + 1
+    weights = np.broadcast_to(np.asarray(values, dtype=np.float64), units.shape)
+    return np.bincount(units * width + columns, weights, count * width).reshape(count, width).astype(np.float64, copy=False)
+
+
+def bootstrap_cells(
+    f: FloatArray, y: IntArray, codes: IntArray, levels: tuple[str, ...], units: IntArray, *, draws: int = 1000, seed: int = 0
+) -> Cells:
+    """The cell tables (draws, groups + 1, 2) of bootstrap samples, from which the rates and gaps of each sample follow."""
+    size = 2 * (len(levels) + 1)
+    cell = cell_index(y, codes, len(levels))
+    table = np.concatenate([sums_by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
+    drawn = np.concatenate([block @ table for block in multiplicities(len(table), draws, seed)])
+    grid = (draws, len(levels) + 1, 2)
+    return Cells(levels, drawn[:, :size].reshape(grid), drawn[:, size:].reshape(grid))
+
+
+def interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """The percentile interval over the first axis, extended to contain the value itself; NaN where the value is NaN.
+
+    Draws that are NaN, because a cell was empty, are ignored.
+    """
+    point = np.asarray(value, dtype=np.float64)
+    tail = (1 - level) / 2
+    low, high = np.full(point.shape, np.nan), np.full(point.shape, np.nan)
+    usable = ~np.isnan(point) & ~np.isnan(draws).all(0)
+    if usable.any():
+        low[usable], high[usable] = np.nanquantile(draws[:, usable], [tail, 1 - tail], axis=0)
+    return np.fmin(low, point), np.fmax(high, point)
+
+
+FURTHEST, STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
+_erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
+
+
+def level_of(z: npt.ArrayLike) -> FloatArray:
+    """The level of an interval of z standard errors on each side, with z limited to 7.
+
+    >>> level_of([1.96, 3.0]).round(4).tolist()
+    [0.95, 0.9973]
+    """
+    level: FloatArray = _erf(np.clip(np.asarray(z, dtype=np.float64), 1e-6, FURTHEST) / sqrt(2))
+    return level
+
+
+@dataclass(frozen=True, eq=False)
+class SignedSum:
+    """Signed sums of k ratios, one per row. `a.minus(b)` is the difference between sums that share no patients.
+
+    >>> rates = SignedSum.of([[1.0], [1.0]], [[0.9], [0.7]], [[100.0], [100.0]])
+    >>> gap = rates[1:].minus(rates[:1])
+    >>> [float(end[0].round(3)) for end in gap.limits(0.95)], float(gap.p_values()[0].round(4))
+    ([-0.2, -0.306, -0.09], 0.0005)
+    """
+
+    signs: FloatArray  # (..., k)
+    value: FloatArray  # (..., k)
+    size: FloatArray  # (..., k): effective sample sizes
+    degrees: FloatArray  # (..., k): degrees of freedom of the variances between patients
+    correlation: FloatArray  # (..., k, k)
+    either: FloatArray | None = None  # (..., k): share of decisions gained or lost, if a ratio is a change on the same rows; NaN elsewhere
+
+    @classmethod
+    def of(cls, signs: npt.ArrayLike, value: npt.ArrayLike, size: npt.ArrayLike) -> "SignedSum":
+        """Sums of independent ratios of independent rows."""
+        c, v, n = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (signs, value, size)))
+        return cls(c, v, n, np.full(v.shape, np.inf), np.broadcast_to(np.eye(v.shape[-1]), (*v.shape, v.shape[-1])))
+
+    def __getitem__(self, rows: slice) -> "SignedSum":
+        either = None if self.either is None else self.either[rows]
+        return SignedSum(self.signs[rows], self.value[rows], self.size[rows], self.degrees[rows], self.correlation[rows], either)
+
+    def minus(self, other: "SignedSum") -> "SignedSum":
+        """This sum minus that of other patients; rows broadcast."""
+        rows = np.broadcast_shapes(self.value.shape[:-1], other.value.shape[:-1])
+
+        def both(first: FloatArray, second: FloatArray) -> FloatArray:
+            return np.concatenate([np.broadcast_to(x, (*rows, x.shape[-1])) for x in (first, second)], axis=-1)
+
+        k, m = self.value.shape[-1], other.value.shape[-1]
+        correlation = np.zeros((*rows, k + m, k + m))
+        correlation[..., :k, :k], correlation[..., k:, k:] = self.correlation, other.correlation
+        either = None if self.either is None and other.either is None else both(self._either(), other._either())
+        signs, value = both(self.signs, -other.signs), both(self.value, other.value)
+        return SignedSum(signs, value, both(self.size, other.size), both(self.degrees, other.degrees), correlation, either)
+
+    def _either(self) -> FloatArray:
+        return np.full(self.value.shape, np.nan) if self.either is None else self.either
+
+    @property
+    def total(self) -> FloatArray:
+        """The sums (...,)."""
+        total: FloatArray = np.where(self.signs == 0, 0.0, self.signs * self.value).sum(-1)
+        return total
+
+    @property
+    def variance(self) -> FloatArray:
+        """The variances of the sums (...,), with one success and one failure added, because an observed 0 or 1 is not certain."""
+        shrunk = ratio(self.value * self.size + 1, self.size + 2)
+        sd = self.signs * np.sqrt(np.maximum(ratio(shrunk * (1 - shrunk), self.size), 0.0))
+        variance: FloatArray = np.einsum("...i,...ij,...j->...", sd, self.correlation, sd)
+        return variance
+
+    def limits(self, level: float | FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The sums and their limits (...,), at one level or at one level per sum."""
+        levels: float | FloatArray = level if isinstance(level, float) else np.asarray(level, dtype=np.float64)[..., None]
+        sizes = fewer_clusters(self.size, self.degrees, levels)
+        low, high = self._term_limits(sizes, levels)
+        return combined(self.signs, self.value, low, high, self.correlation)
+
+    def _term_limits(self, sizes: FloatArray, levels: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The limits of each ratio (..., k): Tango's of a change on the same rows, Wilson's of a proportion."""
+        if self.either is None:
+            return wilson(self.value, sizes, levels)
+        low, high = tango((self.either + self.value) / 2, (self.either - self.value) / 2, sizes, levels)
+        proportion = np.isnan(self.either) & ~np.isnan(self.value)
+        if proportion.any():
+            ends = wilson(np.where(proportion, self.value, np.nan), sizes, levels)
+            low, high = (np.where(proportion, end, change) for end, change in zip(ends, (low, high), strict=True))
+        return low, high
+
+    def p_values(self) -> FloatArray:
+        """One minus the level at which the interval of each sum ends at zero (...,).
+
+        That level is found by regula falsi, halving the value at an end that stays (the Illinois method).
+        """
+        total = self.total
+
+        def nearer_limit(z: FloatArray) -> FloatArray:
+            """The limit nearer to zero of the interval of z standard errors, positive if the interval excludes zero."""
+            _, below, above = self.limits(level_of(z))
+            return np.where(total > 0, below, -above)
+
+        inner, outer = np.zeros(total.shape), np.full(total.shape, FURTHEST)
+        limit_inner, limit_outer = np.abs(total), nearer_limit(outer)
+        z = inner
+        for _ in range(STEPS):  # few, because the limit is nearly linear in z
+            with np.errstate(invalid="ignore", divide="ignore"):
+                z = np.clip(np.nan_to_num(inner + (outer - inner) * limit_inner / (limit_inner - limit_outer)), inner, outer)
+            limit = nearer_limit(z)
+            excluded = limit > 0
+            limit_inner, limit_outer = np.where(excluded, limit, limit_inner / 2), np.where(excluded, limit_outer / 2, limit)
+            inner, outer = np.where(excluded, z, inner), np.where(excluded, outer, z)
+        return np.where(np.isnan(total), np.nan, np.where(total == 0, 1.0, _erfc(z / sqrt(2))))
+
+
+def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
+    """All rows of several sums in order, for one call to `limits` or `p_values`; shorter sums are padded with terms of sign 0."""
+    width = max(each.value.shape[-1] for each in sums)
+
+    def padded(values: FloatArray, fill: float) -> FloatArray:
+        return np.pad(values, ((0, 0), (0, width - values.shape[-1])), constant_values=fill)
+
+    correlation = np.zeros((sum(len(each.value) for each in sums), width, width))
+    start = 0
+    for each in sums:
+        k = each.value.shape[-1]
+        correlation[start : (start := start + len(each.value)), :k, :k] = each.correlation
+    fills = {"signs": 0.0, "value": 0.0, "size": 1.0, "degrees": np.inf}
+    terms = {name: np.concatenate([padded(getattr(each, name), fill) for each in sums]) for name, fill in fills.items()}
+    changes = any(each.either is not None for each in sums)
+    either = np.concatenate([padded(each._either(), 0.0) for each in sums]) if changes else None
+    return SignedSum(**terms, correlation=correlation, either=either)
 
 
 class Ratio(NamedTuple):
@@ -89,8 +361,10 @@ class Moments:
         columns, ratios = len(next(iter(DECISIONS.values())).top), len(DECISIONS)
         shapes = {"total": (groups, columns), "second": (groups, columns, columns), "rows": (groups, ratios), "units": (groups, ratios)}
         arrays = {name: np.array(plain[name], dtype=np.float64) for name in shapes}
-        if any(arrays[name].shape != shape or not np.isfinite(arrays[name]).all() for name, shape in shapes.items()):
-            raise ValueError(f"expected finite sums of {groups} groups")
+        if any(
+            arrays[name].shape != shape or not (np.isfinite(arrays[name]) & (arrays[name] >= 0)).all() for name, shape in shapes.items()
+        ):
+            raise ValueError(f"sums: expected finite sums of {groups} groups")
         return cls(DECISIONS, **arrays)
 
     def taken(self, groups: Sequence[int] | IntArray) -> "Moments":

@@ -15,14 +15,11 @@ import numpy as np
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.cells import Cells, FloatArray, IntArray, ratio, tabulate
-from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, coefficients
-from equipoise.measures.functional import gap_values, largest_gap, performance_values, predictive
-from equipoise.measures.gaps import MEASURES, QUOTIENTS, RATES, is_quotient, terms
+from equipoise.measures.cells import Cells, FloatArray, IntArray, gap_values, largest_gap, performance_values, predictive, ratio, tabulate
+from equipoise.measures.estimates import Estimate
+from equipoise.measures.gaps import MEASURES, QUOTIENTS, RATES, coefficients, is_quotient, terms
 from equipoise.measures.intervals import combined, fewer_clusters, wilson
-from equipoise.measures.moments import Moments, moments_before_and_after, moments_of_change, moments_of_scores
-from equipoise.measures.signed_sums import SignedSum
+from equipoise.measures.moments import Moments, SignedSum, moments_before_and_after, moments_of_change, moments_of_scores, units_of
 
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
 HARMFUL = {"tpr": -1.0, "fpr": 1.0}  # the direction in which a change of a rate is harmful; a change of the selection rate is neither

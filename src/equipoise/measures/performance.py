@@ -19,11 +19,6 @@ from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 
 
-def f1(true_positives: FloatArray, false_positives: FloatArray, positives: FloatArray) -> FloatArray:
-    """The harmonic mean of precision and sensitivity, from sums of decisions; 0 where no row is decided positive."""
-    return ratio(2.0 * true_positives, true_positives + false_positives + positives)
-
-
 class Ranking:
     """Scores sorted once, so that AUROC and average precision for many weightings (..., n) are a few cumulative sums.
 

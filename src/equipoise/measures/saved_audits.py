@@ -1,72 +1,67 @@
-"""Audits read from the JSON file that `audit --out` wrote, for a report or a comparison without the data."""
+"""Audits read from the JSON file that `audit --out` wrote, for a report or a comparison without the data.
 
+There is no schema besides `Audit.to_dict`: a file is accepted if the audit made from it would be written as it is in the file. What that
+does not show is checked as well: the range of numbers, and names that must agree with each other.
+"""
+
+import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, get_args
 
 import pandas as pd
 
-from equipoise.data import GroupConflicts, Scores
-from equipoise.errors import BadInput
-from equipoise.measures.audit import SCHEMA_VERSION, Audit, LabelAudit
-from equipoise.measures.audit_schema import audit_problems, labels_of
+from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
+from equipoise.errors import BadInput, first_line
+from equipoise.measures.audit import SCHEMA_VERSION, Audit, LabelAudit, with_checksum
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.by_threshold import table_from
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.checksum import has_checksum, read_json
-from equipoise.measures.estimates import Estimate
+from equipoise.measures.calibration import REASONS
+from equipoise.measures.estimates import CALIBRATION_ERROR, GAP_COLUMNS, GROUP_MEASURES, Estimate
+from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.paired_changes import Baseline, BaselineComparison
-from equipoise.measures.rules import Rule, Threshold
-from equipoise.measures.score_measures import CURVES
+from equipoise.measures.paired_changes import Baseline
+from equipoise.measures.score_measures import ALL_ROWS, CURVES, SCORE_MEASURES
+from equipoise.measures.thresholds import Described, Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
-TEXT = ("group", "attribute", "measure", "lacking", "note")  # columns that hold no numbers, even if they look like them
-COUNTS = ("positives", "negatives")  # of groups; missing if they are withheld
 MOST_PROBLEMS = 5  # of a file that are listed
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
-
-
-@dataclass(frozen=True)
-class Described:
-    """The decision rule of a saved audit, if it is not a threshold: only its description is known."""
-
-    words: str
-    needs_group: bool = False
-    randomised: bool = False
-    KIND: ClassVar[str] = "described"
-    shared: ClassVar[float | None] = None
-    argmax: ClassVar[bool] = False
-    origin: ClassVar[str] = ""
-
-    def decide(self, scores: Scores) -> FloatArray:
-        """Raises an error: the file has only the description of the rule."""
-        raise BadInput(f"{scores.name!r} cannot be decided by a rule that was read from an audit: {self.words}. Load the rule's own file.")
-
-    def describe(self) -> str:
-        return self.words
-
-    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (they are not known)
-        return ()
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {"kind": self.KIND, "words": self.words}
+ROUNDING = 1e-9
+COMPUTED = ("checksum", "shrunken_gaps")  # from the other values
+# A flipped bit may change a number or a character into another spelling of itself (1e-05 and 1E-05), which is refused too.
+OTHER_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[0-9a-f]{0,3}[A-F]")
 
 
 def read_audit(path: str | Path) -> Audit:
     """The audit in a JSON file that `audit --out` wrote; raises an error for any other file."""
     file = Path(path)
     try:
-        document = read_json(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if OTHER_ESCAPE.search(text):
+            raise ValueError("it has an escape sequence with capital letters")
+        document = json.loads(text, object_pairs_hook=_once, parse_constant=_as_written, parse_float=_as_written, parse_int=_as_written)
     except FileNotFoundError:
         raise BadInput(f"{file} does not exist. {MADE_BY}") from None
     except (ValueError, OSError, RecursionError) as error:
         raise BadInput(f"{file} is not a JSON file of an audit: {error}. {MADE_BY}") from None
     return audit_from(document, str(file))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if repeated := [name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k])] if len(dict(pairs)) < len(pairs) else []:
+        raise ValueError(f"the key {repeated[0]!r} is repeated")
+    return dict(pairs)
+
+
+def _as_written(text: str) -> int | float:
+    value = int(text) if text.lstrip("-").isdigit() else float(text)
+    if repr(value) != text or not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is not one that an audit writes")
+    return value
 
 
 def audit_from(plain: object, where: str = "the audit") -> Audit:
@@ -79,7 +74,7 @@ def audit_from(plain: object, where: str = "the audit") -> Audit:
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. Run the audit again.")
     try:
-        unchanged = has_checksum(document)
+        unchanged = with_checksum(document)["checksum"] == document.get("checksum")
     except (TypeError, ValueError, RecursionError):  # values that JSON has not
         unchanged = False
     if not unchanged:
@@ -87,28 +82,102 @@ def audit_from(plain: object, where: str = "the audit") -> Audit:
             f"{where} was changed or damaged after it was written: its values do not match its checksum. "
             "Restore a copy of it, or run the audit again; do not edit its file."
         )
-    if problems := audit_problems(document):
+    try:
+        audit, problems = _audit(document)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        problems = [f"{'misses ' if isinstance(error, KeyError) else ''}{first_line(error)}"]
+    if problems:
         raise BadInput(*problems[:MOST_PROBLEMS], source=where, advice="It is not a complete audit. Run the audit again.")
-    labels = {str(label): _audit(each) for label, each in labels_of(document).items()}
-    underdiagnosis = document.get("no_finding")
+    return audit
+
+
+def _audit(document: Mapping[str, Any]) -> tuple[Audit, list[str]]:
+    """The audit, and what is wrong with it."""
+    several, of_no_finding = document["schema"] == SEVERAL, document.get("no_finding")
+    by_label = document["labels"] if several else {document["label"]: document}
+    labels = {name: _label(each) for name, each in by_label.items()}
+    read = {f"labels.{name}: " if several else "": (own, by_label[name]) for name, own in labels.items()}
     no_finding = None
-    if underdiagnosis is not None:
-        no_finding = labels[underdiagnosis["label"]] if underdiagnosis.get("label") else _audit(underdiagnosis["audit"])
-    return Audit(labels, str(document.get("kind", "labels")), str(document["name"]), no_finding)
+    if of_no_finding is not None and of_no_finding["label"] is not None:
+        no_finding = labels[of_no_finding["label"]]
+    elif of_no_finding is not None:
+        no_finding = _label(of_no_finding["audit"])
+        read["no_finding: "] = no_finding, of_no_finding["audit"]
+    audit = Audit(labels, LabelKind(document["kind"] if several else "labels"), str(document["name"]), no_finding)
+    problems = [f"{place}{problem}" for place, (own, plain) in read.items() for problem in _problems(own, plain)]
+    rest = {key: value for key, value in audit.to_dict().items() if key not in ("labels", "no_finding")}
+    return audit, problems or [*_differences(rest, document)]
 
 
-def _audit(plain: Mapping[str, Any]) -> LabelAudit:
-    curves = _frame(plain["curves"], CURVES)
-    cuts = tuple(sorted(curves["threshold"].unique())) if len(curves) else ()
-    settings = AuditSpec(**plain["settings"], thresholds=cuts, shrink="shrunken_gaps" in plain)
-    varying = tuple(GroupConflicts(name, int(count), plain["conflicts"]) for name, count in plain["patients_in_several_groups"].items())
-    groups_by_attribute = Counter(row["attribute"] for row in plain["groups"])
+def _differences(written: Mapping[str, object], plain: Mapping[str, Any]) -> Iterator[str]:
+    """The keys whose values are not as they would be written."""
+    for name, value in written.items():
+        if name not in COMPUTED and (name not in plain or _text(value) != _text(plain[name])):
+            yield f"{name}: is missing, or not as an audit writes it; got {str(plain.get(name))[:60]!r}"
+
+
+def _text(plain: object) -> str:
+    return json.dumps(plain, sort_keys=True)  # 1, 1.0 and true differ
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _is_share(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and -ROUNDING <= value <= 1 + ROUNDING)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= 2**53
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_lacking(value: Any) -> bool:
+    return isinstance(value, dict) and all(reason in REASONS for reason in value.values())
+
+
+Kinds = dict[str, Callable[[Any], bool]]
+NAMED: Kinds = dict.fromkeys(("attribute", "group", "note"), _is_text)
+OF_GROUPS: Kinds = {**NAMED, "few": _is_text, "reference": _is_flag, "lacking": _is_lacking, "n": _is_count}
+OF_GROUPS |= dict.fromkeys(("positives", "negatives"), lambda value: value is None or _is_count(value))
+OF_GROUPS |= {f"{name}{end}": _is_share for name in GROUP_MEASURES for end in ("", "_low", "_high")}
+OF_SCORES: Kinds = {f"{name}{end}": _is_number for name in SCORE_MEASURES for end in ("", "_low", "_high")} | {"sampled": _is_count}
+OF_SCORES |= {f"{CALIBRATION_ERROR}{end}": _is_number for end in ("", "_expected_low", "_expected_high")}
+OF_GAPS: Kinds = dict.fromkeys(GAP_COLUMNS, _is_number) | NAMED | dict.fromkeys(("measure", "reference"), _is_text)
+OF_GAPS |= {"p_value": _is_share, "p_adjusted": _is_share, "clear": _is_flag, "few": _is_flag, "patients": _is_count}
+OF_CURVES: Kinds = dict.fromkeys(CURVES, _is_number) | {"attribute": _is_text, "group": _is_text, "threshold": _is_share}
+
+
+def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.DataFrame:
+    """The frame of records; None becomes NaN in columns of numbers. Raises a ValueError for other columns or values."""
+    for row in records:
+        if wrong := {*kinds} ^ {*row} or {key for key, value in row.items() if not kinds[key](value)}:
+            raise ValueError(f"{name}: missing, unknown or invalid {', '.join(sorted(wrong))} of {row.get('group')!r}")
+    frame = pd.DataFrame(records, columns=list(records[0]) if records else list(kinds))
+    numbers = [key for key, kind in kinds.items() if kind in (_is_number, _is_share)]
+    counts = [key for key in ("positives", "negatives") if key in kinds and frame[key].isna().any()]
+    return frame.astype(dict.fromkeys(numbers, float) | dict.fromkeys(counts, "Int64"))
+
+
+def _label(plain: Mapping[str, Any]) -> LabelAudit:
+    curves = _frame("curves", plain["curves"], OF_CURVES)
+    kinds = OF_GROUPS | OF_SCORES if "sampled" in plain["groups"][0] else OF_GROUPS
+    groups = _frame("groups", plain["groups"], kinds).set_index("group")
+    estimates = {name: value for name, value in plain.items() if name in {*OVERALL, *GAPS, *QUOTIENTS} or _is_estimate(value)}
+    sizes = groups["attribute"].value_counts()
+    varying, conflicts = plain["patients_in_several_groups"], plain["conflicts"]
     return LabelAudit(
-        estimates={
-            name: _estimate(each) for name, each in plain.items() if isinstance(each, Mapping) and {"value", "low", "high"} <= set(each)
-        },
-        groups=_frame(plain["groups"]).set_index("group"),
-        gaps=_frame(plain["gaps"]),
+        estimates={name: _read(Estimate, each) for name, each in estimates.items()},
+        groups=groups,
+        gaps=_frame("gaps", plain["gaps"], OF_GAPS),
         rule=_rule(plain),
         missing=dict(plain["missing_attribute_share"]),
         references=dict(plain["references"]),
@@ -117,52 +186,102 @@ def _audit(plain: Mapping[str, Any]) -> LabelAudit:
         rows=int(plain["rows"]),
         patients=None if plain["patients"] is None else int(plain["patients"]),
         name=str(plain["name"]),
-        settings=settings,
-        varying=varying,
+        settings=AuditSpec(**plain["settings"], thresholds=tuple(sorted(curves["threshold"].unique())), shrink="shrunken_gaps" in plain),
+        varying=tuple(GroupConflicts(name, int(count), conflicts) for name, count in varying.items() if conflicts in CONFLICTS),
         comparisons=int(plain["comparisons"]),
         curves=curves,
         by_threshold=table_from(plain["by_threshold"]),
         weighted=bool(plain["weighted"]),
-        baseline=_baseline(plain.get("baseline")),
+        baseline=None if plain.get("baseline") is None else _read(Baseline, plain["baseline"]),
         label=str(plain["label"]),
-        sums={name: Moments.from_dict(each, groups_by_attribute[name]) for name, each in plain["sums"].items()},
-        digest=plain["digest"],
+        sums={name: Moments.from_dict(each, int(sizes.get(name, 0))) for name, each in plain["sums"].items()},
+        digest=None if plain["digest"] is None else str(plain["digest"]),
         left_out=int(plain["rows_in_no_number"]),
     )
 
 
-def _estimate(plain: Mapping[str, Any]) -> Estimate:
-    names = {field.name for field in fields(Estimate)}
-    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in plain.items() if name in names}
-    return Estimate(**values)
-
-
-def _frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The frame of records; None becomes NaN in columns of numbers."""
-    frame = pd.DataFrame(records, columns=columns if not records else None)
-    for name in frame.columns:
-        is_text = name in TEXT or frame[name].map(lambda value: isinstance(value, str)).any()
-        is_whole = frame[name].map(lambda value: isinstance(value, (bool, int))).all()
-        if not is_text and not is_whole:
-            frame[name] = frame[name].astype("Int64" if name in COUNTS else float)
-    return frame
+def _is_estimate(value: object) -> bool:
+    return isinstance(value, Mapping) and {"value", "low", "high"} <= set(value)
 
 
 def _rule(plain: Mapping[str, Any]) -> Rule:
-    cut = plain["threshold"]
-    if cut is None:
+    if plain["threshold"] is None:
         return Described(str(plain["decision"]), bool(plain["needs_group"]))
-    return Threshold(float(cut), str(plain["threshold_origin"]), bool(plain["argmax"]))
+    if not 0 <= plain["threshold"] <= 1 + ROUNDING:
+        raise ValueError(f"threshold: must be between 0 and 1; got {plain['threshold']}")
+    return Threshold(float(plain["threshold"]), str(plain["threshold_origin"]), bool(plain["argmax"]))
 
 
-def _baseline(plain: Mapping[str, Any] | None) -> Baseline | None:
-    if plain is None:
-        return None
-    values = {field.name: plain[field.name] for field in fields(Baseline)}
-    values |= {"original": _versus(plain["original"]), "repaired": None if not plain["repaired"] else _versus(plain["repaired"])}
-    return Baseline(**values)
+def _read(kind: Any, plain: Mapping[str, Any]) -> Any:
+    """A dataclass of texts, numbers and other dataclasses from its plain values; None is NaN."""
+    values = {}
+    for field in fields(kind):
+        if field.name in plain:
+            value, own = plain[field.name], (get_args(field.type) or (field.type,))[0]
+            if value is None:
+                value = math.nan if own is float else None
+            values[field.name] = _read(own, value) if isinstance(value, Mapping) else value if value is None else own(value)
+    return kind(**values)
 
 
-def _versus(plain: Mapping[str, Any]) -> BaselineComparison:
-    numbers = {name: math.nan if plain[name] is None else float(plain[name]) for name in ("value", "other", "gap", "other_gap")}
-    return BaselineComparison(**numbers, difference=_estimate(plain["difference"]))
+def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers out of range, names that do not agree with each other, and values that would be written otherwise."""
+    groups = {str(name): list(rows.index) for name, rows in audit.groups.groupby("attribute", sort=False)}
+    counts = [audit.rows, audit.patients or 0, audit.left_out, audit.comparisons, *(each.patients for each in audit.varying)]
+    if not all(map(_is_count, counts)) or max(audit.left_out, audit.patients or 0) > audit.rows:
+        yield "rows: a number of rows or patients is negative, or larger than that of all rows"
+    for name, found in (("references", audit.references), ("missing_attribute_share", audit.missing), ("sums", audit.sums)):
+        if set(found) != set(groups):
+            yield f"{name}: has {_listed(found)} instead of the attributes of `groups`, {_listed(groups)}"
+    varying = [each.attribute for each in audit.varying]
+    for name, names in (
+        ("references_assumed", audit.assumed),
+        ("patients_in_several_groups", varying),
+        ("intersections", audit.intersections),
+    ):
+        if surplus := set(names) - set(groups):
+            yield f"{name}: {_listed(surplus)} is no attribute of `groups`"
+    if not all(map(_is_share, audit.missing.values())):
+        yield "missing_attribute_share: must be between 0 and 1"
+    references = {(name, audit.references.get(name)) for name in groups}
+    listed = list(zip(audit.groups["attribute"], audit.groups.index, strict=True))
+    if len(set(listed)) < len(listed) or any(levels[0] != audit.references.get(name) for name, levels in groups.items()):
+        yield "groups: repeats a group, or does not begin with the reference of each attribute"
+    if any((pair in references) != marked for pair, marked in zip(listed, audit.groups["reference"], strict=True)):
+        yield "groups: disagrees with `references` on the references"
+    if audit.gaps.duplicated(["measure", "attribute", "group"]).any():
+        yield "gaps: repeats a gap"
+    for measure, attribute, group, reference in zip(*(audit.gaps[name] for name in GAP_COLUMNS[:4]), strict=True):
+        known = groups.get(attribute, [""])
+        if group not in known[1:] or reference != known[0] or not _is_measure(measure):
+            yield f"gaps: {measure} of {group!r} and {reference!r} by {attribute!r} is no gap of `groups`"
+    for name, frame in (("curves", audit.curves), ("by_threshold", audit.by_threshold)):
+        for pair in sorted({*zip(frame["attribute"], frame["group"], strict=True)} - {(ALL_ROWS, ALL_ROWS), *listed}):
+            yield f"{name}: {pair[1]!r} of {pair[0]!r} is no group of `groups`"
+    for pair, steps in audit.by_threshold.groupby(["attribute", "group", "label"]):
+        cuts, above = steps["threshold"], steps["above"]
+        if (
+            cuts.iloc[0] != 0
+            or not (cuts.diff()[1:] > 0).all()
+            or cuts.max() > 1 + ROUNDING
+            or not (above >= 0).all()
+            or pair[2] not in (0, 1)
+        ):
+            yield f"by_threshold.{'.'.join(map(str, pair))}: needs ascending thresholds from 0 to 1, with a number of rows for each"
+    for name, each in audit.estimates.items():
+        if not (name in OVERALL or _is_measure(name)) or not {each.group, each.reference} <= {"", *audit.groups.index}:
+            yield f"{name}: is no measure, or compares groups that are not in `groups`"
+        if not _is_share(each.p_value) and not math.isnan(each.p_value):
+            yield f"{name}: has a p-value outside of 0 to 1"
+    yield from _differences(audit.to_dict(), plain)
+
+
+def _is_measure(name: str) -> bool:
+    try:
+        return canonical_name(name) == name
+    except BadInput:
+        return False
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, sorted(names))) or "nothing"

@@ -2,20 +2,42 @@
 
 The numerator and denominator of a quotient, such as the gap in PPV, are two sums each. It is NaN at thresholds at which no row, or fewer
 than a handful, of some group is decided so.
+
+Decision rules: how a score becomes a decision f in [0, 1].
+
+A randomised rule gives the probability p of a positive decision. The decision on a row is positive if u < p, where u in [0, 1) is a hash
+of the seed and of the id of the row (`row_draws`). It does not depend on the position of the row, nor on the other rows of a file.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+from annotated_types import Ge, Le
 
-from equipoise.data import Scores
-from equipoise.errors import pick
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, normalised, tabulate, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, largest_gap, performance_functional, worst_gap
+from equipoise.data import MISSING, Scores, is_numbered
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.measures.cells import (
+    AFFINE_PERFORMANCE,
+    Cells,
+    FloatArray,
+    IntArray,
+    cell_index,
+    f1,
+    gap_functional,
+    largest_gap,
+    normalised,
+    performance_functional,
+    tabulate,
+    tabulate_codes,
+    worst_gap,
+)
 from equipoise.measures.gaps import AT_THRESHOLD, GAPS, Gap, canonical_name, is_quotient
-from equipoise.measures.performance import f1
 
 # Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
 SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)
@@ -167,3 +189,223 @@ def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
 def cells_at(scores: Scores, threshold: float) -> Cells:
     """The cell table of the decisions at a threshold, with the weights of the scores."""
     return tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
+
+
+NEVER = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
+THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """Turns scores into decisions."""
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether the group of each patient must be known."""
+        ...
+
+    @property
+    def randomised(self) -> bool:
+        """Whether `decide` returns probabilities, from which `draw(scores, seed)` makes decisions by the ids of the rows."""
+        ...
+
+    @property
+    def shared(self) -> float | None:
+        """The threshold by which the rows of every group are decided; None if they are decided otherwise."""
+        ...
+
+    @property
+    def argmax(self) -> bool:
+        """Whether the scores are margins of a class over the next, so that it is decided by argmax."""
+        ...
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """The decision on each row: 0, 1, or the probability of a randomised 1."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """Where the rule comes from, for readers."""
+        ...
+
+    def describe(self) -> str:
+        """The rule and its origin in one line."""
+        ...
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        """The scores at which the decision on a row of this group changes; empty for a group that the rule was not fitted on."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON, with the kind of the rule under `kind`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Positive if score >= value, in every group."""
+
+    value: Annotated[float, Ge(0.0), Le(NEVER)]
+    origin: str = "given"  # for readers
+    argmax: bool = False  # whether scores are margins of a class over the next, so that it decides by argmax
+    KIND: ClassVar[str] = THRESHOLD
+    needs_group: ClassVar[bool] = False
+    randomised: ClassVar[bool] = False
+
+    @property
+    def shared(self) -> float:
+        return self.value
+
+    def decide(self, scores: Scores) -> FloatArray:
+        return at_threshold(scores.score, self.value)
+
+    def describe(self) -> str:
+        return f"score >= {self.value:.4g} ({self.origin})"
+
+    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (the same for every group)
+        return (self.value,)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": THRESHOLD, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Described:
+    """A rule known by its description: that of a saved audit, or that of scores which are decisions already."""
+
+    words: str
+    needs_group: bool = False
+    decided: bool = False  # whether the scores are the decisions
+    KIND: ClassVar[str] = "described"
+    randomised: ClassVar[bool] = False
+    shared: ClassVar[float | None] = None
+    argmax: ClassVar[bool] = False
+    origin: ClassVar[str] = ""
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """The scores, if they are decisions; else an error."""
+        if not self.decided:
+            raise BadInput(
+                f"{scores.name!r} cannot be decided by a rule that was read from an audit: {self.words}. Load the rule's own file."
+            )
+        return scores.score
+
+    def describe(self) -> str:
+        return self.words
+
+    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (they are not known)
+        return ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": self.KIND, "words": self.words}
+
+
+ARGMAX = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
+
+
+def row_draws(scores: Scores, seed: int) -> FloatArray:
+    """A number in [0, 1) per row, made from the seed and the id of the row; raises an error if rows have no ids.
+
+    It is the number in the first 53 bits of the SHA-256 hash of the text SEED/ID in UTF-8, divided by 2^53. Rows without ids of their own
+    take the id of their patient, if there is one, so that all rows of a patient have the same number.
+
+    >>> frame = pd.DataFrame({"y": [1, 0], "p": [0.9, 0.2], "sex": ["F", "M"], "image": ["a.png", "b.png"]})
+    >>> row_draws(Scores.from_frame(frame, label="y", score="p", group="sex", id="image"), seed=0).round(4).tolist()
+    [0.7743, 0.6131]
+    """
+    ids = scores.ids if scores.patients is None or not is_numbered(scores.ids) else scores.patients
+    without = len(ids) if ids is scores.ids and is_numbered(ids) else int(pd.isna(ids).sum())
+    if without:
+        raise BadInput(
+            f"the rule is randomised and draws each decision from the id of the row; {without:,} of {len(ids):,} rows of {scores.name!r} "
+            "have none. Repair with a column of row ids, data.id (id=), or of patient ids, --patient (patient=), and give new rows that "
+            "column too; or repair with a method whose rule is not randomised, such as group-thresholds."
+        )
+    digests = b"".join([hashlib.sha256(f"{seed}/{key}".encode("utf-8", "surrogatepass")).digest()[:8] for key in ids])
+    draws: FloatArray = (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return draws
+
+
+def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:
+    """The threshold with the best performance on these scores, which should be validation scores."""
+    if len(np.unique(scores.y)) < 2:
+        raise BadInput(
+            f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
+        )
+    choice = sweep_scores(scores, (performance,)).best(performance)
+    return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
+
+
+def thresholds_by_name(threshold: float | Mapping[str, float] | None, names: Iterable[str], kind: str = "label") -> dict[str, float | None]:
+    """The threshold of each label (or of another `kind` of thing): one for all, or those of a mapping, which must name each of them.
+
+    >>> thresholds_by_name({"Effusion": 0.2, "Mass": 0.08}, ["Effusion", "Mass"]), thresholds_by_name(0.5, ["Effusion", "Mass"])
+    ({'Effusion': 0.2, 'Mass': 0.08}, {'Effusion': 0.5, 'Mass': 0.5})
+    """
+    names = list(names)
+    if not isinstance(threshold, Mapping):
+        return dict.fromkeys(names, threshold)
+    if names == [""]:
+        raise BadInput(f"a threshold for each {kind} is for several {kind}s, and there is one. Give one number; got {dict(threshold)}")
+    problems = [UnknownName(f"{kind} in threshold", name, names).problems[0] for name in threshold if name not in names]
+    if missing := [name for name in names if name not in threshold]:
+        problems.append(f"threshold has none for {', '.join(missing)}. Give one for every {kind}, or one number for all")
+    raise_all(problems)
+    return {name: threshold[name] for name in names}
+
+
+def choose_rule(
+    threshold: float | Mapping[str, float] | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
+) -> Threshold:
+    """The given threshold; else the best one by `optimise` on the validation scores; else 0.5. Its `origin` says which."""
+    if threshold is not None and valid is not None:
+        raise BadInput("give a threshold or validation data to choose one, not both")
+    if threshold is not None:
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
+            by_label = ". A threshold for each label needs several labels" if isinstance(threshold, Mapping) else ""
+            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}{by_label}")
+        if not 0 <= threshold <= NEVER:
+            raise BadInput(f"threshold must be between 0 and 1, like the scores; got {threshold}")
+        return Threshold(float(threshold), "given")
+    if valid is not None:
+        if not isinstance(valid, Scores):
+            raise BadInput(f"with scores, valid is scores too: valid=eq.Scores.from_frame(...); got {type(valid).__name__}")
+        return best_threshold(valid, optimise)
+    return Threshold(0.5, "the default; none was given or chosen on validation data")
+
+
+def given_or_chosen(
+    rule: Rule | None, threshold: float | Mapping[str, float] | None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
+) -> Rule:
+    """The given rule, or the threshold of `choose_rule`; raises an error if both are given."""
+    if rule is not None and threshold is not None:
+        raise BadInput("give a decision rule or a threshold, not both")
+    return choose_rule(threshold, valid, optimise) if rule is None else rule
+
+
+def rules_by_label(
+    labels: Iterable[str],
+    rule: Rule | None,
+    threshold: float | Mapping[str, float] | None,
+    valid: Mapping[str, Scores] | None = None,
+    optimise: str = "balanced_accuracy",
+) -> dict[str, Rule]:
+    """The rule of each label: the given one, or from its own threshold or its own validation scores."""
+    own = thresholds_by_name(threshold, labels)
+    return {label: given_or_chosen(rule, each, (valid or {}).get(label), optimise) for label, each in own.items()}
+
+
+def group_positions(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
+    """The position of each row's group among the groups of a rule, -1 if missing; raises an error if a group is not among them."""
+    attribute = scores.attribute
+    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]
+    if unseen:
+        raise BadInput(
+            f"{who} was fitted on the groups {', '.join(groups)}; {scores.name!r} holds rows of {', '.join(unseen)}, which it never saw. "
+            "Fit it again on validation data with rows of every group."
+        )
+    positions = [groups.index(level) if level in groups else MISSING for level in attribute.levels]
+    codes: IntArray = np.array([*positions, MISSING], dtype=np.int64)[attribute.codes]
+    return codes

@@ -3,7 +3,9 @@ from .candidate import HeldOut as HeldOut
 from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress
 from .candidate import Recalibration as Recalibration
+from .choosing import IN_USE as IN_USE
 from .choosing import choose_method as choose_method
+from .choosing import select as select
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
 from .contract import METHODS as METHODS
 from .contract import STANDARD as STANDARD
@@ -12,15 +14,14 @@ from .contract import FitStep as FitStep
 from .contract import Kind as Kind
 from .contract import Method as Method
 from .contract import Rng as Rng
+from .contract import Speed as Speed
 from .contract import Step as Step
 from .contract import Steps as Steps
-from .contract import Task as Task
 from .contract import Work as Work
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
-from .contract import read_settings as read_settings
-from .cost import Speed as Speed
+from .cross_fitted import step_decisions as step_decisions
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
 from .debiasing import run_method as run_method
@@ -28,7 +29,6 @@ from .equalised_odds import EqualisedOdds as EqualisedOdds
 from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation
 from .evaluation import Label as Label
-from .frontier import step_decisions as step_decisions
 from .goal import BEFORE as BEFORE
 from .goal import DEFAULT_MAX_LOSS as DEFAULT_MAX_LOSS
 from .goal import DEFAULT_MEASURE as DEFAULT_MEASURE
@@ -38,7 +38,7 @@ from .goal import SELECTIONS as SELECTIONS
 from .goal import Goal as Goal
 from .goal import Note as Note
 from .group_thresholds import GroupThresholds as GroupThresholds
-from .judged_gap import JudgedGap as JudgedGap
+from .outcome import JudgedGap as JudgedGap
 from .outcome import Judgement as Judgement
 from .outcome import Outcome as Outcome
 from .outcome import joint_met as joint_met
@@ -52,5 +52,3 @@ from .rules import STRICT as STRICT
 from .rules import Cut as Cut
 from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict
-from .selection import IN_USE as IN_USE
-from .selection import select as select

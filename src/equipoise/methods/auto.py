@@ -14,20 +14,19 @@ results, and those not tried with the reason.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.choosing import SAME, SURE, choose_method, few_rows_for_probes, performance_holds, size_and_error
-from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, make_settings, method
-from equipoise.methods.cost import Speed, work_of
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Speed, Work, method
 from equipoise.methods.debiasing import run_method
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
-from equipoise.models import first_decides, label_views, predict
+
+if TYPE_CHECKING:
+    from torch import nn
 
 NAME = "auto"
 ZERO = 0.01  # a gap that counts as zero
@@ -67,19 +66,19 @@ def _usable() -> Mapping[str, Method]:
     return {name: method for name, method in METHODS.items() if not method.runs_others and not method.needs_train}
 
 
-def cost(task: Task, settings: Settings) -> Work:
+def cost(speed: Speed, settings: Settings) -> Work:
     """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
     works, names = [], []
-    for name in settings.order(task.repair):
+    for name in settings.order(speed.repair):
         try:
-            works.append(work_of(name, task, make_settings(name, settings.settings.get(name, {}))))
+            works.append(replace(speed, labels=1).work(name, settings.settings.get(name, {})))
         except EquipoiseError:
             continue  # it cannot be run on this network, and auto skips it too
         names.append(name)
     what = f"{', '.join(names)}, one after the other until nothing is left to improve"
     if any(work.rows is None for work in works):
         return Work(None, 0, what)
-    rows = sum(work.rows + len(task.repair) for work in works if work.rows is not None)  # plus one pass each for the standard error
+    rows = sum(work.rows + len(speed.repair) for work in works if work.rows is not None)  # plus one pass each for the standard error
     return Work(rows, sum(work.evaluations for work in works), what, sum(work.seconds for work in works))
 
 
@@ -90,11 +89,10 @@ def cost(task: Task, settings: Settings) -> Work:
     kind=Kind.OTHERS,
     takes_train=True,
     labels=ALL_AT_ONCE,
-    classes=True,
     cost=cost,
 )
 def run(
-    model: nn.Module | None,
+    model: "nn.Module | None",
     cohort: Rows,
     goals: Mapping[str, Goal],
     *,
@@ -105,28 +103,24 @@ def run(
     deadline: float | None = None,
 ) -> Candidate:
     """The best of several methods, with what was tried in the notes."""
-    order = [name for name in settings.order(cohort) if _applicable(name, model, cohort)]
+    order = [name for name in settings.order(cohort) if _applicable(METHODS[name], model, cohort)]
     speed: Speed | None = None
     tried: list[Candidate] = []
     remarks: list[Note] = []
     for at, name in enumerate(order):
+        own_settings, budget = settings.settings.get(name, {}), None
         if deadline is not None and name != STANDARD:
             # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
             speed = speed or _speed(model, cohort, goals, train)
-            if late := _too_late(name, speed, settings, deadline):
+            if late := _too_late(name, speed, own_settings, deadline):
                 remarks.append(late)
                 continue
+        if deadline is not None:  # methods with steps share the remaining time equally, others may use all of it
+            steps = [METHODS[other].kind == Kind.STEPS for other in order[at:]]
+            budget = max(0.001, (1 / sum(steps) if steps[0] else 1.0) * (deadline - time.monotonic()))
         try:
             candidate = run_method(
-                name,
-                model,
-                cohort,
-                goals,
-                seed=seed,
-                train=train,
-                settings=settings.settings.get(name),
-                budget=None if deadline is None else max(0.001, _share(order[at:]) * (deadline - time.monotonic())),
-                refuse_constant=True,
+                name, model, cohort, goals, seed=seed, train=train, settings=own_settings, budget=budget, refuse_constant=True
             )
         except EquipoiseError as error:
             if name == STANDARD:  # no method can be run on these rows or this network
@@ -137,53 +131,50 @@ def run(
         tried.append(candidate)
         if progress:
             progress(at + 1, len(order))
-        if (left_out := tuple(order[at + 1 :])) and all(
-            _good_enough(own, cohort.by_label[label]) for label, own in candidate.labels.items()
-        ):
-            remarks.append(Note("not_tried", name, {"methods": left_out}))
+        if (rest := tuple(order[at + 1 :])) and all(_good_enough(own, cohort.by_label[label]) for label, own in candidate.labels.items()):
+            remarks.append(Note("not_tried", name, {"methods": rest}))
             break
     if progress:
         progress(len(order), len(order))
     return _chosen(tried, remarks, cohort, settings)
 
 
-def _speed(model: nn.Module | None, cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
+def _speed(model: "nn.Module | None", cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
     """The speed of this machine, measured on a few rows of the first label."""
     first, goal = next(iter(goals.items()))
-    label_train = None if train is None else train.by_label[first]
-    return Speed.measured(label_views(model, goals)[first], cohort.by_label[first], goal, label_train, len(goals))
+    if model is not None:
+        from equipoise.models import label_views
+
+        model = label_views(model, goals)[first]
+    return Speed.measured(model, cohort.by_label[first], goal, None if train is None else train.by_label[first], len(goals))
 
 
-def _too_late(name: str, speed: Speed, settings: Settings, deadline: float) -> Note | None:
+def _too_late(name: str, speed: Speed, settings: Mapping[str, Any], deadline: float) -> Note | None:
     """The note on a method that would take longer than the time left; None if it can be started.
 
     A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
     """
     left = deadline - time.monotonic()
     try:
-        seconds = speed.seconds(speed.work(name, settings.settings.get(name, {})))
+        seconds = speed.seconds(speed.work(name, settings))
     except EquipoiseError:
         return None  # running it will raise the error
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    if first_decides(left > 0 and (seconds is None or least * seconds <= left)):
-        return None
-    return Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
+    enough = left > 0 and (seconds is None or least * seconds <= left)
+    if speed.model is not None:
+        from equipoise.models import first_decides
+
+        enough = first_decides(enough)
+    return None if enough else Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
 
 
-def _share(names: Sequence[str]) -> float:
-    """The share of the remaining time for the first of these methods: methods with steps share it equally, others may use all of it."""
-    steps = sum(METHODS[name].kind == Kind.STEPS for name in names)
-    return 1 / steps if METHODS[names[0]].kind == Kind.STEPS else 1.0
-
-
-def _applicable(name: str, model: nn.Module | None, cohort: Rows) -> bool:
+def _applicable(method: Method, model: "nn.Module | None", cohort: Rows) -> bool:
     """Whether a method can repair this network on this cohort: its labels or classes, its sample weights, its parameters."""
-    method = METHODS[name]
     if cohort.weight is not None and not method.weights:
         return False
     if method.kind == Kind.STEPS and model is not None and next(model.parameters(), None) is None:
         return False  # a network without parameters, as from an ONNX file, has nothing to fine-tune
-    return not cohort.labels or (method.classes if cohort.kind == "classes" else bool(method.labels))
+    return not cohort.several or method.repairs(cohort.kind)
 
 
 def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
@@ -192,62 +183,45 @@ def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
     With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
     maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
     """
-    goal = candidate.goal
-    if candidate.held_out is not None:
-        if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not performance_holds(candidate):
+    goal, rule = candidate.goal, candidate.rule
+    if candidate.held_out is None:
+        if not candidate.met_in_sample:
             return False
-        if few_rows_for_probes(candidate, cohort):
-            return False
-        size, error = size_and_error(candidate, cohort)
-        return bool(size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2))
-    if not candidate.met_in_sample:
+        error = float(Evidence.of(candidate.decide(cohort)[None], cohort, goal).gap_se()[0])
+        size = abs(candidate.trace["gap"].iloc[candidate.chosen])
+        return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
+    if candidate.chosen == 0 or rule.needs_group or rule.randomised or not performance_holds(candidate):
         return False
-    decisions = candidate.rule.decide(predict(candidate.model, cohort))
-    error = float(Evidence.of(decisions[None], cohort, goal).gap_se()[0])
-    size = abs(candidate.trace["gap"].iloc[candidate.chosen])
-    return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
+    size, error = size_and_error(candidate, cohort)
+    small = size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2)
+    return bool(small) and not few_rows_for_probes(candidate, cohort)
 
 
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], cohort: Rows, settings: Settings) -> Candidate:
     """The best of the candidates tried, with notes on all of them."""
     best = tried[choose_method([list(candidate.labels.values()) for candidate in tried], list(cohort.by_label.values()))]
-    notes, reached = [], {}
-    cut = [note for candidate in tried if candidate is not best for note in _first(candidate).notes if note.kind == "cut_short"]
+    notes, reached, cut, any_changed = [], {}, [], False
     for candidate in tried:
-        reached[candidate.method] = numbers = _in_sample_numbers(candidate)
-        about = {"taken": candidate is best, "changed": _changed(candidate), "met": candidate.met_in_sample, "best": best.method}
-        notes.append(Note("tried", candidate.method, {**about, **numbers}))
-    summary = {"tried": len(tried), "changed": any(map(_changed, tried)), "met": best.met_in_sample}
-    head = Note("best_of_methods", best.method, {**summary, "reached": {} if best.met_in_sample else reached})
-    used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
-
-    changes = {"method": NAME, "ran_as": best.method, "settings": used}
-    return best.with_labels(
-        {
-            name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *notes, *cut, *remarks))
-            for name, own in best.labels.items()
+        first = next(iter(candidate.labels.values()))
+        before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], first.goal
+        reached[candidate.method] = numbers = {  # on the rows that the candidate was chosen on
+            "measure": goal.measure,
+            "gap_before": float(before["gap"]),
+            "gap": float(after["gap"]),
+            "of": goal.performance,
+            "performance_before": float(before["performance"]),
+            "performance": float(after["performance"]),
         }
+        changed = any(own.chosen > 0 for own in candidate.labels.values())
+        about = {"taken": candidate is best, "changed": changed, "met": candidate.met_in_sample, "best": best.method}
+        notes.append(Note("tried", candidate.method, {**about, **numbers}))
+        cut += [note for note in first.notes if note.kind == "cut_short" and candidate is not best]
+        any_changed = any_changed or changed
+    summary = {"tried": len(tried), "changed": any_changed, "met": best.met_in_sample, "reached": {} if best.met_in_sample else reached}
+    head = Note("best_of_methods", best.method, summary)
+    used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
+    changes = {"method": NAME, "ran_as": best.method, "settings": used}
+    each = best.labels.items()
+    return best.with_labels(
+        {name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *notes, *cut, *remarks)) for name, own in each}
     )
-
-
-def _first(candidate: Candidate) -> LabelCandidate:
-    """The result of the first label."""
-    return next(iter(candidate.labels.values()))
-
-
-def _changed(candidate: Candidate) -> bool:
-    """Whether any label has a step other than the original."""
-    return any(own.chosen > 0 for own in candidate.labels.values())
-
-
-def _in_sample_numbers(candidate: Candidate) -> dict[str, object]:
-    """Gap and performance before and after, on the rows that the candidate was chosen on."""
-    before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], _first(candidate).goal
-    return {
-        "measure": goal.measure,
-        "gap_before": float(before["gap"]),
-        "gap": float(after["gap"]),
-        "of": goal.performance,
-        "performance_before": float(before["performance"]),
-        "performance": float(after["performance"]),
-    }

@@ -3,7 +3,7 @@
 The network is fine-tuned on the differentiable proxy of the gap only, down or up by the sign of the original's gap, with a small learning
 rate; of all states, the one with the smallest |gap| and sufficient performance is returned. As in the published code, a network of a table
 is fine-tuned in training mode, with dropout and batch statistics: on 20 splits of Adult, Bank and COMPAS this left smaller gaps than eval
-mode at no lower balanced accuracy (results/departures). The running statistics then change with the weights, and a kept state includes
+mode at no lower balanced accuracy (experiments/departures). The running statistics then change with the weights, and a kept state includes
 them. A network of images is fine-tuned in eval mode, with the batch norm it was trained with, since no such comparison exists for images.
 `mode` sets either. We depart from the published code in three places: mini-batches are weighted by the counts of the whole split, so that a
 batch may lack a group; every step is evaluated in eval mode, as the network will be used (theirs in training mode); thresholds are swept
@@ -14,16 +14,21 @@ By default the steps are adaptive (see step_control), in eval mode, where only t
 which cost less balanced accuracy than Adam's. `schedule="paper"` is the published learning rate for 200 epochs.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
-from equipoise.models import Repairable
+from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Repairable
 
 EPOCHS = 200  # of the paper's schedule
 
@@ -63,8 +68,7 @@ class Settings:
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    classes=True,
-    cost=lambda task, settings: scheduled_work(task, settings, EPOCHS, "at most "),
+    cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS, "at most "),
     effort=8.0,
     in_auto=4,
 )
@@ -82,13 +86,9 @@ def bias_gda(model: Repairable, data: Data, goal: Goal, settings: Settings, rng:
         model.proxy_gradient(rows, pull[rows] * (model.rows / len(rows)), generator=dropout)
         optimiser.step()
 
-    def follow(evaluation: Evaluation, accepted: bool = True) -> None:
+    def follow(now: Evaluation, _batches: int | None) -> None:
         nonlocal pull
-        if data.moving and accepted:
-            pull = single_precision(data.pull(evaluation))
+        if data.moving:
+            pull = single_precision(data.pull(now))
 
-    if paper:
-        yield from fixed(model, shuffle, descend, lambda now, _: follow(now), settings, EPOCHS, least, settings.stop_below)
-        return
-    advance = Trials(model, shuffle, settings.batch, settings.epochs, least).each(descend)
-    yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: follow(now, accepted), settings, settings.stop_below)
+    yield from scheduled(model, data, shuffle, optimiser, descend, follow, settings, EPOCHS, least, settings.stop_below)

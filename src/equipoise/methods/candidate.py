@@ -8,18 +8,22 @@ held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from torch import nn
 
-from equipoise.data import Identities, Scores
+from equipoise.data import Identities, Rows, Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
-from equipoise.models import Predictor
+from equipoise.models import is_network, predict
 from equipoise.presenting import presenter
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models import Predictor
 
 Progress = Callable[[int, int], None]  # steps done, maximum number of steps
 SHARED = ("method", "ran", "seed", "settings", "pace")  # what the candidates of all labels of one result have in common
@@ -81,7 +85,7 @@ class LabelCandidate:
     """
 
     method: str
-    model: nn.Module | Predictor | None  # None: a rule for scores without a classifier
+    model: "nn.Module | Predictor | None"  # None: a rule for scores without a classifier
     rule: Rule
     trace: pd.DataFrame  # one row per step: step, gap, performance, threshold; cross-fitted selection adds corrected values
     chosen: int  # row of the trace
@@ -116,14 +120,18 @@ class LabelCandidate:
     @property
     def rule_only(self) -> bool:
         """Whether it is a rule without a new network, for scores or for another kind of classifier."""
-        return not isinstance(self.model, nn.Module)
+        return not is_network(self.model)
 
     @property
-    def network(self) -> nn.Module:
+    def network(self) -> "nn.Module":
         """The network; raises `BadInput` for a rule that was fitted to scores."""
-        if not isinstance(self.model, nn.Module):
+        if not is_network(self.model):
             raise BadInput("this is a rule for scores, and has no network: use its `rule`")
         return self.model
+
+    def decide(self, rows: Rows) -> FloatArray:
+        """The decisions on these rows by the classifier, if they have no scores, and the rule."""
+        return self.rule.decide(predict(self.model, rows))
 
     @property
     def ran(self) -> str:
@@ -154,7 +162,7 @@ class Candidate:
     """
 
     labels: Mapping[str, LabelCandidate]  # one label without a name has the key ""
-    model: nn.Module | Predictor | None  # None: rules for scores without a classifier
+    model: "nn.Module | Predictor | None"  # None: rules for scores without a classifier
     trace: pd.DataFrame  # one row per step: the largest gap of all labels and their mean performance; of one label, its trace
     chosen: int  # row of the trace
 

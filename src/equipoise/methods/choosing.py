@@ -1,4 +1,6 @@
-"""The choice by cross-fitted values: among the steps of a method, and among methods, by the same criterion (`choose`).
+"""The choice among the steps of a method, and among methods: by cross-fitted values (`choose`), or by the paper's rule (`merit`).
+
+The paper's rule takes values on the rows that a step was fitted to. The rest of this page is about cross-fitted values.
 
 An option qualifies for a label if its estimated performance reaches the minimum and the kept rates reach their limits. Of the options that
 qualify for every label, the one with the smallest upper limit, |gap| plus one standard error, is chosen; the largest upper limit of any
@@ -8,7 +10,7 @@ Steps. A relative minimum of performance is counted from the original, at thresh
 must reach it before smoothing as well, since the outcome is judged by it. Kept rates must reach their limits with one standard error to
 spare. With "one-se", the best performing of all steps whose |gap| differs from the chosen one by at most the standard error of the
 difference is taken. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original
-is clearly within the maximum gap, and if its gap is too small relative to its standard error. `why` gives the reason.
+is clearly within the maximum gap, and if its gap is too small relative to its standard error.
 
 How large the gap must be depends on the rule. A fit that removes an observed gap g + e, where e is chance, leaves -e, and cross-fitting
 cannot detect this: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group turns all
@@ -16,7 +18,7 @@ of e into a new gap, so it requires a gap of three standard errors. A rule that 
 the groups, so half a standard error is enough. Another threshold for all groups requires one standard error, since it may have to move far
 for a small gap. (Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: removing only the share z^4 / (1 + z^4) of a
 gap of z standard errors left more of it on new patients, and in 12 simulations without a gap it made no difference. The seeds are none of
-those in results/anywhere.)
+those in experiments/anywhere.)
 
 Methods. Each is the step that was chosen for it. Its |gap| is the root mean square of two estimates: the corrected value of the fit to all
 rows, and that of decisions not fitted to their rows. If a method overfits its patients, the first is too small; the second, from fits to
@@ -25,82 +27,55 @@ half a standard error of the best count as equally good, and the first of them i
 coefficients, come last. The original is taken only if no other method changes anything.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from equipoise.data import BoolArray, Rows
-from equipoise.measures import FloatArray
+from equipoise.data import BoolArray, IntArray, Rows
+from equipoise.measures import FloatArray, Threshold
 from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.contract import LEAST, METHODS, PROBED_ROWS, Kind
+from equipoise.methods.evaluation import NOISE, LabelResult
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import BEFORE, Goal, Note, Why
-from equipoise.methods.kept_rates import NOISE
 from equipoise.methods.outcome import performance_limit
-from equipoise.methods.selection import choose_in_sample
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 CHANGE = 0.5  # standard errors of a change of the gap, below which it counts as chance
 SAME = 0.5  # methods whose gaps differ by fewer standard errors than this count as equally good
 CLEARLY = 2.0  # standard errors by which a randomised rule, or one that needs each patient's group, must be better
+WORST = [np.nan, -1.0]  # gap and performance of a refused step, with which it is never chosen
+IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
 
 
-@dataclass(frozen=True, eq=False)
-class LabelOptions:
-    """The options to choose among for one label, each value (options,)."""
+def choose(
+    size: FloatArray,
+    error: FloatArray,
+    fine: BoolArray,
+    equal: Callable[[int, FloatArray, FloatArray], BoolArray],
+    needs: Sequence[tuple[bool, bool]],
+    later: FloatArray,
+) -> int | None:
+    """The position of the best option; None if none is fine.
 
-    size: FloatArray  # |gap|; NaN if it is undefined
-    error: FloatArray  # the standard error of the gap
-    performance: FloatArray
-    enough: BoolArray  # whether performance reaches its minimum
-    kept: BoolArray  # whether the kept rates reach their limits
-
-    @property
-    def upper(self) -> FloatArray:
-        """The upper limit of |gap|."""
-        return self.size + SURE * self.error
-
-
-@dataclass(frozen=True, eq=False)
-class Options:
-    """The options to choose among, for every label."""
-
-    labels: Sequence[LabelOptions]
-    allowed: BoolArray
-    needs: Sequence[tuple[bool, bool]]  # whether the rule is randomised, and whether it needs each patient's group
-    later: FloatArray  # rank among equals, the smallest first
-
-    @cached_property
-    def qualified(self) -> BoolArray:
-        """The options that qualify for every label; an undefined gap is not a small one."""
-        return self.allowed & _all(label.enough & label.kept & ~np.isnan(label.size) for label in self.labels)
-
-    @cached_property
-    def loss(self) -> FloatArray:
-        """What the chosen option has least of: the upper limit of |gap|, for the label where it is largest."""
-        largest: FloatArray = np.max([label.upper for label in self.labels], axis=0)
-        return largest
-
-    @cached_property
-    def error(self) -> FloatArray:
-        """The standard error of the gap whose upper limit is the loss."""
-        worst = np.argmax([label.upper for label in self.labels], axis=0)
-        errors: FloatArray = np.array([label.error for label in self.labels])[worst, np.arange(len(worst))]
-        return errors
-
-
-def choose(options: Options, equal: Callable[[int], BoolArray]) -> int | None:
-    """The position of the best option; None if none qualifies. `equal` are the options that count as as good as the one at a position."""
+    `size` and `error` (labels, options) are |gap| and its standard error. `equal` returns the options that are as good as the one at a
+    position, from their losses and the errors of these. `needs` says whether the rule is randomised, and whether it needs each patient's
+    group; `later` is the rank among equals, the smallest first.
+    """
+    upper = size + SURE * error
+    worst, options = upper.argmax(0), np.arange(len(fine))
+    loss, loss_error = upper[worst, options], error[worst, options]  # of the label where the upper limit is largest
     taken, least = None, float("inf")  # `least` is the smallest loss of options that need less, whether it was taken or not
-    for needs in sorted({options.needs[k] for k in np.flatnonzero(options.qualified).tolist()}):
-        eligible = options.qualified & np.array([own == needs for own in options.needs])
-        best = int(np.where(eligible, options.loss, np.inf).argmin())
-        first = int(np.where(eligible & equal(best), options.later, np.inf).argmin())
-        if taken is None or least - options.loss[first] > CLEARLY * options.error[first] + NOISE:
+    for own in sorted({needs[k] for k in np.flatnonzero(fine).tolist()}):
+        eligible = fine & np.array([other == own for other in needs])
+        best = int(np.where(eligible, loss, np.inf).argmin())
+        first = int(np.where(eligible & equal(best, loss, loss_error), later, np.inf).argmin())
+        if taken is None or least - loss[first] > CLEARLY * loss_error[first] + NOISE:
             taken = first
-        least = min(least, float(options.loss[best]))
+        least = min(least, float(loss[best]))
     return taken
 
 
@@ -113,24 +88,19 @@ def choose_method(tried: Sequence[Sequence[LabelCandidate]], parts: Sequence[Row
     By cross-fitted values if every candidate has them, otherwise by the paper's rule on the values of the rows that it was fitted to.
     """
     if parts is None or any(own.held_out is None for each in tried for own in each):
-        return choose_in_sample(tried)
-    labels = [_label_options(candidates, part) for candidates, part in zip(zip(*tried, strict=True), parts, strict=True)]
-    rules = [[own.rule for own in each] for each in tried]
-    needs = [(any(rule.randomised for rule in own), any(rule.needs_group for rule in own)) for own in rules]
-    later = [any(few_rows_for_probes(own, part) for own, part in zip(each, parts, strict=True)) for each in tried]
-    options = Options(labels, np.ones(len(tried), bool), needs, np.array(later, dtype=np.float64))
+        merits = [merit([_in_sample(own) for own in each], [own.goal for own in each]) for each in tried]
+        return merits.index(max(merits))
+    pairs = [list(zip(each, parts, strict=True)) for each in tried]
+    size, error = np.array([[size_and_error(*pair) for pair in each] for each in pairs]).transpose(2, 1, 0)  # (labels, methods)
+    later = np.array([any(few_rows_for_probes(*pair) for pair in each) for each in pairs], dtype=np.float64)
+    needs = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in tried]
+    fine = np.array([all(performance_holds(own) for own in each) for each in tried]) & ~np.isnan(size).any(0)
     changed = np.array([any(own.chosen for own in each) for each in tried])
-    if (options.qualified & changed).any():
-        options = replace(options, allowed=changed)
-    best = choose(options, lambda best: options.loss - options.loss[best] <= SAME * options.error[best] + NOISE)
-    return int(np.min([label.performance for label in labels], axis=0).argmax()) if best is None else best
-
-
-def _label_options(candidates: Sequence[LabelCandidate], rows: Rows) -> LabelOptions:
-    """The candidates of several methods for one label."""
-    sizes, errors = np.array([size_and_error(own, rows) for own in candidates]).T
-    performance = np.array([float(own.trace["performance_honest"].iloc[own.chosen]) for own in candidates])
-    return LabelOptions(sizes, errors, performance, np.array([performance_holds(own) for own in candidates]), np.ones(len(sizes), bool))
+    fine = fine & changed if (fine & changed).any() else fine
+    best = choose(size, error, fine, lambda at, loss, error: loss - loss[at] <= SAME * error[at] + NOISE, needs, later)
+    if best is None:
+        best = int(np.argmax([min(own.trace["performance_honest"].iloc[own.chosen] for own in each) for each in tried]))
+    return best
 
 
 def size_and_error(candidate: LabelCandidate, rows: Rows) -> tuple[float, float]:
@@ -144,8 +114,7 @@ def size_and_error(candidate: LabelCandidate, rows: Rows) -> tuple[float, float]
 def performance_holds(candidate: LabelCandidate) -> bool:
     """Whether the cross-fitted performance of the chosen step reaches its minimum, which is counted from that of the original."""
     values = candidate.trace["performance_honest"]
-    least = performance_limit(candidate.goal, float(values.iloc[0]))
-    return bool(values.iloc[candidate.chosen] >= least - NOISE)
+    return bool(values.iloc[candidate.chosen] >= performance_limit(candidate.goal, float(values.iloc[0])) - NOISE)
 
 
 def few_rows_for_probes(candidate: LabelCandidate, rows: Rows) -> bool:
@@ -153,11 +122,18 @@ def few_rows_for_probes(candidate: LabelCandidate, rows: Rows) -> bool:
     return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
 
 
-# Steps.
+def _in_sample(candidate: LabelCandidate) -> LabelResult:
+    """The chosen step of a candidate; `spare` is negative if it does not keep the rates of its goal."""
+    row = candidate.trace.iloc[candidate.chosen]
+    broken = any(note.kind == "rate_too_low" or (note.kind == "too_low" and note.numbers["group"] is not None) for note in candidate.why)
+    return LabelResult(float(row["gap"]), float(row["performance"]), float(row["threshold"]), -1.0 if broken else None)
+
+
+# Steps, by cross-fitted values.
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChosenStep:
     """The step that is chosen, its position, and for each label the reasons, whether it meets its goal, and that goal."""
 
     at: int
@@ -170,60 +146,58 @@ class Verdict:
 def choose_step(
     each: Sequence[Evidence],
     steps: Sequence[int],
-    goals: Sequence[Goal],
     least: float = LEAST,
     without: BoolArray | None = None,
-    held: Sequence[FloatArray] | None = None,
     originals: Sequence[float] | None = None,
-) -> Verdict:
+) -> ChosenStep:
     """The step to keep, from the evidence of each label; the first step is the original.
 
-    `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `held` has the held-out
-    decisions (steps, n) of each label, by which the outcome will be judged. `originals` has the performance of the original on the rows of
-    each label, from which the goal of the result counts a relative minimum; by default the estimate of the first step, which differs from
-    it only if the original's threshold was chosen on these rows.
+    `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `originals` has the
+    performance of the original on the rows of each label, from which the goal of the result counts a relative minimum; by default the
+    estimate of the first step, which differs from it only if the original's threshold was chosen on these rows.
     """
+    goals = [own.goal for own in each]
     originals = [float(own.performance[0]) for own in each] if originals is None else originals
-    settled = [goal.settled(original) for original, goal in zip(originals, goals, strict=True)]
-    needed = [_needed(own, goal, None if held is None else held[at]) for at, (own, goal) in enumerate(zip(each, goals, strict=True))]
-    labels = [
-        LabelOptions(
-            np.abs(own.gap), own.gap_se(), own.performance, _all(reached >= least - NOISE for reached, least in limits), _kept(own, goal)
-        )
-        for own, goal, limits in zip(each, goals, needed, strict=True)
-    ]
+    settled = tuple(goal.settled(original) for original, goal in zip(originals, goals, strict=True))
+    size, error = np.abs([own.gap for own in each]), np.array([own.gap_se() for own in each])  # (labels, steps)
+    needed = [_needed(own) for own in each]
+    enough = [np.logical_and.reduce([reached >= limit - NOISE for reached, limit in limits]) for limits in needed]
+    kept = [_kept(own) for own in each]
     varied = np.ones(len(steps), bool) if without is None else ~without
+    fine = varied & np.logical_and.reduce([*enough, *kept, *~np.isnan(size)])
     one_se = goals[0].selection == "one-se"
-    later = -np.mean([label.performance for label in labels], axis=0) if one_se else np.zeros(len(steps))
-    options = Options(labels, varied, [(False, False)] * len(steps), later)  # steps have the rule of their method
+    later = -np.mean([own.performance for own in each], axis=0) if one_se else np.zeros(len(steps))
 
-    def equal(best: int) -> BoolArray:
+    def equal(best: int, loss: FloatArray, _errors: FloatArray) -> BoolArray:
         if not one_se:
-            smallest: BoolArray = options.loss <= options.loss[best]
+            smallest: BoolArray = loss <= loss[best]
             return smallest
-        pairs = zip(each, labels, strict=True)
-        return _all(label.size - label.size[best] <= SURE * own.gap_se(against=best) + NOISE for own, label in pairs)
+        same = [own - own[best] <= SURE * found.gap_se(against=best) + NOISE for own, found in zip(size, each, strict=True)]
+        return np.logical_and.reduce(same)  # type: ignore[no-any-return]
 
-    row = choose(options, equal)
+    row = choose(size, error, fine, equal, [(False, False)] * len(steps), later)  # steps have the rule of their method
     if row is None:
-        lacking = tuple((_lacking(own, goal, label),) for own, goal, label in zip(each, settled, labels, strict=True))
-        return Verdict(0, steps[0], lacking, (False,) * len(each), tuple(settled))
-    fine = options.qualified
-    certain = [_certain(fine, label.upper, goal) for label, goal in zip(labels, settled, strict=True)]
-    worst = int(np.argmax([label.size[0] for label in labels]))
+        lacking = tuple((_none_surely(*own),) for own in zip(each, settled, enough, kept, strict=True))
+        return ChosenStep(0, steps[0], lacking, (False,) * len(each), settled)
+    # The qualified steps that are clearly within a label's maximum gap; without one, all of them.
+    upper = size + SURE * error
+    certain = [fine if goal.max_gap is None else fine & (own <= goal.max_gap + NOISE) for own, goal in zip(upper, settled, strict=True)]
+    worst = int(size[:, 0].argmax())
     within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
-    z = float(labels[worst].size[0]) / max(each[worst].cautious_se(), NOISE)
+    z = float(size[worst, 0]) / max(each[worst].cautious_se(), NOISE)
     if fine[0] and row and (within or not _better(each[worst], row) or z < least):
         row = 0
-    too_small = (z, least) if least > SURE and z < least else None
-    reasons: list[tuple[Why, bool]] = []
-    for own, label, goal, sure, limits in zip(each, labels, settled, certain, needed, strict=True):
-        why, met = _reason(row, len(steps), int(fine.sum()), own, label, sure, goal, too_small)
-        if why is None:
-            lacks = {"performance": ~label.enough, "rates": ~label.kept, "varied": ~varied, "labels": ~fine, "sure": fine}
-            why = (_declined(own, float(label.error[0]), goal, steps, lacks, limits),)
-        reasons.append((why, met))
-    return Verdict(row, steps[row], tuple(why for why, _ in reasons), tuple(met for _, met in reasons), tuple(settled))
+    why: list[Why] = []
+    for k, own in enumerate(each):
+        lacks = {"performance": ~enough[k], "rates": ~kept[k], "varied": ~varied, "labels": ~fine, "sure": fine}
+        too_small = (z, least) if least > SURE and z < least else None
+        why.append(_reason(own, settled[k], steps, row, certain[k], too_small, lacks, needed[k]))
+    # An original whose gap is not clear meets a goal without a maximum gap.
+    met = [
+        bool(own[row]) if row or goal.max_gap is not None else note[0].kind == "nothing_to_repair"
+        for own, goal, note in zip(certain, settled, why, strict=True)
+    ]
+    return ChosenStep(row, steps[row], tuple(why), tuple(met), settled)
 
 
 def _better(evidence: Evidence, row: int) -> bool:
@@ -232,118 +206,71 @@ def _better(evidence: Evidence, row: int) -> bool:
     return bool(abs(after) < abs(before) - NOISE and abs(after - before) > CHANGE * evidence.change_se()[row])
 
 
-def _all(conditions: Iterable[BoolArray]) -> BoolArray:
-    """The steps for which all conditions hold."""
-    hold: BoolArray = np.logical_and.reduce(list(conditions))
-    return hold
-
-
-def _certain(fine: BoolArray, upper: FloatArray, goal: Goal) -> BoolArray:
-    """The qualified steps that are clearly within a label's maximum gap; without one, all of them."""
-    return fine & (upper <= goal.max_gap + NOISE) if goal.max_gap is not None else fine
-
-
 def _reason(
-    row: int,
-    steps: int,
-    qualified: int,
     evidence: Evidence,
-    label: LabelOptions,
-    certain: BoolArray,
-    goal: Goal,
-    too_small: tuple[float, float] | None,
-) -> tuple[Why | None, bool]:
-    """The reason for choosing a step for a label, or for keeping the original, and whether that meets the label's goal.
-
-    It is None if the original was kept because no step is better; `_declined` then states what the other steps lack.
-    """
-    size, error = label.size, label.error
-    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row]), "corrected": _corrected(evidence, row)}
-    met, rows = bool(certain[row]), len(evidence.y)
-    unsure: Why = ()
-    if goal.max_gap is not None and not met:
-        limits = {
-            "value": float(size[row] + SURE * error[row]),
-            "most": goal.max_gap,
-            "rows": _rows_needed(size[row], error[row], goal.max_gap, rows),
-        }
-        unsure = (Note("not_surely_within", goal.measure, limits),)
-    if row:
-        return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **estimate}), *unsure), met
-    if goal.max_gap is not None and met:
-        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **estimate}),), True
-    if too_small is not None:
-        return (Note("not_surely_there", goal.measure, {"z": too_small[0], "least": too_small[1], **estimate}), *unsure), False
-    if size[0] <= SURE * error[0]:
-        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **estimate}), *unsure), goal.max_gap is None
-    return None, False
-
-
-def _corrected(evidence: Evidence, row: int) -> bool:
-    """Whether the estimates of a step are corrected for optimism; those of the original at a threshold in use are not."""
-    return not np.isin(evidence.f[row], (0.0, 1.0)).all()
-
-
-def _declined(
-    evidence: Evidence,
-    error: float,
     goal: Goal,
     steps: Sequence[int],
-    lacks: Mapping[str, BoolArray],
+    row: int,
+    certain: BoolArray,
+    too_small: tuple[float, float] | None,
+    lacks: dict[str, BoolArray],
     needed: Sequence[tuple[FloatArray, float]],
-) -> Note:
-    """The note on an original that was kept because no step is better: how many steps have a smaller |gap|, and what these lack.
-
-    A step counts for the first thing that it lacks: performance, kept rates, decisions that vary within a group, the limits of other
-    labels, or a change that is more than chance. `nearest` is the step with the smallest |gap| of those whose performance is too low.
-    """
-    size = np.abs(evidence.gap)
+) -> Why:
+    """The reason for choosing a step for a label, or for keeping the original."""
+    size, error = np.abs(evidence.gap), evidence.gap_se()
+    # Estimates are corrected for optimism; those of the original at a threshold in use are not.
+    corrected = not np.isin(evidence.f[row], (0.0, 1.0)).all()
+    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row]), "corrected": corrected}
+    rows, unsure = len(evidence.y), tuple[Note, ...]()
+    if goal.max_gap is not None and not certain[row]:
+        # The approximate number of rows for which such a gap would be clearly within the maximum gap; None if no number suffices.
+        room = goal.max_gap - size[row]
+        more = int(np.ceil(rows * (SURE * error[row] / room) ** 2 / 100) * 100) if room > 0 else None
+        upper = float(size[row] + SURE * error[row])
+        unsure = (Note("not_surely_within", goal.measure, {"value": upper, "most": goal.max_gap, "rows": more}),)
+    if row:
+        qualified = int(lacks["sure"].sum())
+        return (Note("cross_fitted_choice", goal.measure, {"of": len(steps), "qualified": qualified, **estimate}), *unsure)
+    if goal.max_gap is not None and certain[0]:
+        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **estimate}),)
+    if too_small is not None:
+        return (Note("not_surely_there", goal.measure, {"z": too_small[0], "least": too_small[1], **estimate}), *unsure)
+    if size[0] <= SURE * error[0]:
+        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **estimate}), *unsure)
+    # No step is better: how many have a smaller |gap|, and the first thing that each of these lacks: performance, kept rates, decisions
+    # that vary within a group, the limits of other labels, or a change that is more than chance.
     smaller = size < size[0] - NOISE
     counts, left = dict[str, int](), smaller
     for what, missing in lacks.items():
         counts[what], left = int((left & missing).sum()), left & ~missing
-    numbers = {
-        "gap": float(evidence.gap[0]),
-        "error": error,
-        "corrected": _corrected(evidence, 0),
-        "of": len(steps),
-        "smaller": int(smaller.sum()),
-        "lack": counts,
-        "performance": goal.performance,
-        "keep": goal.keep,
-        "nearest": None,
-    }
+    about = {"of": len(steps), "smaller": int(smaller.sum()), "lack": counts, "performance": goal.performance, "keep": goal.keep}
+    nearest = None  # the step with the smallest |gap| of those whose performance is too low
     if counts["performance"]:
-        row = int(np.where(smaller & lacks["performance"], size, np.inf).argmin())
-        value, least = next((float(own[row]), least) for own, least in needed if own[row] < least - NOISE)
-        numbers["nearest"] = {"step": int(steps[row]), "gap": float(evidence.gap[row]), "performance": value, "least": least}
-    return Note("declined", goal.measure, numbers)
+        at = int(np.where(smaller & lacks["performance"], size, np.inf).argmin())
+        value, least = next((float(own[at]), limit) for own, limit in needed if own[at] < limit - NOISE)
+        nearest = {"step": int(steps[at]), "gap": float(evidence.gap[at]), "performance": value, "least": least}
+    return (Note("declined", goal.measure, {**estimate, **about, "nearest": nearest}),)
 
 
-def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | None:
-    """The approximate number of rows for which such a gap would be clearly within the maximum gap; None if no number suffices."""
-    return None if size >= max_gap else int(np.ceil(rows * (SURE * error / (max_gap - size)) ** 2 / 100) * 100)
-
-
-def _needed(evidence: Evidence, goal: Goal, held: FloatArray | None) -> list[tuple[FloatArray, float]]:
+def _needed(evidence: Evidence) -> list[tuple[FloatArray, float]]:
     """The performances (steps,) that must reach a limit, each with that limit; a relative one is counted from the original's.
 
-    They are the estimates and, by held-out decisions (steps, n), the held-out performance, for which that of the original is enough.
+    They are the estimates and the performance of the held-out decisions, for which that of the original is enough.
     """
-    least = goal.settled(float(evidence.performance[0])).min_performance
-    assert least is not None  # cross-fitted selection always keeps performance
-    if held is None:
-        return [(evidence.performance, least)]
-    held_out = replace(evidence, f=held).performance
-    least_held_out = goal.settled(float(held_out[0])).min_performance
-    assert least_held_out is not None
-    return [(evidence.performance, least), (held_out, min(least_held_out, float(held_out[0])))]
+    needed = []
+    for f in (evidence.f, evidence.held):
+        if f is not None:
+            reached = evidence.performance if f is evidence.f else replace(evidence, f=f).performance
+            least = evidence.goal.settled(float(reached[0])).min_performance
+            assert least is not None  # cross-fitted selection always keeps performance
+            needed.append((reached, least if f is evidence.f else min(least, float(reached[0]))))
+    return needed
 
 
-def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
+def _kept(evidence: Evidence) -> BoolArray:
     """The steps that clearly keep the rates of every group."""
     kept = np.ones(len(evidence.f), bool)
-    for name, least in goal.keep.items():
+    for name, least in evidence.goal.keep.items():
         rate = evidence.rate(name)
         if least == BEFORE:
             lower = rate - rate[0] - SURE * evidence.rate_se(name, against=0)
@@ -353,16 +280,150 @@ def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
     return kept
 
 
-def _lacking(evidence: Evidence, goal: Goal, label: LabelOptions) -> Note:
+def _none_surely(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray) -> Note:
     """The note on a choice without any qualified step: how many steps meet each constraint, and the best performance."""
     best = int(evidence.performance.argmax())
+    numbers = {"best": float(evidence.performance[best]), "error": float(evidence.performance_se()[best])}
+    counts = {"enough": int(enough.sum()), "kept": int(kept.sum()), "of": len(kept)}
+    return Note("none_surely", goal.performance, {**counts, **numbers, "min_performance": goal.min_performance, "keep": goal.keep})
+
+
+# Steps, by the paper's rule.
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen row of a trace, the reasons, and whether it meets the goal."""
+
+    row: int
+    why: Why
+    met: bool
+
+
+def selected(what: str, by: str, goal: Goal, qualified: int | None, of: int, taken: float | None = None) -> Note:
+    """The note on a choice by smallest gap or best performance among the `qualified` of `of` steps that meet this goal.
+
+    `taken` is the value of the chosen step if none qualifies. `qualified` is None if all were considered.
+    """
+    limits = {name: getattr(goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
+    return Note("selected", what, {"by": by, "qualified": qualified, "of": of, "taken": None if taken is None else float(taken), **limits})
+
+
+def too_low(name: str, value: float, least: float, group: str | None = None) -> Note:
+    """The note on a performance, or a rate of a group, below its minimum."""
+    return Note("too_low", name, {"value": float(value), "least": float(least), "group": group})
+
+
+def too_large(measure: str, size: float, most: float) -> Note:
+    """The note on a |gap| above its maximum."""
+    return Note("too_large", measure, {"value": float(size), "most": float(most)})
+
+
+class Merit(NamedTuple):
+    """The merit of a step: first its tier (1 if the rates are kept, 2 if all goals are met too), then its value within the tier."""
+
+    tier: int
+    value: float
+
+
+def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
+    """The merit of a step by the settled goals of its labels.
+
+    The largest |gap| of all labels counts, if every label has its minimum performance (or, without one, its maximum |gap|); with maximum
+    gaps only, the mean performance. If a label misses its goal, the largest shortfall counts. A goal without limits, as of classifiers that
+    are compared without a repair set, is met by every step.
+    """
+    kept = all(result.spare is None or result.spare >= -NOISE for result in each)
+    margins: list[float] = []
+    sizes: list[float] = []
+    for result, goal in zip(each, goals, strict=True):
+        if goal.min_performance is not None:
+            margins.append(result.performance - goal.min_performance)
+            sizes.append(result.size)
+        else:
+            margins.append(np.inf if goal.max_gap is None else goal.max_gap - result.size)
+    feasible = kept and min(margins) >= -NOISE
+    best = -max(sizes) if sizes else float(np.mean([result.performance for result in each]))
+    value = best if feasible else min(margins)
+    return Merit(int(kept) + int(feasible), -np.inf if np.isnan(value) else value)
+
+
+def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
+    """The parts of its goal that the chosen step of one label misses; empty if it meets the goal.
+
+    `settled` is the goal that steps were chosen by, `given` the one whose minimum performance counts.
+    """
+    missed = []
+    if given.min_performance is not None and result.performance < given.min_performance - NOISE:
+        missed.append(too_low(given.performance, result.performance, given.min_performance))
+    if settled.max_gap is not None and result.size > settled.max_gap + NOISE:
+        missed.append(too_large(settled.measure, result.size, settled.max_gap))
+    if result.spare is not None and result.spare < -NOISE:
+        missed.append(Note("rate_too_low", numbers={"by": -result.spare}))
+    return tuple(missed)
+
+
+def selected_for_all(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goal], classes: bool, keeps: bool) -> Note:
+    """The note on a step that was chosen for all labels, with the merits of all eligible steps."""
+    limits = {"max_gap" if goal.min_performance is None else "min_performance" for goal in goals}
     numbers = {
-        "enough": int(label.enough.sum()),
-        "kept": int(label.kept.sum()),
-        "of": len(label.kept),
-        "best": float(evidence.performance[best]),
-        "error": float(evidence.performance_se()[best]),
-        "min_performance": goal.min_performance,
-        "keep": goal.keep,
+        "qualified": sum(own.tier == 2 for own in merits) if chosen.tier == 2 else 0,
+        "of": len(merits),
+        "by": "performance" if limits == {"max_gap"} else "gap",
+        "performance": goals[0].performance,
+        "asked": tuple(sorted(limits, reverse=True)),
+        "keeps": keeps,
     }
-    return Note("none_surely", goal.performance, numbers)
+    return Note("selected_for_all", "class" if classes else "label", numbers)
+
+
+def select(trace: pd.DataFrame, goal: Goal) -> Selection:
+    """The step of best merit on the trace of one label: the smallest |gap| among steps with at least the minimum performance.
+
+    With a maximum |gap| only: the best performance among steps within it. If no step qualifies: the best performance, or the smallest
+    |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last.
+    """
+    spare = trace["spare"].tolist() if "spare" in trace and goal.keep else [None] * len(trace)
+    columns = (trace["gap"].tolist(), trace["performance"].tolist(), [np.nan] * len(trace), spare)
+    results = [LabelResult(*row) for row in zip(*columns, strict=True)]
+    merits = [merit([result], [goal]) for result in results]
+    row, fine = merits.index(max(merits)), sum(own.tier == 2 for own in merits)
+    size, performance = results[row].size, results[row].performance
+    if goal.min_performance is None:
+        by = "performance" if fine else "gap"
+        return Selection(row, (selected("step", by, goal, fine, len(trace), size),), bool(fine))
+    without_gap = goal.derived(max_gap=None)
+    if not fine:
+        return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance),), False)
+    why = selected("step", "gap", without_gap, fine, len(trace))
+    if goal.max_gap is not None and size > goal.max_gap + NOISE:
+        return Selection(row, (why, too_large(goal.measure, size, goal.max_gap)), False)
+    return Selection(row, (why,), True)
+
+
+def plain_rule(method: str, threshold: float, rows: Rows, goal: Goal, original: bool = False) -> Threshold:
+    """The threshold of a chosen step; for the original, the one in use if the goal names it."""
+    if original and goal.threshold is not None:
+        return Threshold(goal.threshold, IN_USE)
+    return Threshold(float(threshold), f"chosen by {method} with {goal} on {len(rows):,} rows of {rows.name}")
+
+
+# Constant decisions: the same for every row of a group. They have no gap but are useless, so no repair may end in them, unless the
+# decisions of the original are constant already. Such a step is refused, and the best of the others is chosen.
+
+
+def constant(decisions: FloatArray, codes: IntArray) -> BoolArray:
+    """Whether decisions (..., n) are constant within every group (...); rows without a group count as a group.
+
+    >>> constant(np.array([[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]), np.array([0, 0, 1, 1])).tolist()
+    [True, True, False]
+    """
+    same: BoolArray = np.logical_and.reduce([np.ptp(decisions[..., codes == code], axis=-1) == 0 for code in np.unique(codes)])
+    return same
+
+
+def refused(decisions: FloatArray, codes: IntArray) -> BoolArray:
+    """The steps (steps,) that are refused for their constant decisions (steps, n); the first step is the original."""
+    constant_steps = constant(decisions, codes)
+    newly_constant: BoolArray = constant_steps & ~constant_steps[0]
+    return newly_constant

@@ -17,20 +17,25 @@ By default the steps are adaptive (see step_control), and a multiplier moves wit
 learning rate for 15 epochs.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from scipy.special import expit, logit
-from torch import Tensor
 
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
-from equipoise.models import Repairable
+from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Repairable
 
 PAPER = """@inproceedings{cotter2019two,
   title     = {Two-Player Games for Efficient Non-Convex Constrained Optimization},
@@ -74,8 +79,7 @@ class Settings:
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    classes=True,
-    cost=lambda task, settings: scheduled_work(task, settings, EPOCHS),
+    cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS),
     effort=0.5,
     in_auto=3,
 )
@@ -84,36 +88,31 @@ def constrained(model: Repairable, data: Data, goal: Goal, settings: Settings, r
     balance = _Balance(data, settings)
     balance.update(data.start, steps=0)
     optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
-    shuffle = rng("constrained")
 
     def descend(rows: Tensor) -> None:
         model.logit_gradient(rows, slope, *balance.of(rows))
         optimiser.step()
 
-    if settings.schedule == "paper":
-        yield from fixed(model, shuffle, descend, balance.update, settings, EPOCHS)
-        return
+    def follow(now: Evaluation, batches: int | None) -> None:
+        balance.update(now, batches or STRIDE)
 
-    def follow(now: Evaluation, accepted: bool, _slow: bool) -> None:
-        if accepted:
-            balance.update(now, STRIDE)
-
-    advance = Trials(model, shuffle, settings.batch, settings.epochs).each(descend)
-    yield from adaptive(model, data, optimiser, advance, follow, settings)
+    yield from scheduled(model, data, rng("constrained"), optimiser, descend, follow, settings, EPOCHS)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
     """The derivative of the Lagrangian by the logit of each row: centred cross-entropy, and the pull on scores at the threshold."""
-    f = torch.sigmoid(logits - threshold)
-    return weight * torch.sigmoid(logits - centre) - target + pull * f * (1 - f)
+    f = (logits - threshold).sigmoid()
+    return weight * (logits - centre).sigmoid() - target + pull * f * (1 - f)
 
 
 class _Balance:
     """The task loss and the gaps with their multipliers, as numbers per row."""
 
+    pull: Tensor  # both are set by `update`
+    threshold: Tensor
+
     def __init__(self, data: Data, settings: Settings) -> None:
         self.penalty = settings.penalty
-        self.pull = self.threshold = torch.empty(0)  # set by `update`
         scores, thresholds = data.start.scores, data.start.threshold
         original, decisions = logit(scores.clip(TINY, 1 - TINY)), decided_at(scores, thresholds)
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)

@@ -1,26 +1,30 @@
-"""The contract of a method: its registration with all metadata, the steps or the fit that it returns, and the registry of all methods.
+"""The contract of a method: its registration with all metadata, the steps or the fit that it returns, its cost, and the registry.
 
 A method is one module (or folder) next to this file. Its function is registered by `@method(...)` with its title, paper, cost, requirements
 and treatment of multi-label networks. No other file lists methods by name.
 """
 
+import copy
 import importlib
 import math
 import pkgutil
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
 
-from equipoise.data import Cohort, Rows, Scores, generator
-from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.data import Cohort, LabelKind, Rows, Scores, generator
+from equipoise.errors import BadInput, UnknownName, pick
 from equipoise.measures import FloatArray, Rule, is_quotient
-from equipoise.methods.evaluation import Evaluation
-from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.evaluation import Evaluation, Label
+from equipoise.methods.goal import Goal, Note, Why, keeping, raise_together
+
+if TYPE_CHECKING:
+    from torch import nn
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
@@ -28,32 +32,8 @@ ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels
 LEAST = 0.5  # smallest gap, in standard errors, on which a method acts whose rule does not need each patient's group
 GROUP_SURE = 3.0  # the same for a rule that needs it
 FOLDS = 5  # cross-fitting folds of methods that fit a decision rule, which is cheap
+SAMPLE = {True: 32, False: 256}  # rows to time, for images and tables: about one mini-batch of a method
 PROBED_ROWS = 2_000  # number of rows up to which probes use as many folds; with more rows optimism is small, and two halves suffice
-
-
-@dataclass(frozen=True)
-class Task:
-    """The inputs of a run whose cost is to be estimated."""
-
-    model: nn.Module | None  # None: scores without a network
-    repair: Rows
-    goal: Goal
-    train: Cohort | None
-    backward: float  # cost of one pass with gradients, in forward passes
-
-    @property
-    def network(self) -> nn.Module:
-        """The network; raises `BadInput` for scores without a network."""
-        if self.model is None:
-            raise BadInput("this method changes a network, and scores have none")
-        return self.model
-
-    @property
-    def inputs(self) -> Tensor:
-        """The network's inputs in the repair set; raises `BadInput` for scores."""
-        if isinstance(self.repair, Scores):
-            raise BadInput("this method shows rows to a network, and scores have none")
-        return self.repair.inputs
 
 
 @dataclass(frozen=True)
@@ -66,15 +46,15 @@ class Work:
     seconds: float = 0.0
 
 
-def unknown_work(_task: Task, _settings: Any) -> Work:
+def unknown_work(_speed: "Speed", _settings: Any) -> Work:
     """The work of a method without a cost model."""
     return Work(None, 0, "not known in advance")
 
 
-def rule_work(task: Task, _settings: Any) -> Work:
+def rule_work(speed: "Speed", _settings: Any) -> Work:
     """The work of a method that only fits a decision rule to the scores."""
-    unchanged = "scores" if isinstance(task.repair, Scores) else "network"
-    return Work(len(task.repair), 1, f"another decision rule for the same {unchanged}; it will need each patient's group")
+    unchanged = "scores" if isinstance(speed.repair, Scores) else "network"
+    return Work(len(speed.repair), 1, f"another decision rule for the same {unchanged}; it will need each patient's group")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +79,7 @@ class FitStep:
     """The rule and the network that one step of a fit would deliver."""
 
     rule: Rule
-    model: nn.Module | None = None  # None: the original
+    model: "nn.Module | None" = None  # None: the original
     notes: tuple[Note, ...] = ()  # reported if this step is chosen
 
 
@@ -114,8 +94,9 @@ class Fit:
     met: bool
     goal: Goal  # with its minimum performance, if none was given
     notes: tuple[Note, ...] = ()
-    model: nn.Module | None = None  # the network with its probes; None: the original
-    steps: tuple[FitStep, ...] = ()  # one per row of the trace if every step can be delivered; step k is comparable between sets of rows
+    model: "nn.Module | None" = None  # the network with its probes; None: the original
+    steps: tuple[FitStep, ...] = ()  # one per row of the trace; step k is comparable between sets of rows
+    grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `frontier.along`)
 
 
 @dataclass(frozen=True)
@@ -172,21 +153,23 @@ class Method:
     selects: bool = True  # chooses among steps, so that cross-fitted selection also runs it on parts of the rows
     quotients: bool = True  # can reduce a gap in PPV or NPV, whose weights change with the decisions
     objective: Callable[[Sequence[Goal], Any], Objective] = by_goal  # criterion for choosing a step
-    start: Callable[[nn.Module, int], nn.Module] | None = None  # the initial network, from the original and a seed
+    start: "Callable[[nn.Module, int], nn.Module] | None" = None  # the initial network, from the original and a seed
     needs_gap: bool = False  # does nothing if the gap is zero
     needs_layers: bool = False  # needs the layers of the network, which an exported program no longer has
     without_group: str = ""  # the decision of its rule for a row whose group is missing
     counts: str | Callable[[Any], str] = ""  # unit of its steps, by its settings, if each step builds on the last; empty: independent
     labels: str = ""  # treatment of a multi-label network: ALL_AT_ONCE, ONE_BY_ONE, or empty if it repairs one label only
-    classes: bool = False  # can repair the classes of one label, which are decided by argmax
-    frontier: Callable[..., Fit] | None = None  # like `run`, but the Fit has steps to choose among; None: `run` returns them
     rules: tuple[type[Any], ...] = ()  # the kinds of rule that it fits, beyond a plain threshold
-    cost: Callable[[Task, Any], Work] = unknown_work
+    cost: "Callable[[Speed, Any], Work]" = unknown_work
     effort: float = 5.0  # rough time per split of a study, for scheduling; training a small network is 10
     weights: bool = False  # takes sample weights
     in_auto: int | None = None  # position in the order in which auto tries methods; None: only on request
     in_auto_scores: int | None = None  # the position for scores without a network
     acts_from: float | None = None  # smallest gap, in standard errors, on which it acts; None: depends on `needs_group`
+
+    def repairs(self, kind: LabelKind) -> bool:
+        """Whether it can repair several labels, or the classes of one label, which are decided by argmax."""
+        return self.labels == ALL_AT_ONCE or (bool(self.labels) and not kind.argmax)
 
     @property
     def least_gap(self) -> float:
@@ -287,40 +270,113 @@ def takes(name: str, measure: str) -> bool:
 
 
 def make_settings(name: str, given: Mapping[str, Any]) -> Any:
-    """The settings object of a method; raises an error for an unknown setting, with the closest valid one, and for invalid numbers."""
-    settings = METHODS[pick("method", name, METHODS)].settings
-    valid = [f.name for f in fields(settings)]
-    problems = []
-    for key, value in given.items():
-        if key not in valid:
-            raise UnknownName(f"setting of {name}", key, valid)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            least = 1 if key in COUNTS else 0
-            if not (math.isfinite(value) and value >= least):
-                problems.append(f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}")
-    raise_all(problems)
-    return settings(**given)
+    """The settings object of a method, with values as the types that it declares: texts are converted, and one value is a list of one.
 
-
-def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a method from a file or the command line, as the types that it declares for them; several texts are a list."""
+    Raises one error for all unknown settings, each with the closest valid one, and for all invalid values.
+    """
     from pydantic import TypeAdapter, ValidationError
 
-    kinds = get_type_hints(METHODS[pick("method", name, METHODS)].settings)
-    problems: list[str] = []
-    values: dict[str, Any] = {}
+    settings = METHODS[pick("method", name, METHODS)].settings
+    kinds, values, errors = get_type_hints(settings), dict[str, Any](), list[BadInput]()
     for key, value in given.items():
-        if key not in kinds:
-            problems += UnknownName(f"setting of {name}", key, kinds).problems
-            continue
-        declared: TypeAdapter[Any] = TypeAdapter(kinds[key])
-        try:
-            values[key] = declared.validate_python(value)
-        except ValidationError as error:
+        with keeping(errors):
+            if key not in kinds:
+                raise UnknownName(f"setting of {name}", key, kinds)
+            plain, declared = value.item() if isinstance(value, np.generic) else value, TypeAdapter[Any](kinds[key])
             try:
-                values[key] = declared.validate_python([value])  # a list with one value
-            except ValidationError:
-                problem = error.errors()[0]
-                problems.append(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}")
-    raise_all(problems)
-    return values
+                values[key] = declared.validate_python(plain)
+            except ValidationError as error:
+                try:
+                    values[key] = declared.validate_python([plain])
+                except ValidationError:
+                    problem = error.errors()[0]
+                    raise BadInput(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}") from None
+            number, least = values[key], 1 if key in COUNTS else 0
+            if isinstance(number, (int, float)) and not isinstance(number, bool) and not (math.isfinite(number) and number >= least):
+                raise BadInput(f"invalid value {number} for {name}.{key}: expected a finite number of at least {least}")
+    raise_together(errors)
+    return settings(**values)
+
+
+# Cost.
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The inputs of a run, and the speed of this machine: seconds per row through the network and per evaluation of all labels."""
+
+    model: "nn.Module | None"  # None: scores without a network
+    repair: Rows
+    goal: Goal
+    train: Cohort | None
+    backward: float  # cost of one pass with gradients, in forward passes
+    per_row: float
+    per_evaluation: float
+    labels: int = 1
+
+    @classmethod
+    def measured(cls, model: "nn.Module | None", repair: Rows, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
+        """The speed of a network on the rows of one label; scores need no network and take no time per row."""
+        network, per_row, backward = None, 0.0, 1.0
+        if model is not None and isinstance(repair, Cohort):
+            network, per_row = model, seconds_per_row(model, repair)
+            if next(model.parameters(), None) is not None:
+                backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
+        return cls(network, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
+
+    def work(self, name: str, given: Mapping[str, Any]) -> Work:
+        """The work of a method: cross-fitted selection runs it several times, and labels that are repaired one by one once each."""
+        method, settings, selection = METHODS[name], make_settings(name, given), self.goal.selection
+        work = method.cost(self, settings)
+        if method.kind != Kind.OTHERS and selection != "paper" and work.rows is not None and method.selects:
+            parts = cross_fitting_parts(method, len(self.repair))
+            # All fits use the scores of the original network, or one pass of it over all rows; runs of steps are two halves, all rows, and
+            # all rows again up to the chosen step.
+            runs = 3 if adaptive(settings) else 4
+            steps, probes = method.kind == Kind.STEPS, method.kind == Kind.PROBES
+            what = f"{f'up to {runs} runs' if steps else f'{parts + 1} fits'}, for {selection} selection, of: {work.what}"
+            seconds = work.seconds * (runs if steps else parts if probes else 1)
+            work = Work(work.rows * (runs if steps else 1), work.evaluations * (runs if steps else parts + 1), what, seconds)
+        if self.labels == 1 or method.labels != ONE_BY_ONE:
+            return work
+        rows = None if work.rows is None else self.labels * work.rows
+        return Work(rows, work.evaluations, f"{self.labels} runs, one per label, of: {work.what}", self.labels * work.seconds)
+
+    def seconds(self, work: Work, more_rows: float = 0.0) -> float | None:
+        """The approximate time of this work, plus `more_rows` through the network; None if the work is not known."""
+        if work.rows is None:
+            return None
+        return (work.rows + more_rows) * self.per_row + work.evaluations * self.per_evaluation + work.seconds
+
+
+def seconds_per_row(model: "nn.Module", cohort: Cohort, gradients: bool = False) -> float:
+    """Seconds per row of a forward pass, or with gradients of a step of fine-tuning (which changes the network), after a warm-up."""
+    import torch
+
+    from equipoise.models import evaluating, outputs
+
+    inputs = cohort.inputs
+    few = inputs[: min(len(inputs), SAMPLE[len(inputs.shape) > 2])]
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.0) if gradients else None
+
+    def once() -> None:
+        if optimiser is None:
+            outputs(model, few)
+            return
+        with evaluating(model):
+            model(few.to(next(model.parameters()).device)).float().sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    once()
+    start = time.perf_counter()
+    once()
+    return (time.perf_counter() - start) / len(few)
+
+
+def seconds_per_evaluation(cohort: Rows, goal: Goal) -> float:
+    """Seconds per evaluation of all thresholds."""
+    label, scores = Label.of(cohort, goal), np.linspace(0, 1, len(cohort))
+    start = time.perf_counter()
+    label.evaluate(scores)
+    return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Cross-fitted selection: a step is chosen by the decisions on rows that it was not fitted to, or the original is kept.
+"""One run of a method, and cross-fitted selection: a step is chosen by decisions on rows that it was not fitted to, or none is.
 
 The paper's rule takes the smallest |gap| of hundreds of steps on the rows that they were fitted to, so that the winner is worse on new
 patients than it seemed. Here a method is also run on parts of the repair set, split by patient: rules and probes leave out one of five
@@ -20,67 +20,53 @@ The choice among the steps is in `choosing`.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.candidate import Candidate, HeldOut, LabelCandidate
-from equipoise.methods.choosing import Verdict, choose_step
+from equipoise.methods.choosing import ChosenStep, choose_step, plain_rule, refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, cross_fitting_parts
-from equipoise.methods.driver import Half, Job, Run, run
-from equipoise.methods.evaluation import Data
+from equipoise.methods.driver import Half, Job, run_steps
+from equipoise.methods.evaluation import NOISE, Data
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.frontier import SHARES, step_decisions
+from equipoise.methods.frontier import SHARES, along, fit_steps, not_constant
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.kept_rates import NOISE
-from equipoise.methods.selection import plain_rule, refused
-from equipoise.models import ReadOnce, check, label_views, outputs_like, predict, whole_network
 
-HALVES, ALL_ROWS = (
-    0.45,
-    0.5,
-)  # shares of the remaining time for the runs on halves, and then for the run on all rows; the rest is for repeating
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models import ReadOnce
+
+# Shares of the remaining time for the runs on halves, and then for the run on all rows; the rest is for repeating.
+HALVES, ALL_ROWS = 0.45, 0.5
+Run = tuple[Candidate, list[BoolArray]]  # the candidate, and the decisions (rows, labels) of its steps on all rows
 
 
-def run_cross_fitted(job: Job, selection: str) -> Candidate:
-    """The candidate of a method by cross-fitted selection: it is run on parts of the rows and on all rows."""
+def run_job(job: Job, selection: str) -> Candidate:
+    """The candidate of a method: chosen on the rows that it was fitted to (selection "paper"), or by cross-fitting."""
+    Data.of(job.rows, job.goals)  # raises an error if the set lacks rows that the measure needs
     goals = {name: goal.derived(selection=selection) for name, goal in job.goals.items()}
+    if job.method.kind != Kind.STEPS and not job.rows.several:
+        return Candidate.of(_fitted(job, *goals.values()))
+    return run_steps(job)[0] if selection == "paper" else _stepped(job, goals)  # `standard` of several labels is a run of no steps
+
+
+@contextmanager
+def _part_of_the_rows() -> Iterator[None]:
+    """Adds advice to the error of a part that lacks rows which the measure needs, although the whole set has them."""
     try:
-        if job.method.kind in (Kind.RULE, Kind.PROBES) and job.rows.targets is None:
-            return Candidate.of(_fitted(job, *goals.values()))
-        return _stepped(job, goals)
-    except PartTooSmall as error:
+        yield
+    except EmptyCell as error:
         advice = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
         raise EmptyCell(*error.problems, advice) from error
-
-
-class PartTooSmall(EmptyCell):
-    """A part of the rows lacks rows that the measure needs, although the whole set has them."""
-
-
-@dataclass(frozen=True, eq=False)
-class LabelEstimates:
-    """One label: its name and rows, the corrected decisions of all steps, and the decisions by fits without the row."""
-
-    name: str
-    part: Rows
-    evidence: Evidence
-    held: FloatArray  # (steps, n)
-
-
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """The steps that can be chosen, as rows of its trace, and their cross-fitted estimates for each label."""
-
-    labels: tuple[LabelEstimates, ...]
-    rows: tuple[int, ...]  # the first is 0, the original
-    refused: BoolArray  # steps with constant decisions
 
 
 def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
@@ -94,11 +80,6 @@ def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int
     decisions = whole.copy()
     decisions[fitted] += (1 - 1 / parts) * smoothed(optimism[fitted], at[fitted], grows)
     return decisions
-
-
-def _originals(traces: Sequence[pd.DataFrame]) -> list[float]:
-    """The performance of the original on the rows of each label."""
-    return [float(trace["performance"].iloc[0]) for trace in traces]
 
 
 def smoothed(optimism: FloatArray, at: Sequence[float], grows: bool) -> FloatArray:
@@ -117,85 +98,128 @@ def smoothed(optimism: FloatArray, at: Sequence[float], grows: bool) -> FloatArr
     return line
 
 
+def _labelled(candidate: LabelCandidate, evidence: Evidence, chosen: ChosenStep, at: int, rows: Sequence[int], n: int) -> LabelCandidate:
+    """One label's candidate with its corrected trace and its held-out decisions; `rows` are those of the trace that could be chosen."""
+    trace, place = candidate.trace.copy(), chosen.at
+    columns = {
+        "gap_honest": evidence.gap,
+        "gap_se": evidence.gap_se(),
+        "performance_honest": evidence.performance,
+        "performance_se": evidence.performance_se(),
+    }
+    places = trace.index[[*rows, rows[place]]]  # if a row stands for several shares, the chosen one is written last
+    for name, values in columns.items():
+        trace.loc[places, name] = [*values, values[place]]
+    assert evidence.held is not None
+    return replace(
+        candidate,
+        trace=trace,
+        why=chosen.why[at],
+        met_in_sample=chosen.met[at],
+        goal=chosen.goals[at].derived(selection=evidence.goal.selection),
+        notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": n})),
+        held_out=HeldOut(evidence.held[0], evidence.held[place]),
+    )
+
+
 # Methods that fit a rule, or probes: every row of their trace can be delivered.
 
 
 def _fitted(job: Job, goal: Goal) -> LabelCandidate:
     """The candidate of a method that fits a rule or probes."""
-    Data.of(job.rows, job.goals)  # raises an error if the set lacks rows that the measure needs
-    job = replace(job, rows=job.rows.encoded())  # once, so that a subset has the same encoding
-    model, whole = job.model, job.rows
-    if job.method.kind == Kind.PROBES and model is not None:
-        check(model, job.cohort, changed=False)
-    network = None if model is None else ReadOnce(model, job.cohort.inputs)
-    scores = predict(model, whole, raw=None if network is None else network.raw())
-    everyone = np.arange(len(whole))
-    fit = _fit(job, whole, scores, everyone, network)
-    steps, rows = _deliverable(job, fit, scores)
-    parts = cross_fitting_parts(job.method, len(whole))
-    fold = assign_folds(whole, parts, generator(job.seed, "cross-fitted selection"))
-    held, tuned = (np.zeros((len(steps), len(whole))) for _ in range(2))
-    for k in range(parts):
-        outside = fold == k
-        try:
-            part, _ = _deliverable(job, _fit(job, whole, scores, everyone[~outside], network), scores)
-        except EmptyCell as error:
-            raise PartTooSmall(*error.problems) from error
-        reached = np.minimum(np.arange(len(steps)), len(part) - 1)  # the last step of a fit stands for further ones
-        decisions = _decisions(job, part, whole, scores, network)[reached]
-        held[:, outside] = decisions[:, outside]
-        tuned[:, ~outside] += decisions[:, ~outside] / (parts - 1)
-    decisions = _decisions(job, steps, whole, scores, network)
-    grows = job.method.kind == Kind.PROBES
-    evidence = Evidence.of(corrected(decisions, held, tuned, parts, range(len(steps)), grows), whole, goal)
-    estimates = Estimates((LabelEstimates("", whole, evidence, held),), rows, refused(decisions, whole.attribute.codes))
-    verdict = choose_step([evidence], range(len(rows)), [goal], job.method.least_gap, estimates.refused, [held], _originals([fit.trace]))
-    at, step = verdict.at, steps[verdict.at]
-    fit_notes = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
+    method, model, whole = job.method, job.model, job.rows.encoded()  # once, so that a subset has the same encoding
+    network, scores = None, whole
+    if model is not None and isinstance(whole, Cohort):
+        from equipoise.models import ReadOnce, check, predict
+
+        if method.kind == Kind.PROBES:
+            check(model, whole, changed=False)
+        network = ReadOnce(model, whole.inputs)
+        scores = predict(model, whole, raw=network.raw())
+    assert isinstance(scores, Scores)  # rows without a network are scores
+
+    def fit(rows: IntArray | None = None) -> Fit:
+        """The fit to some of the rows, or to all."""
+        (own_goal,) = job.goals.values()
+        own = scores if rows is None else scores.take(rows)
+        if method.kind == Kind.RULE:
+            return method.run(own, own_goal, job.settings)  # type: ignore[no-any-return]
+        inputs, outputs = whole if rows is None else whole.take(rows), network if network is None or rows is None else network.take(rows)
+        return method.run(model, inputs, own_goal, job.settings, Rng(job.seed), job.train, outputs)  # type: ignore[no-any-return]
+
+    found, evidence = fit(), None
+    if goal.selection == "paper":
+        found = not_constant(found, method.name, scores) if job.refuse_constant and method.kind == Kind.RULE else found
+        step = FitStep(found.rule, found.model, found.steps[found.chosen].notes if found.steps else ())
+        chosen = ChosenStep(found.chosen, found.chosen, (found.why,), (found.met,), (found.goal,))
+    else:
+        found = along(found, method.name, scores)
+        evidence, without = _fit_evidence(job, goal, found, fit, scores, whole, network)
+        original = float(found.trace["performance"].iloc[0])
+        chosen = choose_step([evidence], range(len(found.steps)), method.least_gap, without, [original])
+        step = found.steps[chosen.at]
+    notes = found.notes if evidence is None or step.rule.needs_group == method.needs_group else ()  # not those of a rule that was declined
     candidate = LabelCandidate(
-        method=job.method.name,
+        method=method.name,
         model=copy.deepcopy(model) if step.model is None else step.model,
         rule=step.rule,
-        trace=fit.trace,
-        chosen=rows[at],
-        why=verdict.why[0],
-        met_in_sample=verdict.met[0],
-        goal=verdict.goals[0],
+        trace=found.trace,
+        chosen=chosen.at,
+        why=chosen.why[0],
+        met_in_sample=chosen.met[0],
+        goal=chosen.goals[0],
         seed=job.seed,
         settings=asdict(job.settings),
-        notes=(*step.notes, *fit_notes),
+        notes=(*step.notes, *notes),
     )
     if job.progress:
         job.progress(1, 1)
-    return _labelled(candidate, estimates, verdict, 0, len(whole))
+    return candidate if evidence is None else _labelled(candidate, evidence, chosen, 0, range(len(found.steps)), len(whole))
 
 
-def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnce | None) -> Fit:
-    """The fit of the method to some of the rows; `network` holds the outputs of the network on all rows."""
-    function, (goal,) = job.method.frontier or job.method.run, job.goals.values()
-    subset = whole if len(rows) == len(whole) else whole.take(rows)
-    fit: Fit
-    if job.method.kind == Kind.RULE:
-        fit = function(scores if subset is whole else scores.take(rows), goal, job.settings)
-        return fit
-    outputs = None if network is None else network.take(rows)
-    fit = function(job.model, subset, goal, job.settings, Rng(job.seed), job.train, outputs)
-    return fit
+def _fit_evidence(
+    job: Job, goal: Goal, found: Fit, fit: Callable[[IntArray], Fit], scores: Scores, whole: Rows, network: "ReadOnce | None"
+) -> tuple[Evidence, BoolArray]:
+    """The cross-fitted evidence of the steps of a fit to all rows, and the steps that are refused for constant decisions."""
+    count, parts = len(found.steps), cross_fitting_parts(job.method, len(whole))
+    fold = assign_folds(whole, parts, generator(job.seed, "cross-fitted selection"))
+    held, tuned = (np.zeros((count, len(whole))) for _ in range(2))
+    for k in range(parts):
+        outside = fold == k
+        with _part_of_the_rows():
+            part = fit_steps(fit(np.flatnonzero(~outside)), job.method.name, scores)
+        reached = np.minimum(np.arange(count), len(part) - 1)  # the last step of a fit stands for further ones
+        decisions = step_decisions(part, job.model, whole, network, scores)[reached]
+        held[:, outside] = decisions[:, outside]
+        tuned[:, ~outside] += decisions[:, ~outside] / (parts - 1)
+    decisions = step_decisions(found.steps, job.model, whole, network, scores)
+    grows = job.method.kind == Kind.PROBES
+    estimate = corrected(decisions, held, tuned, parts, range(count), grows)
+    return Evidence.of(estimate, whole, goal, held), refused(decisions, whole.attribute.codes)
 
 
-def _deliverable(job: Job, fit: Fit, scores: Scores) -> tuple[tuple[FitStep, ...], tuple[int, ...]]:
-    """The steps of a fit that can be chosen, and their rows of its trace; without steps, the original and the chosen row."""
-    if fit.steps:
-        return fit.steps, tuple(range(len(fit.steps)))
-    original = FitStep(plain_rule(job.method.name, fit.trace, 0, scores, fit.goal))
-    return (original, FitStep(fit.rule, fit.model)), (0, fit.chosen)
+def step_decisions(
+    steps: Sequence[FitStep], model: "nn.Module | None", rows: Rows, network: "ReadOnce | None" = None, scores: Scores | None = None
+) -> FloatArray:
+    """The decisions of every step of a fit on these rows (steps, n), by the network and rule that it would deliver.
 
-
-def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores, network: ReadOnce | None) -> FloatArray:
-    """The decisions of these steps on all rows (steps, n)."""
-    if all(step.model is None for step in steps):
+    `scores` are those of the model on these rows, if they are known. The network is run once for all bias scores around it, unless
+    `network` holds its outputs on these rows.
+    """
+    if isinstance(rows, Scores):
+        return np.stack([step.rule.decide(rows) for step in steps])
+    if scores is not None and all(step.model is None for step in steps):
         return np.stack([step.rule.decide(scores) for step in steps])
-    return step_decisions(steps, job.model, whole, network)
+    from equipoise.models import BiasScore, ReadOnce, bias_scores, predict
+
+    probes = [step.model for step in steps if isinstance(step.model, BiasScore)]
+    by_network = {id(None): predict(model, rows) if scores is None else scores}
+    if probes:
+        first = probes[0]
+        read = network if network is not None and network.of(first.network) else ReadOnce(first.network, rows.inputs)
+        for probe, own in zip(probes, bias_scores(probes, read.shown(first.reading)), strict=True):
+            by_network[id(probe)] = Scores.of(rows, own)
+    return np.stack([step.rule.decide(by_network.get(id(step.model)) or predict(step.model, rows)) for step in steps])
 
 
 # Methods that change the network step by step.
@@ -203,30 +227,49 @@ def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores, 
 
 def _stepped(job: Job, goals: Mapping[str, Goal]) -> Candidate:
     """The candidate of a method that yields steps."""
-    model, whole = job.network, job.cohort.encoded()
-    Data.of(whole, job.goals)  # raises an error if the set lacks rows that the measure needs
-    halves = _halves(whole, job.seed, repeat=not adaptive(job.settings))
-    on_halves = job.within(HALVES)
-    try:
-        half_runs = [run(_on_half(on_halves.within(1 / (len(halves) - k)), half)) for k, half in enumerate(halves)]
-    except EmptyCell as error:
-        raise PartTooSmall(*error.problems) from error
-    everything = _on_half(job.within(ALL_ROWS), Half(whole, np.arange(len(whole)), np.empty(0, np.int64)))
-    whole_run = run(everything)
-    own = _estimates(model, whole, halves, half_runs, whole_run, goals, adaptive(job.settings))
-    numbers = [0, *whole_run.record.steps]  # of the rows of the trace
-    evidence, held = [label.evidence for label in own.labels], [label.held for label in own.labels]
-    candidate, steps = whole_run.candidate, [numbers[row] for row in own.rows]
-    originals = _originals([each.trace for each in candidate.labels.values()])
-    verdict = choose_step(evidence, steps, list(goals.values()), job.method.least_gap, own.refused, held, originals)
-    if verdict.at:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
-        candidate = _at_step(candidate, run(replace(everything, half=None, verdict=verdict, deadline=None)).candidate)
-    return _finished(candidate, model, job.cohort, own, verdict)
+    from equipoise.models import label_views, outputs_like, predict, whole_network
+
+    model, whole, numbered = job.network, job.cohort.encoded(), adaptive(job.settings)
+    halves, on_halves = _halves(whole, job.seed, repeat=not numbered), job.within(HALVES)
+    with _part_of_the_rows():
+        runs = [run_steps(on_halves.within(1 / (len(halves) - k)), half) for k, half in enumerate(halves)]
+    everything = replace(job, rows=whole).within(ALL_ROWS)
+    runs.append(run_steps(everything, Half(whole, np.arange(len(whole)), np.empty(0, np.int64))))
+    candidate = runs[-1][0]
+    shares, rows = aligned([run.trace for run, _ in runs], numbered)
+    parts, views = whole.by_label, label_views(model, goals)
+    evidence, without = [], np.zeros(len(shares), bool)
+    for at, (name, part) in enumerate(parts.items()):
+        places = np.flatnonzero(whole.column(name) != UNKNOWN)
+        scores = predict(views[name], part).score
+        first, second, decisions = (_decided(scores, places, at, name, run, own) for run, own in zip(runs, rows, strict=True))
+        outside = np.isin(places, halves[0].held)  # the second half was tuned on these rows
+        held, tuned = np.where(outside, first, second), np.where(outside, second, first)
+        evidence.append(Evidence.of(corrected(decisions, held, tuned, 2, shares, grows=True), part, goals[name], held))
+        if not whole.kind.argmax:  # a class may be assigned to no row
+            without |= refused(decisions, part.attribute.codes)
+    numbers = candidate.trace["step"].tolist()
+    originals = [float(own.trace["performance"].iloc[0]) for own in candidate.labels.values()]
+    chosen = choose_step(evidence, [numbers[row] for row in rows[-1]], job.method.least_gap, without, originals)
+    if chosen.at:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
+        candidate = _at_step(candidate, run_steps(replace(everything, deadline=None), until=chosen)[0])
+    each = {name: _labelled(own, evidence[at], chosen, at, rows[-1], len(whole)) for at, (name, own) in enumerate(candidate.labels.items())}
+    if chosen.at and candidate.chosen:
+        return candidate.with_labels(each)
+    network = copy.deepcopy(whole_network(model))
+    views = label_views(outputs_like(model, network), each)
+    for (name, own), goal in zip(each.items(), chosen.goals, strict=True):
+        threshold = own.trace["threshold"].iloc[0]
+        rule = own.rule if whole.kind.argmax else plain_rule(own.method, threshold, parts[name], goal, original=True)
+        each[name] = replace(own, rule=rule, model=views[name], chosen=0)
+    return replace(candidate, model=network, chosen=0).with_labels(each)
 
 
-def _on_half(job: Job, half: Half) -> Job:
-    """The job on the rows of a half."""
-    return replace(job, rows=half.cohort, half=half)
+def _decided(scores: FloatArray, places: IntArray, at: int, name: str, run: Run, rows: Sequence[int]) -> FloatArray:
+    """The decisions (rows, n) of these rows of a run's trace on all rows of a label; row 0 is the original at the run's threshold."""
+    candidate, decisions = run
+    original = scores >= candidate.labels[name].trace["threshold"].iloc[0]
+    return np.stack([decisions[row - 1][places, at] if row else original for row in rows]).astype(np.float64)
 
 
 def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[Half, Half]:
@@ -279,96 +322,14 @@ def aligned(traces: Sequence[pd.DataFrame], numbered: bool) -> tuple[list[int], 
     return shares, [[own[-1] if k == last else own[min(k, len(own) - 1)] for k in shares] for own in grids]
 
 
-def _estimates(
-    model: nn.Module,
-    cohort: Cohort,
-    halves: Sequence[Half],
-    half_runs: Sequence[Run],
-    whole: Run,
-    goals: Mapping[str, Goal],
-    numbered: bool,
-) -> Estimates:
-    """The cross-fitted estimates of the steps on the whole set that can be chosen."""
-    runs = (*half_runs, whole)
-    shares, rows = aligned([run.candidate.trace for run in runs], numbered)
-    labels, constant = [], []
-    for at, ((name, part), view) in enumerate(zip(cohort.by_label.items(), label_views(model, goals).values(), strict=True)):
-        places, goal = np.flatnonzero(cohort.column(name) != UNKNOWN), goals[name]
-        scores = predict(view, part).score
-        decisions = [_step_decisions(scores, places, at, name, run, own) for run, own in zip(runs, rows, strict=True)]
-        held, tuned = np.empty_like(decisions[2]), np.empty_like(decisions[2])
-        for k, half in enumerate(halves):
-            outside = np.isin(places, half.held)  # the other half was tuned on these rows
-            held[:, outside], tuned[:, outside] = decisions[k][:, outside], decisions[1 - k][:, outside]
-        evidence = Evidence.of(corrected(decisions[2], held, tuned, 2, shares, grows=True), part, goal)
-        labels.append(LabelEstimates(name, part, evidence, held))
-        constant.append(refused(decisions[2], part.attribute.codes) & (cohort.kind != "classes"))  # a class may be assigned to no row
-    return Estimates(tuple(labels), tuple(rows[-1]), np.logical_or.reduce(constant))
-
-
-def _step_decisions(scores: FloatArray, places: IntArray, at: int, name: str, run: Run, rows: Sequence[int]) -> FloatArray:
-    """The decisions (rows, n) of these rows of a run's trace on all rows of a label; row 0 is the original at the run's threshold."""
-    record = run.record
-    original = scores >= run.candidate.labels[name].trace["threshold"].iloc[0]
-    return np.stack([record.decisions[row - 1][places, at] if row else original for row in rows]).astype(np.float64)
-
-
-# The delivered candidate.
-
-
 def _at_step(whole: Candidate, last: Candidate) -> Candidate:
     """The network of the chosen step from the last run, with the trace of all steps."""
-    each = {name: _label_at_step(own, last.labels[name]) for name, own in whole.labels.items()}
-    return replace(last, trace=whole.trace, chosen=next(iter(each.values())).chosen).with_labels(each)
-
-
-def _label_at_step(whole: LabelCandidate, last: LabelCandidate) -> LabelCandidate:
-    """The chosen step of one label from the last run, with the trace of all steps."""
-    trace = whole.trace.copy()
-    chosen = last.trace.iloc[last.chosen]
-    row = int(np.abs(trace["step"] - chosen["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
-    trace.loc[trace.index[row], last.trace.columns] = chosen.to_numpy()
-    cut = tuple(note for note in whole.notes if note.kind == "cut_short")  # the last run has no deadline
-    return replace(last, trace=trace, chosen=row, notes=(*last.notes, *cut))
-
-
-def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, estimates: Estimates, verdict: Verdict) -> Candidate:
-    """The candidate with the cross-fitted estimates of its steps, or the original if that was kept."""
-    each = {name: _labelled(own, estimates, verdict, at, len(cohort)) for at, (name, own) in enumerate(candidate.labels.items())}
-    if verdict.at and candidate.chosen:
-        return candidate.with_labels(each)
-    network = copy.deepcopy(whole_network(model))
-    views = label_views(outputs_like(model, network), each)
-    for at, (name, own) in enumerate(each.items()):
-        restored = own if cohort.kind == "classes" else _with_original_rule(own, estimates, verdict, at)
-        each[name] = replace(restored, model=views[name], chosen=0)
-    return replace(candidate, model=network, chosen=0).with_labels(each)
-
-
-def _labelled(candidate: LabelCandidate, estimates: Estimates, verdict: Verdict, at: int, rows: int) -> LabelCandidate:
-    """One label's candidate with its corrected trace and its held-out decisions."""
-    label, place = estimates.labels[at], verdict.at
-    evidence, trace = label.evidence, candidate.trace.copy()
-    columns = {
-        "gap_honest": evidence.gap,
-        "gap_se": evidence.gap_se(),
-        "performance_honest": evidence.performance,
-        "performance_se": evidence.performance_se(),
-    }
-    places = trace.index[[*estimates.rows, estimates.rows[place]]]  # if a row stands for several shares, the chosen one is written last
-    for name, values in columns.items():
-        trace.loc[places, name] = [*values, values[place]]
-    return replace(
-        candidate,
-        trace=trace,
-        why=verdict.why[at],
-        met_in_sample=verdict.met[at],
-        goal=verdict.goals[at].derived(selection=evidence.goal.selection),
-        notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": rows})),
-        held_out=HeldOut(label.held[0], label.held[place]),
-    )
-
-
-def _with_original_rule(candidate: LabelCandidate, estimates: Estimates, verdict: Verdict, at: int) -> LabelCandidate:
-    """The candidate with the rule of the original, step 0; the caller sets the original network."""
-    return replace(candidate, rule=plain_rule(candidate.method, candidate.trace, 0, estimates.labels[at].part, verdict.goals[at]), chosen=0)
+    each, row = {}, 0
+    for name, own in whole.labels.items():
+        trace, final = own.trace.copy(), last.labels[name]
+        chosen = final.trace.iloc[final.chosen]
+        row = int(np.abs(trace["step"] - chosen["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
+        trace.loc[trace.index[row], final.trace.columns] = chosen.to_numpy()
+        cut = tuple(note for note in own.notes if note.kind == "cut_short")  # the last run has no deadline
+        each[name] = replace(final, trace=trace, chosen=row, notes=(*final.notes, *cut))
+    return replace(last, trace=whole.trace, chosen=row).with_labels(each)

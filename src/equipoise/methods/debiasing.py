@@ -10,19 +10,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
-from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
-from equipoise.methods.cross_fitted import run_cross_fitted
-from equipoise.methods.driver import Job, run
+from equipoise.methods.cross_fitted import run_job
+from equipoise.methods.driver import Job
 from equipoise.methods.goal import (
     DEFAULT_MEASURE,
     DEFAULT_PERFORMANCE,
@@ -34,21 +33,13 @@ from equipoise.methods.goal import (
     keeping,
     raise_together,
 )
-from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
-from equipoise.models import (
-    WRAPPED,
-    BiasScore,
-    ChosenOutputs,
-    ManyBiasScores,
-    Predictor,
-    chosen_outputs,
-    classifier,
-    label_views,
-    outputs_like,
-    predict,
-)
 from equipoise.specification import is_real
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models import ChosenOutputs
 
 NO_NETWORK = {  # advice by the type of an argument that is not a network
     "Cohort": "The network comes first, then the cohort.",
@@ -59,7 +50,7 @@ NO_NETWORK = {  # advice by the type of an argument that is not a network
 
 
 def debias(
-    model: nn.Module | Scores | Mapping[str, Scores] | object,
+    model: "nn.Module | Scores | Mapping[str, Scores] | object",
     cohort: Cohort | None = None,
     *,
     method: str = "auto",
@@ -138,7 +129,13 @@ def debias(
         if goals is not None and scores is not model:
             raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
         parts = {str(name): own if features is None else own.with_features(features) for name, own in scores.items()}
-        return _rules(parts, method, goals_of(list(parts), "labels", goal, goals), seed, force, limits)
+        by_label = goals_of(list(parts), LabelKind.LABELS, goal, goals)
+        if not force:
+            for name, own in parts.items():
+                check_cells({f"the repair set of {name}" if name else "the repair set": own}, {"": by_label[name]})
+        return _with_fitted_rows(_together(_label_by_label(method, dict.fromkeys(parts), parts, by_label, None, seed, limits)), parts)
+    from equipoise.models import Predictor, classifier, label_views, predict
+
     model = classifier(model)
     if model is None:
         raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
@@ -150,7 +147,9 @@ def debias(
     if isinstance(model, Predictor):
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
-        result = _rules({"": predict(model, cohort)}, method, {"": goal}, seed, force, limits)
+        result = debias(
+            predict(model, cohort), method=method, goal=goal, force=force, seed=seed, budget=budget, progress=progress, **settings
+        )
         each = {name: replace(own, model=model) for name, own in result.labels.items()}
         return _with_fitted_rows(result.with_labels(each, model=model), {"": cohort})
     network = _label_outputs(model, cohort, method, goal, goals, outputs)
@@ -162,7 +161,11 @@ def debias(
     check_apart(training=train, repair=cohort)
     result = run_method(method, network, cohort, by_label, seed=seed, train=train, **limits)
     result = _with_fitted_rows(result, dict.fromkeys(by_label, cohort), train)
-    return recalibrated(result, label_views(network, by_label), cohort) if recalibrate else result
+    if not recalibrate:
+        return result
+    from equipoise.methods.recalibration import recalibrated
+
+    return recalibrated(result, label_views(network, by_label), cohort)
 
 
 def _argument_errors(method: object, budget: object, seed: object) -> list[BadInput]:
@@ -186,15 +189,17 @@ def _with_fitted_rows(result: Candidate, rows: Mapping[str, Rows], train: Cohort
 
 
 def _label_outputs(
-    model: nn.Module,
+    model: "nn.Module",
     cohort: Cohort,
     method: str,
     goal: Goal,
     goals: Mapping[str, Goal] | None,
     outputs: Mapping[str, int | str] | None,
-) -> nn.Module:
+) -> "nn.Module":
     """The network with the outputs of the cohort's labels; with one label, unchanged."""
-    if not cohort.labels:
+    from equipoise.models import chosen_outputs
+
+    if not cohort.several:
         if unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
             raise BadInput(
                 f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
@@ -202,34 +207,23 @@ def _label_outputs(
             )
         return model
     check_method(method, cohort.kind, cohort.labels[0])
-    if cohort.kind == "classes" and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
+    if cohort.kind.argmax and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
         raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
     return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
 
 
-def _rules(
-    parts: Mapping[str, Scores], method: str, goals: Mapping[str, Goal], seed: int, force: bool, limits: Mapping[str, Any]
-) -> Candidate:
-    """The rule of each label for scores without a network; the labels are judged together."""
-    if not force:
-        for name, scores in parts.items():
-            check_cells({f"the repair set of {name}" if name else "the repair set": scores}, {"": goals[name]})
-    result = _together(_label_by_label(method, dict.fromkeys(parts), parts, goals, None, seed, limits))
-    return _with_fitted_rows(result, parts)
-
-
-def check_method(method: str, kind: str, example: str) -> None:
+def check_method(method: str, kind: LabelKind, example: str) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
-    able = [name for name, own in METHODS.items() if (own.classes if kind == "classes" else own.labels)]
+    able = [name for name, own in METHODS.items() if own.repairs(kind)]
     if pick("method", method, METHODS) in able:
         return
-    what = "classes, which are decided by argmax" if kind == "classes" else "labels"
+    what = "classes, which are decided by argmax" if kind.argmax else "labels"
     raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
 
 
 def run_method(
     name: str,
-    model: nn.Module | None,
+    model: "nn.Module | None",
     cohort: Rows,
     goals: Mapping[str, Goal],
     *,
@@ -250,44 +244,49 @@ def run_method(
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
     chosen = make_settings(name, settings or {})
-    _check_given(method, model, cohort, goals, train)
+    _check_given(method, cohort, goals, train)
+    views: dict[str, Any] = dict.fromkeys(goals)
+    if not isinstance(cohort, Scores):
+        from equipoise.models import ChosenOutputs, is_network, label_views, outputs_like
+
+        if not is_network(model):
+            raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
+        views = label_views(model, goals)
+        if isinstance(model, ChosenOutputs) and method.labels == ONE_BY_ONE:
+            limits = {"settings": settings, "progress": progress, "budget": None, "refuse_constant": refuse_constant}
+            each = _label_by_label(name, views, cohort.by_label, goals, train, seed, limits)
+            network = _with_heads(model, each)
+            views = label_views(outputs_like(model, network), goals)
+            return _together({label: replace(own, model=views[label]) for label, own in each.items()}, network)
     deadline = None if budget is None else time.monotonic() + budget
     result: Candidate
     if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
         result = method.run(model, cohort, goals, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
         return result
-    if isinstance(model, ChosenOutputs) and method.labels == ONE_BY_ONE:
-        limits = {"settings": settings, "progress": progress, "budget": None, "refuse_constant": refuse_constant}
-        each = _label_by_label(name, label_views(model, goals), cohort.by_label, goals, train, seed, limits)
-        network = _with_heads(model, each)
-        views = label_views(outputs_like(model, network), goals)
-        return _together({label: replace(own, model=views[label]) for label, own in each.items()}, network)
     for_steps = {label: goal.for_steps() for label, goal in goals.items()}  # cross-fitting happens here, not in the method
     used_train, selection = train if method.takes_train else None, next(iter(goals.values())).selection
-    job = Job(method, model, cohort, for_steps, seed, chosen, used_train, progress, deadline=deadline, refuse_constant=refuse_constant)
+    job = Job(method, model, cohort, for_steps, seed, chosen, used_train, progress, deadline, refuse_constant)
     parts = cohort.by_label
     try:
-        result = run_cross_fitted(job, selection) if selection != "paper" else run(job).candidate
+        result = run_job(job, selection)
     except EmptyCell as error:
         hints = [text for label, part in parts.items() for text in advice([part], goals[label])]
         raise EmptyCell(*error.problems, *hints[: len(goals)]) from error
-    views, noted = label_views(model, goals), {}
+    noted = {}
     for label, own in result.labels.items():
         goal, part = goals[label], parts[label]
         if goal.keep and selection == "paper":
             own = kept_or_not(own, views[label], part)
-        noted[label] = judged(remarked(own, part, goal, method.without_group), part, goal, len(goals))
+        noted[label] = _judged(remarked(own, part, goal, method.without_group), part, goal, len(goals))
     return result.with_labels(noted)
 
 
-def _check_given(method: Method, model: nn.Module | None, rows: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> None:
+def _check_given(method: Method, rows: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> None:
     """Raises `BadInput`, which lists the suitable methods, if a method cannot be run on these inputs."""
     name = method.name
     if isinstance(rows, Scores) and not method.on_scores:
         able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
         raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
-    if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
-        raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
     for own in goals.values():
         if not takes(name, own.measure):
             able = ", ".join(other for other in METHODS if takes(other, own.measure))
@@ -299,18 +298,18 @@ def _check_given(method: Method, model: nn.Module | None, rows: Rows, goals: Map
         raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
 
 
-def judged(candidate: LabelCandidate, cohort: Rows, goal: Goal, labels: int = 1) -> LabelCandidate:
+def _judged(candidate: LabelCandidate, rows: Rows, goal: Goal, labels: int) -> LabelCandidate:
     """The candidate with the judgement of its cross-fitted decisions on these rows, by the given goal."""
     held = candidate.held_out
     if held is None:
         return candidate
-    rows = cohort if isinstance(cohort, Scores) else Scores.of(cohort, held.before)  # the score itself is not used
-    return replace(candidate, held_out=replace(held, judged_on=(rows, goal, labels)))
+    scores = rows if isinstance(rows, Scores) else Scores.of(rows, held.before)  # the score itself is not used
+    return replace(candidate, held_out=replace(held, judged_on=(scores, goal, labels)))
 
 
 def _label_by_label(
     method: str,
-    models: Mapping[str, nn.Module | None],
+    models: Mapping[str, "nn.Module | None"],
     parts: Mapping[str, Rows],
     goals: Mapping[str, Goal],
     train: Cohort | None,
@@ -326,13 +325,13 @@ def _label_by_label(
         own_limits = {**limits, "budget": left, "progress": progress if count == 1 else None}
         label_train = None if train is None else train.by_label[name]
         result = run_method(method, models[name], rows, {"": goals[name]}, seed=seed, train=label_train, **own_limits)
-        results[name] = judged(result.only, rows, goals[name], count)
+        results[name] = _judged(result.only, rows, goals[name], count)
         if progress and count > 1:
             progress(at + 1, count)
     return results
 
 
-def _together(each: dict[str, LabelCandidate], network: nn.Module | None = None) -> Candidate:
+def _together(each: dict[str, LabelCandidate], network: "nn.Module | None" = None) -> Candidate:
     """The result of labels that were repaired one by one; the trace of several has two steps, the original and the chosen one."""
     rows = []
     for step in (0, 1):
@@ -344,8 +343,10 @@ def _together(each: dict[str, LabelCandidate], network: nn.Module | None = None)
     return Candidate(each, network, trace, 1).with_labels(each)
 
 
-def _with_heads(chosen: ChosenOutputs, by_label: Mapping[str, LabelCandidate]) -> nn.Module:
+def _with_heads(chosen: "ChosenOutputs", by_label: Mapping[str, LabelCandidate]) -> "nn.Module":
     """The network with the heads that were fitted for its outputs; without heads, a copy of the network."""
+    from equipoise.models import WRAPPED, BiasScore, ManyBiasScores
+
     heads = {column: own.model for column, own in zip(chosen.columns, by_label.values(), strict=True) if isinstance(own.model, BiasScore)}
     if not heads:
         return copy.deepcopy(chosen.inner)

@@ -19,38 +19,33 @@ is then determined by the prevalences and cannot be a goal of this method.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 from scipy.optimize import isotonic_regression, linprog
 
 from equipoise.data import MISSING, Scores
-from equipoise.errors import BadInput, EmptyCell, pick, raise_all
+from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
     FloatArray,
     IntArray,
     Rule,
     cells_at,
-    gap_values,
     group_positions,
-    largest_gap,
     normalised,
     performance_functional,
-    performance_values,
     row_draws,
     sums_at,
     tabulate,
     terms,
 )
+from equipoise.methods.choosing import select, too_large, too_low
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.evaluation import original_threshold
-from equipoise.methods.frontier import SHARES, along
+from equipoise.methods.frontier import SHARES, original_rule, rule_trace
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.rules import Cut, Groups, MoveCut, Share, of_every_group, plain_values, repeated
-from equipoise.methods.selection import select, too_large, too_low
+from equipoise.methods.rules import Cut, Groups, RuleByGroup, Share, of_every_group
 
 KIND = "equalised-odds"
 PAPER = """@inproceedings{hardt2016equality,
@@ -84,12 +79,6 @@ class Steps:
     thresholds: tuple[Cut, ...]  # ascending
     probabilities: tuple[Share, ...]  # one more: below the first threshold, from the first on, ...
 
-    def __post_init__(self) -> None:
-        if len(self.probabilities) != len(self.thresholds) + 1:
-            raise BadInput("needs one probability more than thresholds")
-        if tuple(sorted(self.thresholds)) != tuple(self.thresholds):
-            raise BadInput("has thresholds that do not ascend")
-
     def __call__(self, score: FloatArray) -> FloatArray:
         place = np.searchsorted(np.array(self.thresholds), score, side="right")
         chance: FloatArray = np.array(self.probabilities)[place]
@@ -101,34 +90,37 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class EqualisedOdds:
+class EqualisedOdds(RuleByGroup):
     """Positive with a probability that is a step function of the score, one function per group.
 
     >>> EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.4, 0.6), (0.0, 0.25, 1.0))), (0.5, 0.5)).describe()
     'positive with probability: M: 0, then 1 from score 0.5; F: 0, then 0.25 from score 0.4, then 1 from score 0.6; without a group: the \
 mean of these, weighted M 0.5, F 0.5 (given)'
 
-    A row without a group gets the average of all groups' probabilities, weighted by `shares`; a group that the rule was not fitted to is an
-    error.
+    A row without a group gets the average of all groups' probabilities, weighted by `shares`.
     """
 
-    groups: Groups  # all that were seen, the reference first
+    groups: Groups
     steps: tuple[Steps, ...]
     shares: tuple[Share, ...]  # of each group among the fitted rows
     origin: str = "given"
     KIND: ClassVar[str] = KIND
-    shared: ClassVar[float | None] = None
-    argmax: ClassVar[bool] = False
-    needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        sums = [] if abs(sum(self.shares) - 1.0) <= 1e-6 else [f"has `shares` that add up to {sum(self.shares):.6g}, not to 1"]
-        raise_all([*repeated(self.groups), *of_every_group(self.groups, steps=self.steps, shares=self.shares), *sums])
+    def problems(self) -> list[str]:
+        found = [*super().problems(), *of_every_group(self.groups, steps=self.steps, shares=self.shares)]
+        if abs(sum(self.shares) - 1.0) > 1e-6:
+            found.append(f"has `shares` that add up to {sum(self.shares):.6g}, not to 1")
+        for k, own in enumerate(self.steps):
+            if len(own.probabilities) != len(own.thresholds) + 1:
+                found.append(f"steps.{k}: needs one probability more than thresholds")
+            if tuple(sorted(own.thresholds)) != own.thresholds:
+                found.append(f"steps.{k}: has thresholds that do not ascend")
+        return found
 
     def decide(self, scores: Scores) -> FloatArray:
         """The probability of a positive decision, the expectation of `draw`."""
-        codes = group_positions(self.groups, scores, "equalised odds")
+        codes = group_positions(self.groups, scores, KIND)
         chances = np.stack([steps(scores.score) for steps in self.steps])
         chances = np.concatenate([chances, (np.array(self.shares) @ chances)[None]])  # the last is for a missing group, code -1
         rows: FloatArray = chances[codes, np.arange(len(scores))]
@@ -146,15 +138,6 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     def cuts(self, group: str) -> tuple[float, ...]:
         return self.steps[self.groups.index(group)].thresholds if group in self.groups else ()
 
-    def moved(self, move: MoveCut) -> Rule:  # a row without a group is decided by the steps of all groups
-        groups = zip(self.groups, self.steps, strict=True)
-        steps = tuple(Steps(tuple(move(cut, [group, ""]) for cut in own.thresholds), own.probabilities) for group, own in groups)
-        return replace(self, steps=steps)
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return plain_values(self)
-
 
 @dataclass(frozen=True, eq=False)
 class Corners:
@@ -164,20 +147,6 @@ class Corners:
     decisions: FloatArray  # (corners, blocks) 0 or 1
     rates: FloatArray  # (corners, 2) false positive rate and sensitivity in this group
     worth: FloatArray  # (corners, 2) false and true positives, those without a group included by this group's share
-
-
-def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
-    """The rule of equal odds, and one for each removed share of the original gaps in sensitivity and false positive rate."""
-    goal_fit = fit(scores, goal, settings)
-    before = cells_at(scores, goal_fit.trace["threshold"].iloc[0])
-    rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
-    program = _Program.of(scores, settings)
-    rules = []
-    for share in SHARES:
-        left = (1.0 - share) * (rates - rates[0])
-        origin = f"{KIND} that removes {share:.0%} of the gaps in TPR and FPR on {len(scores):,} rows of {scores.name}"
-        rules.append(program.rule(goal.performance, origin, np.minimum(left, 0.0), np.maximum(left, 0.0)))
-    return along(goal_fit, KIND, scores, rules)
 
 
 @method(
@@ -191,7 +160,6 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     quotients=False,
     labels=ONE_BY_ONE,
     rules=(EqualisedOdds,),
-    frontier=frontier,
     weights=True,
     cost=rule_work,
     effort=0.2,
@@ -199,68 +167,46 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
-    _require(scores)
-    attribute, weight = scores.attribute, normalised(scores.weight)
-    start = original_threshold(scores, goal)
-    original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold))
-    settled = goal.settled(original[2])
+    n, attribute, weight = tabulate(scores.score, scores.y, scores.attribute).n, scores.attribute, normalised(scores.weight)
+    if problems := [
+        f"equalised odds needs positives and negatives in every group; {level!r} has {int(n[code, 1])} and {int(n[code, 0])} "
+        f"in {scores.name}. Use more data or merge groups"
+        for code, level in enumerate(attribute.levels)
+        if not n[code].all()
+    ]:
+        raise EmptyCell(*problems)
+    original, settled = original_rule(KIND, scores, goal)
+    mass = np.ones(len(scores)) if weight is None else weight
+    known = attribute.codes >= 0
+    counts = sums_at(attribute.codes[known], mass[known], len(attribute.levels))
+    shares, totals = counts / counts.sum(), sums_at(scores.y, mass, 2)
+    corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
 
-    origin = f"{KIND} with the best {goal.performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}"
-    rule = _Program.of(scores, settings).rule(goal.performance, origin)
+    def solved(origin: str, low: FloatArray | None = None, high: FloatArray | None = None) -> EqualisedOdds:
+        weights = _solve(corners, totals, goal.performance, low, high)
+        steps = tuple(_steps(part, own) for part, own in zip(corners, weights, strict=True))
+        return EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), f"{origin} on {len(scores):,} rows of {scores.name}")
 
-    cells = tabulate(rule.decide(scores), scores.y, attribute, weight)
-    gap, performance = float(largest_gap(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
-    result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
-    trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
-    met = select(trace.iloc[1:], settled).met
+    def grid() -> list[Rule]:
+        before = cells_at(scores, original.value)
+        rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
+        left = [(share, (1.0 - share) * (rates - rates[0])) for share in SHARES]
+        origin = f"{KIND} that removes {{:.0%}} of the gaps in TPR and FPR"
+        return [solved(origin.format(share), np.minimum(gaps, 0.0), np.maximum(gaps, 0.0)) for share, gaps in left]
+
+    rule = solved(f"{KIND} with the best {goal.performance.replace('_', ' ')}")
+    trace = rule_trace([original, rule], scores, settled.derived(keep={}))
+    trace.loc[trace["gap"].abs() < DUST, "gap"] = 0.0
     notes = [Note("needs_group"), Note("randomised")]
     if "selection" in terms(goal.measure):
         notes.append(Note("not_its_target", goal.measure))
     why = [Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(rule.steps)})]
+    _, gap, performance, _ = trace.iloc[1]
     if settled.min_performance is not None and performance < settled.min_performance:
         why.append(too_low(goal.performance, performance, settled.min_performance))
-    if settled.max_gap is not None and abs(result[1]) > settled.max_gap:
-        why.append(too_large(goal.measure, abs(result[1]), settled.max_gap))
-    return Fit(rule, trace, 1, tuple(why), met, settled, tuple(notes))
-
-
-@dataclass(frozen=True, eq=False)
-class _Program:
-    """The linear program of these scores."""
-
-    levels: tuple[str, ...]
-    shares: FloatArray  # of each group among the rows with one
-    corners: list[Corners]
-    totals: FloatArray  # (2,) negatives and positives
-
-    @classmethod
-    def of(cls, scores: Scores, settings: Settings) -> "_Program":
-        attribute, weight = scores.attribute, normalised(scores.weight)
-        mass = np.ones(len(scores)) if weight is None else weight
-        known = attribute.codes >= 0
-        counts = sums_at(attribute.codes[known], mass[known], len(attribute.levels))
-        shares = counts / counts.sum()
-        corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
-        return cls(attribute.levels, shares, corners, sums_at(scores.y, mass, 2))
-
-    def rule(self, performance: str, origin: str, low: FloatArray | None = None, high: FloatArray | None = None) -> EqualisedOdds:
-        """The best rule of equal odds; or with rates that differ from the common ones by between `low` and `high` (groups, 2)."""
-        weights = _solve(self.corners, self.totals, performance, low, high)
-        steps = tuple(_steps(part, weight) for part, weight in zip(self.corners, weights, strict=True))
-        return EqualisedOdds(self.levels, steps, tuple(self.shares.tolist()), origin)
-
-
-def _require(scores: Scores) -> None:
-    """Raises `EmptyCell` unless every group has positives and negatives."""
-    n = tabulate(scores.score, scores.y, scores.attribute).n
-    problems = [
-        f"equalised odds needs positives and negatives in every group; {level!r} has {int(n[code, 1])} and {int(n[code, 0])} "
-        f"in {scores.name}. Use more data or merge groups"
-        for code, level in enumerate(scores.attribute.levels)
-        if not n[code].all()
-    ]
-    if problems:
-        raise EmptyCell(*problems)
+    if settled.max_gap is not None and abs(gap) > settled.max_gap:
+        why.append(too_large(goal.measure, abs(gap), settled.max_gap))
+    return Fit(rule, trace, 1, tuple(why), select(trace.iloc[1:], settled).met, settled, tuple(notes), grid=grid)
 
 
 def _corners(scores: Scores, mass: FloatArray, code: int, share: float, settings: Settings) -> Corners:
@@ -348,14 +294,8 @@ def _solve(
     if not solved.success:  # no positive decisions are always feasible, so the solver failed
         raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
     parts = np.split(solved.x[: width - 3], ends[:-1])
-    return [_cleaned(z) for z in parts]
-
-
-def _cleaned(z: FloatArray) -> FloatArray:
-    """Weights that add up to one, without the solver's rounding errors."""
-    kept = np.where(z > TOLERANCE * z.sum(), z, 0.0)
-    weights: FloatArray = kept / kept.sum()
-    return weights
+    kept = [np.where(z > TOLERANCE * z.sum(), z, 0.0) for z in parts]  # without the solver's rounding errors
+    return [z / z.sum() for z in kept]
 
 
 def _steps(part: Corners, weights: FloatArray) -> Steps:

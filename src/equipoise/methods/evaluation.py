@@ -8,22 +8,20 @@ performance of "this class or another".
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from equipoise.data import UNKNOWN, BoolArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import (
+    RATES,
     SINGLE_PRECISION,
     Cells,
-    Choice,
     FloatArray,
     IntArray,
     Sweep,
-    cells_at,
     gap_values,
     is_quotient,
     largest_gap,
@@ -32,14 +30,16 @@ from equipoise.measures import (
     performance_values,
     require_cells,
     sweep,
-    sweep_scores,
     tabulate,
     tabulate_codes,
     worst_gap,
 )
-from equipoise.methods.goal import Goal, Keep
-from equipoise.methods.kept_rates import highest_threshold, kept_rates, limits_of, spare
+from equipoise.methods.goal import BEFORE, Goal, Keep
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
 HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
 Places = slice | IntArray
 Limits = Sequence[FloatArray | None]  # per label: the lower limits of the kept rates
@@ -123,17 +123,6 @@ class Label:
         return float(affine.offset), affine.weights(self.y, self.codes)
 
 
-def original_threshold(scores: Scores, goal: Goal) -> Choice:
-    """The original threshold with its gap and performance on these scores: the one in use, or that of best performance."""
-    if goal.threshold is None:
-        swept = sweep_scores(scores, (goal.measure, goal.performance))
-        return swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
-    cells = cells_at(scores, goal.threshold)
-    gap, performance = worst_gap(goal.measure, cells), performance_values(goal.performance, cells)
-    values = {goal.measure: np.asarray(gap), goal.performance: np.asarray(performance)}
-    return Choice(np.asarray(goal.threshold), values, np.asarray(True))
-
-
 def decided_at(scores: FloatArray, threshold: FloatArray | float) -> FloatArray:
     """Hard decisions (n,) of scores, by one threshold or by one per row (n,)."""
     return (scores >= threshold).astype(np.float64)
@@ -192,11 +181,10 @@ class Data:
                 empty = empty or isinstance(error, EmptyCell)
         if problems:
             raise (EmptyCell if empty else BadInput)(*problems)
-        places: tuple[Places, ...] = (slice(None),)
-        if rows.targets is not None:
-            count = len(rows.labels)
-            places = tuple(np.flatnonzero(rows.targets[:, at] != UNKNOWN) * count + at for at in range(count))
-        return cls(tuple(labels), places, rows.kind == "classes")
+        count = len(rows.labels)
+        known = [rows.column(name) != UNKNOWN for name in rows.labels]
+        places = [slice(at, None, count) if own.all() else np.flatnonzero(own) * count + at for at, own in enumerate(known)]
+        return cls(tuple(labels), tuple(places), rows.kind.argmax)
 
     @property
     def start(self) -> "Evaluation":
@@ -289,6 +277,43 @@ class Data:
         return shares
 
 
+def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
+    """The kept rates of every group (..., rates * groups)."""
+    return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
+
+
+def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
+    """The lower limits of the kept rates (..., rates * groups), from their values for the original network."""
+    minimum = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
+    return np.where(np.isnan(minimum), before, minimum)
+
+
+def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
+    """The smallest margin (...) of the rates over their limits; negative if one is too low. Undefined rates do not count."""
+    margin = rates - least
+    smallest: FloatArray = np.where(np.isnan(margin), np.inf, margin).min(-1)
+    return smallest
+
+
+def highest_threshold(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> float:
+    """The highest threshold at which no rate of scores (n,) is below its limit (rates * groups,).
+
+    Every rate is a share of positive decisions and can only rise as the threshold falls, so limits on rates are a limit on the threshold.
+
+    >>> highest_threshold({"tpr": 0.5}, np.array([0.9, 0.4, 0.2]), np.array([1, 1, 0]), np.zeros(3, int), 1, np.array([0.5]))
+    0.9
+    """
+    highest = np.inf
+    for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
+        label = RATES[name]
+        group_scores = scores[(codes == group) & ((y == label) if label is not None else True)]
+        count = len(group_scores)
+        needed = int(np.ceil(least[at] * count - NOISE)) if count else 0
+        if needed > 0:
+            highest = min(highest, float(np.partition(group_scores, count - needed)[count - needed]))
+    return highest
+
+
 def winning(scores: FloatArray) -> FloatArray:
     """The threshold of each class (n, classes) at or above which it is the argmax of its row; the first of equal ones wins.
 
@@ -303,8 +328,10 @@ def winning(scores: FloatArray) -> FloatArray:
     return thresholds
 
 
-def single_precision(numbers: FloatArray) -> Tensor:
+def single_precision(numbers: np.typing.NDArray[Any]) -> "Tensor":
     """A tensor in single precision, as networks need it."""
+    import torch
+
     return torch.from_numpy(np.ascontiguousarray(numbers)).float()
 
 

@@ -48,12 +48,13 @@ class Evidence:
     units: IntArray  # (n,) patients, or rows
     goal: Goal
     weight: FloatArray | None = None  # (n,) sample weights
+    held: FloatArray | None = None  # (steps, n) decisions by fits without the row, by which the outcome will be judged
 
     @classmethod
-    def of(cls, f: FloatArray, cohort: Rows, goal: Goal) -> "Evidence":
+    def of(cls, f: FloatArray, rows: Rows, goal: Goal, held: FloatArray | None = None) -> "Evidence":
         """Decisions (steps, n) on the rows of a cohort, or of scores."""
-        attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
-        return cls(f, cohort.y, attribute.codes, attribute.levels, units, goal, cohort.weight)
+        attribute, units = rows.attribute, units_of(rows.patients, len(rows))
+        return cls(f, rows.y, attribute.codes, attribute.levels, units, goal, rows.weight, held)
 
     @cached_property
     def mass(self) -> FloatArray:

@@ -1,9 +1,10 @@
-"""Rules along the frontier between gap and performance, on a grid that is comparable between sets of rows: removed shares of the gap.
+"""Fits of decision rules: the original's threshold, and rules along the frontier between gap and performance.
 
-Step k of the grid is the rule of best performance whose gaps are at most the share 1 - k/20 of the original gaps, on the same side of zero.
-A bound on |gap| only would let a rule trade one group's disadvantage for another's, and an absolute bound would not be comparable between
-a part of the rows and all rows. The last step, after the grid, is the rule for the goal itself. Cross-fitted selection fits all of them on
-parts of the repair set, and compares steps of the same number.
+The rules form a grid that is comparable between sets of rows: removed shares of the gap. Step k is the rule of best performance whose gaps
+are at most the share 1 - k/20 of the original gaps, on the same side of zero. A bound on |gap| only would let a rule trade one group's
+disadvantage for another's, and an absolute bound would not be comparable between a part of the rows and all rows. The last step, after the
+grid, is the rule for the goal itself. Cross-fitted selection fits all of them on parts of the repair set, and compares steps of the same
+number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,30 +12,88 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
-from equipoise.data import Rows, Scores
+from equipoise.data import Scores
 from equipoise.measures import (
     RATES,
     Cells,
     FloatArray,
     Rule,
+    Threshold,
     cells_at,
     is_quotient,
     normalised,
     performance_values,
+    sweep_scores,
     tabulate,
     terms,
     worst_gap,
 )
+from equipoise.methods.choosing import WORST, plain_rule, refused, select
 from equipoise.methods.contract import Fit, FitStep
-from equipoise.methods.goal import Goal
-from equipoise.methods.kept_rates import kept_rates, limits_of, spare
-from equipoise.methods.selection import plain_rule
-from equipoise.models import BiasScore, ReadOnce, bias_scores, predict
+from equipoise.methods.evaluation import kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal, Note
 
 STEPS = 20  # of the grid: 5 % of the original gap each
 SHARES: tuple[float, ...] = tuple(k / STEPS for k in range(1, STEPS + 1))  # removed shares of the original gap, from step 1 on
+
+
+def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, Goal]:
+    """The original's rule, by the threshold in use or that of best performance, and the goal with its minimum performance."""
+    if goal.threshold is not None:
+        threshold, performance = goal.threshold, performance_values(goal.performance, cells_at(scores, goal.threshold))
+    else:
+        swept = sweep_scores(scores, (goal.measure, goal.performance))
+        best = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+        threshold, performance = float(best.threshold), best.values[goal.performance]
+    settled = goal.settled(float(performance))
+    return plain_rule(method, threshold, scores, settled, original=True), settled
+
+
+def rule_trace(rules: Sequence[Rule], scores: Scores, goal: Goal) -> pd.DataFrame:
+    """The trace of these rules, the original's first."""
+    tables = [tabulate(rule.decide(scores), scores.y, scores.attribute, normalised(scores.weight)) for rule in rules]
+    columns = {
+        "step": np.arange(len(rules)),
+        "gap": [float(worst_gap(goal.measure, cells)) for cells in tables],
+        "performance": [float(performance_values(goal.performance, cells)) for cells in tables],
+        "threshold": [np.nan if rule.shared is None else rule.shared for rule in rules],
+    }
+    if goal.keep:
+        least = limits_of(goal.keep, kept_rates(goal.keep, tables[0]))
+        columns["spare"] = [float(spare(kept_rates(goal.keep, cells), least)) for cells in tables]
+    return pd.DataFrame(columns)
+
+
+def fit_steps(fit: Fit, method: str, scores: Scores) -> tuple[FitStep, ...]:
+    """The steps of a fit; those of a rule are the original, the rules of its grid, and the rule for the goal."""
+    if fit.steps:
+        return fit.steps
+    original = plain_rule(method, fit.trace["threshold"].iloc[0], scores, fit.goal, original=True)
+    return (FitStep(original), *map(FitStep, fit.grid()), FitStep(fit.rule, fit.model))
+
+
+def along(fit: Fit, method: str, scores: Scores) -> Fit:
+    """The fit of a goal with its steps, one per row of the trace."""
+    if fit.steps:
+        return fit
+    steps = fit_steps(fit, method, scores)
+    return replace(fit, trace=rule_trace([step.rule for step in steps], scores, fit.goal), chosen=len(steps) - 1, steps=steps)
+
+
+def not_constant(fit: Fit, method: str, scores: Scores) -> Fit:
+    """The fit; if the decisions of its rule are constant, the best of the method's other rules, or the original."""
+    original, codes = plain_rule(method, fit.trace["threshold"].iloc[0], scores, fit.goal, original=True), scores.attribute.codes
+    if not refused(np.stack([original.decide(scores), fit.rule.decide(scores)]), codes)[1]:
+        return fit
+    wide = along(fit, method, scores)
+    usable = wide.trace.copy()
+    usable.loc[refused(np.stack([step.rule.decide(scores) for step in wide.steps]), codes), ["gap", "performance"]] = WORST
+    chosen = select(usable, wide.goal)
+    if chosen.row:
+        return replace(wide, rule=wide.steps[chosen.row].rule, chosen=chosen.row, why=(Note("constant"), *chosen.why), met=chosen.met)
+    kept = (Note("original_kept"), Note("constant"))
+    return replace(fit, rule=original, trace=wide.trace, chosen=0, why=kept, met=False, notes=kept, steps=())
 
 
 def windows(gaps: FloatArray, share: float, slack: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -65,49 +124,3 @@ def gap_windows(scores: Scores, goal: Goal, original: float) -> Iterator[tuple[f
         if len(scores.attribute.levels) > 2:  # the largest of several gaps may change sides when another group becomes the worst
             low, high = -max(-low, high), max(-low, high)
         yield share, low, high
-
-
-def along(fit: Fit, method: str, scores: Scores, rules: Sequence[Rule]) -> Fit:
-    """The fit of a goal with the rules of the grid as steps: step 0 is the original, the last one the rule of the fit."""
-    goal, attribute, weight = fit.goal, scores.attribute, normalised(scores.weight)
-    original = plain_rule(method, fit.trace, 0, scores, goal)
-    all_rules: list[Rule] = [original, *rules, fit.rule]
-    tables = [tabulate(rule.decide(scores), scores.y, attribute, weight) for rule in all_rules]
-    columns = {
-        "step": np.arange(len(all_rules)),
-        "gap": [float(worst_gap(goal.measure, cells)) for cells in tables],
-        "performance": [float(performance_values(goal.performance, cells)) for cells in tables],
-        "threshold": [original.value, *[np.nan] * (len(all_rules) - 1)],
-    }
-    if goal.keep:
-        least = limits_of(goal.keep, kept_rates(goal.keep, tables[0]))
-        columns["spare"] = [float(spare(kept_rates(goal.keep, cells), least)) for cells in tables]
-    return replace(fit, trace=pd.DataFrame(columns), chosen=len(all_rules) - 1, steps=tuple(FitStep(rule) for rule in all_rules))
-
-
-def step_decisions(steps: Sequence[FitStep], model: nn.Module | None, cohort: Rows, network: ReadOnce | None = None) -> FloatArray:
-    """The decisions of every step of a fit on these rows (steps, n), by the network and rule that it would deliver.
-
-    The network is run once for all steps that do not change it and for all bias scores around it, unless `network` holds its outputs on
-    these rows.
-    """
-    if isinstance(cohort, Scores):
-        return np.stack([step.rule.decide(cohort) for step in steps])
-    probes = [step.model for step in steps if isinstance(step.model, BiasScore)]
-    probe_scores: dict[int, FloatArray] = {}
-    if probes:
-        first = probes[0]
-        read = network if network is not None and network.of(first.network) else ReadOnce(first.network, cohort.inputs)
-        probe_scores = dict(zip(map(id, probes), bias_scores(probes, read.shown(first.reading)), strict=True))
-    plain = None
-    if any(step.model is None for step in steps):
-        plain = predict(model, cohort, raw=network.raw() if network is not None and model is not None and network.of(model) else None)
-    decisions = []
-    for step in steps:
-        if step.model is None:
-            assert plain is not None
-            scores = plain
-        else:
-            scores = Scores.of(cohort, probe_scores[id(step.model)]) if id(step.model) in probe_scores else predict(step.model, cohort)
-        decisions.append(step.rule.decide(scores))
-    return np.stack(decisions)

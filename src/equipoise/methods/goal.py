@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, model_validator
 
+from equipoise.data import LabelKind
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name
 from equipoise.specification import Share, Specification, is_share, one_of, setting
@@ -193,11 +194,11 @@ def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, 
     return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
 
 
-def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
     """The goal of each label: one goal for all of them, or the goals given by name."""
     problems: list[str] = []
     if goals is not None:
-        word = "class" if kind == "classes" else "label"
+        word = kind.one
         for name in goals:
             if name not in labels:
                 problems += UnknownName(f"{word} in goals", name, labels).problems

@@ -12,14 +12,13 @@ lie between its ends; then the best performance at that |gap|. With both, the mi
 on kept rates exclude thresholds that are too high from each group's list. Rows without a group keep the original threshold.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import MISSING, Scores
-from equipoise.errors import raise_all
 from equipoise.measures import (
     MIN_DECIDED,
     QUOTIENTS,
@@ -27,58 +26,43 @@ from equipoise.measures import (
     FloatArray,
     IntArray,
     Rule,
-    at_threshold,
+    cells_at,
     gap_values,
-    group_positions,
     is_quotient,
     normalised,
     performance_functional,
-    performance_values,
     ratio,
     sums_at,
     sweep,
-    tabulate,
     terms,
-    worst_gap,
 )
+from equipoise.methods.choosing import select, selected
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
-from equipoise.methods.evaluation import original_threshold
-from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.methods.evaluation import kept_rates, limits_of
+from equipoise.methods.frontier import SHARES, half_rows, original_rule, rule_trace, windows
 from equipoise.methods.goal import Goal, Note, Why
-from equipoise.methods.kept_rates import kept_rates, limits_of, spare
-from equipoise.methods.rules import Cut, Groups, MoveCut, of_every_group, plain_values, repeated
-from equipoise.methods.selection import select, selected
+from equipoise.methods.rules import Cut, Groups, RuleByGroup, of_every_group
 
 KIND = "group-thresholds"
 NOISE = 1e-10  # tolerance in comparisons of sums of counts; two different gaps of a million rows are further apart
 
 
 @dataclass(frozen=True)
-class GroupThresholds:
-    """Positive where score >= the threshold of the row's group.
-
-    A row without a group gets the threshold `missing`; a group that the rule was not fitted to is an error.
+class GroupThresholds(RuleByGroup):
+    """Positive where score >= the threshold of the row's group; a row without a group gets the threshold `missing`.
 
     >>> GroupThresholds(("M", "F"), (0.5, 0.4), 0.45).describe()
     'score >= 0.5 for M, >= 0.4 for F; >= 0.45 without a group (given)'
     """
 
-    groups: Groups  # all that were seen, the reference first
+    groups: Groups
     thresholds: tuple[Cut, ...]
     missing: Cut
     origin: str = "given"
     KIND: ClassVar[str] = KIND
-    shared: ClassVar[float | None] = None
-    argmax: ClassVar[bool] = False
-    needs_group: ClassVar[bool] = True
-    randomised: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        raise_all([*repeated(self.groups), *of_every_group(self.groups, thresholds=self.thresholds)])
-
-    def decide(self, scores: Scores) -> FloatArray:
-        cuts = np.array([*self.thresholds, self.missing])  # a missing group has code -1, the last cut
-        return (scores.score >= cuts[group_positions(self.groups, scores, "group thresholds")]).astype(np.float64)
+    def problems(self) -> list[str]:
+        return [*super().problems(), *of_every_group(self.groups, thresholds=self.thresholds)]
 
     def describe(self) -> str:
         parts = [f">= {cut:.4g} for {group}" for group, cut in zip(self.groups, self.thresholds, strict=True)]
@@ -86,30 +70,6 @@ class GroupThresholds:
 
     def cuts(self, group: str) -> tuple[float, ...]:
         return (self.thresholds[self.groups.index(group)],) if group in self.groups else ()
-
-    def moved(self, move: MoveCut) -> Rule:
-        cuts = tuple(move(cut, [group]) for cut, group in zip(self.thresholds, self.groups, strict=True))
-        return replace(self, thresholds=cuts, missing=move(self.missing, [""]))
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return plain_values(self)
-
-
-def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
-    """The thresholds for the goal, and those for each removed share of the original gaps."""
-    goal_fit = fit(scores, goal, settings)
-    attribute, weight, original = scores.attribute, normalised(scores.weight), float(goal_fit.trace["threshold"].iloc[0])
-    before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)
-    least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
-    search = _Thresholds(scores, goal_fit.goal, original, least)
-    gaps, slack = gap_values(goal.measure, before), half_rows(goal.measure, before)
-    rules = []
-    for share in SHARES:
-        cuts = search.best_within(*windows(gaps, share, slack))
-        origin = f"{KIND} that removes {share:.0%} of the gaps on {len(scores):,} rows of {scores.name}"
-        rules.append(GroupThresholds(attribute.levels, tuple(cuts.tolist()), original, origin))
-    return along(goal_fit, KIND, scores, rules)
 
 
 @method(
@@ -120,7 +80,6 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
     without_group="the original threshold",
     labels=ONE_BY_ONE,
     rules=(GroupThresholds,),
-    frontier=frontier,
     weights=True,
     cost=rule_work,
     effort=0.2,
@@ -129,25 +88,22 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
 )
 def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
-    attribute, weight = scores.attribute, normalised(scores.weight)
-    start = original_threshold(scores, goal)
-    original = float(start.threshold)
-    settled = goal.settled(float(start.values[goal.performance]))
-    before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)
+    original, settled = original_rule(KIND, scores, goal)
+    levels, before = scores.attribute.levels, cells_at(scores, original.value)
     least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
-    search = _Thresholds(scores, settled, original, least)
-    origin = f"chosen by {KIND} with {settled} on {len(scores):,} rows of {scores.name}"
-    rule = GroupThresholds(attribute.levels, tuple(search.best().tolist()), original, origin)
-    after = tabulate(rule.decide(scores), scores.y, attribute, weight)
-    rows = []
-    for step, cells in enumerate((before, after)):
-        margin = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
-        gap, performance = worst_gap(goal.measure, cells), performance_values(goal.performance, cells)
-        rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *margin))
-    trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
+    search, rows = _Thresholds(scores, settled, original.value, least), f"on {len(scores):,} rows of {scores.name}"
+    rule = GroupThresholds(levels, tuple(search.best().tolist()), original.value, f"chosen by {KIND} with {settled} {rows}")
+
+    def grid() -> list[Rule]:
+        gaps, slack = gap_values(goal.measure, before), half_rows(goal.measure, before)
+        origin = f"{KIND} that removes {{:.0%}} of the gaps {rows}"
+        cuts = [search.best_within(*windows(gaps, share, slack)).tolist() for share in SHARES]
+        return [GroupThresholds(levels, tuple(own), original.value, origin.format(share)) for share, own in zip(SHARES, cuts, strict=True)]
+
+    trace = rule_trace([original, rule], scores, settled)
     eased = settled.derived(min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
-    met = select(trace.iloc[1:], eased).met
-    return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled, (Note("needs_group"),))
+    met, why = select(trace.iloc[1:], eased).met, _why(trace.iloc[1], len(levels), settled)
+    return Fit(rule, trace, 1, why, met, settled, (Note("needs_group"),), grid=grid)
 
 
 def _eased(limit: float | None, sign: int) -> float | None:
@@ -184,50 +140,48 @@ class _Thresholds:
         mass = np.ones(len(scores)) if weight is None else weight
         self.goal = goal
         self.groups = [_group(scores, mass, code, goal, least) for code in range(len(attribute.levels))]
-        stray = attribute.codes == MISSING
-        decided = stray & (scores.score >= original)
+        decided = (attribute.codes == MISSING) & (scores.score >= original)
         self.strays = sums_at(y[decided], mass[decided], 2)  # rows without a group count for performance
         self.totals = sums_at(y, mass, 2)
+        if goal.performance != "f1":
+            functional = performance_functional(goal.performance, self.totals[None])
+            self.worth = float(functional.offset), functional.w[0]
 
     def best_within(self, low: FloatArray, high: FloatArray) -> FloatArray:
         """One threshold per group: the best performance with the gap of each group but the reference between two limits (groups - 1,).
 
         If no thresholds satisfy the limits, those with the smallest gaps.
         """
-        top, places = self._best_between(low, high)
-        return self._cuts(self._narrowed(-np.inf, self._best_performance(np.inf)[1], sharpen=True) if np.isneginf(top) else places)
+        top, places = self._best(low, high)
+        return self._cuts(self._narrowed(-np.inf, self._best(-np.inf, np.inf)[1], sharpen=True) if np.isneginf(top) else places)
 
     def best(self) -> FloatArray:
         """One threshold per group: the best for the goal."""
         goal = self.goal
-        top, places = self._best_performance(np.inf)
+        top, places = self._best(-np.inf, np.inf)
         if goal.min_performance is not None:
-            if top < goal.min_performance - NOISE:
-                return self._cuts(self._narrowed(top, places))
-            return self._cuts(self._narrowed(goal.min_performance, places, sharpen=True))
+            enough = top >= goal.min_performance - NOISE
+            return self._cuts(self._narrowed(goal.min_performance if enough else top, places, sharpen=bool(enough)))
         assert goal.max_gap is not None  # a settled goal has one of them
-        top, inside = self._best_performance(goal.max_gap)
-        if np.isneginf(top):  # no thresholds are that close, which is possible if rates are kept
-            return self._cuts(self._narrowed(-np.inf, places, sharpen=True))
-        return self._cuts(self._narrowed(top, inside))
+        top, inside = self._best(-goal.max_gap, goal.max_gap)
+        none = np.isneginf(top)  # no thresholds are that close, which is possible if rates are kept
+        return self._cuts(self._narrowed(top, places if none else inside, sharpen=bool(none)))
 
     def _cuts(self, places: IntArray) -> FloatArray:
         return np.array([group.cuts[place] for group, place in zip(self.groups, places, strict=True)])
 
-    def _narrowed(self, min_performance: float, places: IntArray, sharpen: bool = False) -> IntArray:
+    def _narrowed(self, min_performance: float, places: IntArray, sharpen: bool) -> IntArray:
         """The places with the smallest largest |gap| that reach the minimum performance, starting from `places`, which reach it."""
-        low, high = 0.0, self._largest(places)
-        exact = self._reaching(low, min_performance)
-        if exact is not None:
-            return self._best_performance(low)[1] if sharpen else exact
-        while high - low > NOISE:
-            middle = (low + high) / 2
-            better = self._reaching(middle, min_performance)
+        low, high, bound = 0.0, self._largest(places), 0.0
+        while True:
+            better = self._reaching(bound, min_performance)
             if better is None:
-                low = middle
+                low = bound
             else:
-                places, high = better, min(middle, self._largest(better))
-        return self._best_performance(high)[1] if sharpen else places
+                places, high = better, min(bound, self._largest(better))
+            if high - low <= NOISE:
+                return self._best(-high, high)[1] if sharpen else places
+            bound = (low + high) / 2
 
     def _largest(self, places: IntArray) -> float:
         """The largest |gap| at these places."""
@@ -237,49 +191,40 @@ class _Thresholds:
     def _reaching(self, max_gap: float, min_performance: float) -> IntArray | None:
         """The places of the best performance within a maximum gap, if it reaches the minimum performance."""
         if self.goal.performance == "f1" and np.isfinite(min_performance):  # a single sum tells whether F1 can reach a level
-            widest = np.full(len(self.groups) - 1, max_gap)
-            top, places = self._best_sum(self._worth(min_performance), -widest, widest)
+            top, places = self._best_sum(self._f1_worth(min_performance), -max_gap, max_gap)
             return places if top >= -NOISE * self.totals.sum() else None
-        top, places = self._best_performance(max_gap)
+        top, places = self._best(-max_gap, max_gap)
         return places if top >= min_performance - NOISE and not np.isneginf(top) else None
 
-    def _best_performance(self, max_gap: float) -> tuple[float, IntArray]:
-        """The best performance with every |gap| within a maximum gap, and the place of each group's threshold; -inf if there is none."""
-        widest = np.full(len(self.groups) - 1, max_gap)
-        return self._best_between(-widest, widest)
+    def _best(self, low: FloatArray | float, high: FloatArray | float) -> tuple[float, IntArray]:
+        """The best performance with the gap of each group but the reference between two limits, and the place of each group's threshold.
 
-    def _best_between(self, low: FloatArray, high: FloatArray) -> tuple[float, IntArray]:
-        """The best performance with the gap of each group but the reference between two limits (groups - 1,), and its places."""
+        It is -inf if there is none.
+        """
         if self.goal.performance != "f1":
-            return self._best_sum(self._worth(0.0), low, high)
+            return self._best_sum(self.worth, low, high)
         level = 0.0
         while True:
-            top, places = self._best_sum(self._worth(level), low, high)
+            top, places = self._best_sum(self._f1_worth(level), low, high)
             if np.isneginf(top):
                 return top, places
-            reached = self._f1(places)
+            false, true = self.strays + sum(group.counted[place] for group, place in zip(self.groups, places, strict=True))
+            reached = float(2 * true / (true + false + self.totals[1]))
             if reached <= level + NOISE:
                 return reached, places
             level = reached
 
-    def _f1(self, places: IntArray) -> float:
-        false, true = self.strays + sum(group.counted[place] for group, place in zip(self.groups, places, strict=True))
-        return float(2 * true / (true + false + self.totals[1]))
+    def _f1_worth(self, level: float) -> tuple[float, FloatArray]:
+        """A constant, and the values of a false and a true positive for the margin of F1 over a level."""
+        return -level * self.totals[1], np.array([-level, 2.0 - level])
 
-    def _worth(self, level: float) -> tuple[float, FloatArray]:
-        """A constant, and the values of a false and a true positive for the performance, or for F1's margin over a level."""
-        if self.goal.performance == "f1":
-            return -level * self.totals[1], np.array([-level, 2.0 - level])
-        functional = performance_functional(self.goal.performance, self.totals[None])
-        return float(functional.offset), functional.w[0]
-
-    def _best_sum(self, worth: tuple[float, FloatArray], low: FloatArray, high: FloatArray) -> tuple[float, IntArray]:
+    def _best_sum(self, worth: tuple[float, FloatArray], low: FloatArray | float, high: FloatArray | float) -> tuple[float, IntArray]:
         """The largest sum with every gap between its limits: for each threshold of the reference, the best in a window of the others."""
         constant, values = worth
-        reference = self.groups[0]
+        reference, others = self.groups[0], self.groups[1:]
         total = constant + self.strays @ values + reference.counted @ values
         chosen = [np.arange(len(total))]
-        for group, least, most in zip(self.groups[1:], low, high, strict=True):
+        for group, least, most in zip(others, *(np.broadcast_to(limit, len(others)) for limit in (low, high)), strict=True):
             first = np.searchsorted(group.value, reference.value + least - NOISE / 2, side="left")
             last = np.searchsorted(group.value, reference.value + most + NOISE / 2, side="right")
             gains = group.counted @ values
@@ -294,39 +239,27 @@ def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: Float
     """All distinct thresholds of one group that keep its rates, in the order of their values."""
     own = scores.attribute.codes == code
     score, y, weight = scores.score[own], scores.y[own], mass[own]
-    codes = np.zeros(len(y), np.int64)
-    swept = sweep(score, y, codes, ("all",), ())  # only the thresholds
-    cuts = swept.thresholds
+    cuts = sweep(score, y, np.zeros(len(y), np.int64), ("all",), ()).thresholds
     order = np.argsort(-score, kind="stable")
     above = np.searchsorted(-score[order], -cuts, side="right")  # rows at or above each cut
-    running = np.concatenate([np.zeros((1, 2)), np.cumsum((np.eye(2)[y] * weight[:, None])[order], axis=0)])
-    counted = running[above]
+    counted = np.concatenate([np.zeros((1, 2)), np.cumsum((np.eye(2)[y] * weight[:, None])[order], axis=0)])[above]
     n = sums_at(y, weight, 2)
-    rates = {name: _rate(counted, n, label) for name, label in RATES.items()}
+    # The share of positive decisions given a label at each threshold; 0 if the group has no such rows.
+    shares: dict[int | None, FloatArray] = {label: counted[:, label] / (n[label] or 1.0) for label in (0, 1)}
+    shares[None] = counted.sum(-1) / n.sum()
+    fine = np.ones(len(cuts), bool)
     if is_quotient(goal.measure):
         label = QUOTIENTS[goal.measure]
         side = counted if label else n - counted
         value = ratio(side[:, label], side.sum(-1))
+        fine = side.sum(-1) >= min(MIN_DECIDED, n.sum()) - NOISE  # undefined with fewer than a handful of such decisions
     else:
-        value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
-    fine = np.ones(len(cuts), bool)
-    if is_quotient(goal.measure):  # undefined with fewer than a handful of such decisions
-        fine = side.sum(-1) >= min(MIN_DECIDED, n.sum()) - NOISE
+        value = np.sum([sign * shares[RATES[name]] for name, sign in terms(goal.measure).items()], axis=0)
     if least is not None:
-        groups = len(scores.attribute.levels)
         for k, name in enumerate(goal.keep):
-            fine &= ~(rates[name] < least[k * groups + code] - 1e-9)
+            fine &= ~(shares[RATES[name]] < least[k * len(scores.attribute.levels) + code] - 1e-9)
     place = np.flatnonzero(fine)[np.argsort(value[fine], kind="stable")]
     return _Group(cuts[place], value[place], counted[place])
-
-
-def _rate(counted: FloatArray, n: FloatArray, label: int | None) -> FloatArray:
-    """The share of positive decisions given a label at each threshold; 0 if the group has no such rows."""
-    if label is None:
-        share: FloatArray = counted.sum(-1) / n.sum()
-        return share
-    given: FloatArray = counted[:, label] / (n[label] or 1.0)
-    return given
 
 
 def _window_argmax(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:

@@ -8,18 +8,23 @@ set, or all rows of the repair set with cross-fitted decisions. The first of the
   is larger and the interval of its change excludes zero (if the gap changed sides, the mean of the gaps before and after must also lie at
   least one standard error on the new side); or a rate that the goal keeps is clearly below its limit.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal has one), and performance reaches its limit.
-- reduced: the largest gap is clearly smaller. That needs every group (an intersection-union test, see `judged_gap`): the gap of the group
-  that was worst is clearly smaller than before, and each other gap is clearly smaller than it was itself, or than the worst was before.
+- reduced: the largest gap is clearly smaller. That needs every group (an intersection-union test, whose level is shared by groups and
+  labels): its gap is clearly smaller than it was itself (the interval of its change excludes zero, and the mean of before and after is
+  clearly on the original side of zero, so that the gap has not merely changed sides), or than the worst gap was before, by the MOVER limit
+  of the difference of two estimates (Zou and Donner 2008). That limit treats the estimates as independent. The reference, which both share,
+  makes the difference less variable if both gaps have the same sign; otherwise more, and the distances to their limits are added.
 - unclear: everything else, including any group with too few patients. `patients_needed` is the approximate number for a clear outcome.
 
 A claim of benefit needs more evidence than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth,
 while a loss of performance beyond its limit is harm even if chance may explain it; `clear_loss` states whether it does.
+Each test is expressed as the factor by which its intervals must shrink to pass it, which is below 1 if it is passed already.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -36,13 +41,14 @@ from equipoise.measures import (
     estimate_performance,
     moments_of,
     paired,
+    pooled_gaps,
     simultaneous_gaps,
     units_of,
 )
+from equipoise.methods.evaluation import NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
-from equipoise.methods.judged_gap import JudgedGap, Limits, factors_to_increase, factors_to_reduce
-from equipoise.methods.kept_rates import NOISE
 
+ONE_SE = 2 * NormalDist().cdf(1.0) - 1  # level of an interval of plus and minus one standard error
 DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
 SAME_GAP = 0.005  # a change of a gap by less than half a point: practically the same
 MOST_NEEDED = 100_000  # patients: a larger number for a clear outcome is none that a hospital could use
@@ -57,6 +63,40 @@ class Outcome(StrEnum):
     UNCLEAR = "unclear"
     HARM = "harm"
     UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True)
+class JudgedGap:
+    """The gap of one group before and after on the same rows, and its change; NaN if the group has too few patients.
+
+    Each has a confidence interval, and a simultaneous one for all groups and labels together.
+    """
+
+    group: str
+    reference: str
+    before: Estimate
+    after: Estimate
+    change: Estimate  # signed: after minus before
+
+    @property
+    def known(self) -> bool:
+        """Whether there are enough patients for a value before and after."""
+        return not (math.isnan(self.before.value) or math.isnan(self.after.value) or math.isnan(self.change.value))
+
+    @property
+    def clear(self) -> bool:
+        """Whether the simultaneous interval of the change excludes zero."""
+        return self.change.simultaneous_low > 0 or self.change.simultaneous_high < 0
+
+    @property
+    def larger(self) -> bool:
+        """Whether the gap is further from zero than before."""
+        return abs(self.after.value) > abs(self.before.value) + NOISE
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        sides = {name: getattr(self, name).to_dict() for name in ("before", "after", "change")}
+        return {"group": self.group, "reference": self.reference, **sides}
 
 
 @dataclass(frozen=True)
@@ -167,16 +207,16 @@ def judge(
     before, after = np.asarray(decisions_before, dtype=np.float64), np.asarray(decisions_after, dtype=np.float64)
     _same_rows(scores_before, scores_after, before, after)
     scores, pair = scores_before, paired(scores_before, before, after, settings)
-    gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(scores, pair, after, goal, settings, labels)
+    gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(pair, after, goal, labels)
     old, new = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
-    limits = Limits.of(scores, before, after, goal.measure, level)
+    increase, reduce = _factors(gaps, scores, before, after, goal.measure, level)
     kept = bool(new.value >= limit - NOISE)
     met = None
     if goal.max_gap is not None:
         within = all(gap.known and bool(abs(gap.after.value) <= goal.max_gap + NOISE) for gap in gaps)
-        met = kept and all(rate.kept for rate in rates) and within
+        met = kept and all(reached for reached, _, _ in rates) and within
     judgement = Judgement(
         outcome=Outcome.UNCHANGED,
         source=source,
@@ -190,8 +230,8 @@ def judge(
         performance_limit=limit,
         harms=(
             *_performance_harm(goal, old, new, change, limit),
-            *_larger_gaps(goal, gaps, limits),
-            *(rate.note for rate in rates if rate.harm),
+            *(_larger_gap(goal.measure, gap) for gap, factor in zip(gaps, increase, strict=True) if factor < 1),
+            *(note for _, harm, note in rates if harm),
         ),
         changed=int((before != after).sum()),
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
@@ -204,9 +244,9 @@ def judge(
         bound = judgement.max_gap
         if kept and all(-bound <= gap.after.simultaneous_low and gap.after.simultaneous_high <= bound for gap in gaps):
             return replace(judgement, outcome=Outcome.CLOSED)
-        if gaps and not judgement.larger and all(factor < 1 for factor in factors_to_reduce(gaps, limits)):
+        if gaps and not judgement.larger and all(factor < 1 for factor in reduce):
             return replace(judgement, outcome=Outcome.REDUCED)
-    return replace(judgement, outcome=Outcome.UNCLEAR, patients_needed=_patients_needed(judgement, limits))
+    return replace(judgement, outcome=Outcome.UNCLEAR, patients_needed=_patients_needed(judgement, increase, reduce))
 
 
 def performance_limit(goal: Goal, original: float) -> float:
@@ -286,39 +326,53 @@ def _performance_harm(goal: Goal, before: Estimate, after: Estimate, change: Est
     return [Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)})]
 
 
-def _larger_gaps(goal: Goal, gaps: Sequence[JudgedGap], limits: Limits) -> list[Note]:
-    """Notes on gaps that are larger than chance explains."""
-    return [
-        Note(
-            "larger_gap",
-            gap.group,
-            {
-                "measure": goal.measure,
-                "reference": gap.reference,
-                "before": gap.before.value,
-                "after": gap.after.value,
-                "change": gap.change.value,
-                "low": gap.change.simultaneous_low,
-                "high": gap.change.simultaneous_high,
-            },
-        )
-        for gap, factor in zip(gaps, factors_to_increase(gaps, limits), strict=True)
-        if factor < 1
-    ]
+def _larger_gap(measure: str, gap: JudgedGap) -> Note:
+    """The note on a gap that is larger than chance explains."""
+    change = {"change": gap.change.value, "low": gap.change.simultaneous_low, "high": gap.change.simultaneous_high}
+    values = {"measure": measure, "reference": gap.reference, "before": gap.before.value, "after": gap.after.value}
+    return Note("larger_gap", gap.group, {**values, **change})
 
 
-@dataclass(frozen=True)
-class _KeptRate:
-    """A kept rate of one group: whether its value reaches the limit, and whether it is clearly below it."""
+def _factors(
+    gaps: Sequence[JudgedGap], scores: Scores, before: FloatArray, after: FloatArray, measure: str, level: float
+) -> tuple[FloatArray, FloatArray]:
+    """The factors by which intervals must shrink to show that each gap is larger than before, and that it is below the worst before.
 
-    kept: bool
-    harm: bool
-    note: Note
+    A factor is infinite if the gap is not larger, or not below. One-sided tests use the ends of intervals at this level.
+    """
+    if not gaps:
+        return np.empty(0), np.empty(0)
+    old, new, change = (np.array([getattr(gap, side).value for gap in gaps]) for side in ("before", "after", "change"))
+    low, high = (np.array([getattr(gap.change, end) for gap in gaps]) for end in ("simultaneous_low", "simultaneous_high"))
+    mean, known = (old + new) / 2, np.array([gap.known for gap in gaps])
+
+    def from_zero(ends: tuple[FloatArray, FloatArray]) -> FloatArray:
+        factor: FloatArray = np.where(mean > 0, mean - ends[0], ends[1] - mean) / np.abs(mean)
+        return factor
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        to_change = np.where(change < 0, high - change, change - low) / np.abs(change)
+        aside = from_zero(pooled_gaps(scores, before, after, measure, ONE_SE))  # a gap that changed sides must lie clearly on the new one
+        larger = np.where(old * new < 0, np.maximum(to_change, aside), to_change)
+        increase = np.where(known & (np.abs(new) > np.abs(old) + NOISE), larger, np.inf)
+        own = np.maximum(to_change, from_zero(pooled_gaps(scores, before, after, measure, level)))
+        below_itself = np.where(np.abs(new) >= np.abs(old) - NOISE, np.inf, own)
+        worst = int(np.where(known, np.abs(old), -1.0).argmax())
+        old_low, old_high = (ends[worst] for ends in pooled_gaps(scores, before, before, measure, level))
+        new_low, new_high = pooled_gaps(scores, after, after, measure, level)
+        down, up = old[worst] - old_low if old[worst] > 0 else old_high - old[worst], np.where(new > 0, new_high - new, new - new_low)
+        difference = np.abs(old[worst]) - np.abs(new)
+        below_worst = np.where(old[worst] * new > 0, np.hypot(down, up), down + up) / difference
+        below_worst[(difference <= NOISE) | (np.arange(len(gaps)) == worst)] = np.inf
+    return increase, np.minimum(below_itself, below_worst)
 
 
-def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, settings: AuditSpec, labels: int) -> list[_KeptRate]:
-    """Every kept rate of every group with enough patients, with simultaneous intervals for all of these and all labels."""
-    attribute = scores.attribute
+def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> list[tuple[bool, bool, Note]]:
+    """Whether each kept rate of each group with enough patients reaches its limit, and is clearly below it, with a note.
+
+    Intervals are simultaneous for all of these and all labels.
+    """
+    scores, attribute = pair.scores, pair.scores.attribute
     wide = _at_level(pair, labels * max(len(goal.keep) * len(attribute.levels), 1))
     sums = moments_of(after, scores.y, attribute.codes, len(attribute.levels), units_of(scores.patients, len(scores)), scores.weight)
     rates = []
@@ -327,49 +381,37 @@ def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, set
         _, high = sums.interval(name, wide.settings.level)
         old, new = pair.before.rate(RATES[rate]), pair.after.rate(RATES[rate])
         for k, change in enumerate(wide.rate_changes(rate)):
-            if sums.patients(name)[k] < settings.min_patients:
+            if sums.patients(name)[k] < pair.settings.min_patients:
                 continue
             limit = float(old[k]) if least == BEFORE else float(least)
             below = float(new[k]) < limit - NOISE
             clear = change.high < 0 if least == BEFORE else bool(high[k] < limit and new[k] < old[k] - NOISE)
             numbers = {"rate": rate, "before": float(old[k]), "after": float(new[k]), "limit": limit}
             note = Note("rate_worse", attribute.levels[k], {**numbers, "change": change.value, "low": change.low, "high": change.high})
-            rates.append(_KeptRate(not below, below and clear, note))
+            rates.append((not below, below and clear, note))
     return rates
 
 
-def _patients_needed(judgement: Judgement, limits: Limits) -> int | None:
+def _patients_needed(judgement: Judgement, increase: FloatArray, reduce: FloatArray) -> int | None:
     """The approximate number of patients for a clear outcome, from intervals that shrink with its root; None above `MOST_NEEDED`."""
-    if not judgement.gaps or judgement.short:
-        least = min((gap.before.patients for gap in judgement.gaps), default=0)
+    gaps, limit = judgement.gaps, judgement.max_gap
+    if not gaps or judgement.short:
+        least = min((gap.before.patients for gap in gaps), default=0)
         return _usable(judgement.patients * FEW / least) if least and least < FEW else None
-    factors = []  # by which intervals must shrink
-    performance_kept = judgement.performance_after.value >= judgement.performance_limit - NOISE
-    if performance_kept and all(abs(gap.after.value) < judgement.max_gap for gap in judgement.gaps):
-        factors.append(max(_factor_to_close(gap.after, judgement.max_gap) for gap in judgement.gaps))
-    if judgement.larger:
-        factors.append(min(factors_to_increase(judgement.gaps, limits)))
-    else:
-        factors.append(max(factors_to_reduce(judgement.gaps, limits)))
-    factor = min(factors, default=math.inf)
-    return _usable(judgement.patients * factor**2) if factor > 1 else None
-
-
-def _factor_to_close(gap: Estimate, limit: float) -> float:
-    """The factor by which the interval of a gap must shrink to lie within ±limit."""
-    return max((gap.simultaneous_high - gap.value) / (limit - gap.value), (gap.value - gap.simultaneous_low) / (limit + gap.value))
+    factors = [float(min(increase) if judgement.larger else max(reduce))]
+    if judgement.performance_after.value >= judgement.performance_limit - NOISE and all(abs(gap.after.value) < limit for gap in gaps):
+        ends = [(gap.after.value, gap.after.simultaneous_low, gap.after.simultaneous_high) for gap in gaps]
+        factors.append(max(max((high - value) / (limit - value), (value - low) / (limit + value)) for value, low, high in ends))  # to close
+    return _usable(judgement.patients * min(factors) ** 2) if min(factors) > 1 else None
 
 
 def _usable(patients: float) -> int | None:
-    """A number of patients, rounded up; None if it is too large to be of use."""
-    return _rounded_up(patients) if patients <= MOST_NEEDED else None
+    """A number of patients, rounded up to two digits; None if it is too large to be of use.
 
-
-def _rounded_up(patients: float) -> int:
-    """A number of patients, rounded up to two digits.
-
-    >>> _rounded_up(2311.4), _rounded_up(87.2)
-    (2400, 88)
+    >>> _usable(2311.4), _usable(87.2), _usable(2e5)
+    (2400, 88, None)
     """
+    if patients > MOST_NEEDED:
+        return None
     unit = 10 ** max(int(math.log10(max(patients, 1.0))) - 1, 0)
     return int(math.ceil(patients / unit) * unit)

@@ -12,18 +12,24 @@ Beyond the paper: other criteria of a unit's influence (`criterion`, defined in 
 of the input of a table, which drops variables, and heads of attention.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from equipoise.data import Cohort
 from equipoise.errors import pick, raise_all
 from equipoise.methods.bias_gda import MARCINKEVICS
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Task, Work, method
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Speed, Step, Steps, Work, method, unknown_work
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal, Note
-from equipoise.models import CRITERIA, GRANULARITIES, Repairable, find_units
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Repairable
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 
@@ -43,6 +49,8 @@ class Settings:
     reselect: bool = False  # a pruned unit may be chosen again, as in the published code
 
     def __post_init__(self) -> None:
+        from equipoise.models import CRITERIA, GRANULARITIES
+
         pick("granularity", self.granularity, GRANULARITIES)
         pick("criterion", self.criterion, CRITERIA)
         pick("cut", self.cut, ("pre-activation", "outgoing"))
@@ -69,14 +77,20 @@ class Settings:
         return max(1, -(-total // self.steps)) if self.steps is not None else max(1, total // 350)
 
 
-def cost(task: Task, settings: Settings) -> Work:
+def cost(speed: Speed, settings: Settings) -> Work:
     """The work: one pass with gradients per step."""
+    import torch
+
+    from equipoise.models import find_units
+
+    if speed.model is None or not isinstance(speed.repair, Cohort):
+        return unknown_work(speed, settings)
     with torch.no_grad():
-        layers = find_units(task.network, task.inputs[:2], settings.layers, settings.granularity)
-    total, rows = layers[-1].start + layers[-1].size, len(task.repair)
+        layers = find_units(speed.model, speed.repair.inputs[:2], settings.layers, settings.granularity)
+    total, rows = layers[-1].start + layers[-1].size, len(speed.repair)
     each = settings.units_per_step(total)
     steps = min(-(-total // each), settings.max_steps or total)
-    return Work(rows * (1 + task.backward * (1 + steps)), steps, f"at most {steps} steps of {each:,} of {total:,} units")
+    return Work(rows * (1 + speed.backward * (1 + steps)), steps, f"at most {steps} steps of {each:,} of {total:,} units")
 
 
 @method(
@@ -88,12 +102,13 @@ def cost(task: Task, settings: Settings) -> Work:
     needs_gap=True,
     needs_layers=True,
     labels=ALL_AT_ONCE,
-    classes=True,
     cost=cost,
     effort=3.0,
 )
 def pruning(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per set of units that is switched off."""
+    import torch
+
     total = model.units(settings.layers, settings.granularity)
     each = settings.units_per_step(total)
     steps = min(-(-total // each), settings.max_steps or total)
@@ -121,6 +136,8 @@ def pruning(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: 
 
 def most_influential(influence: Tensor, pruned: Tensor, count: int) -> Tensor:
     """The `count` units with the largest influence among those not pruned yet, marked (units,), on their device."""
+    import torch
+
     open_ = influence.masked_fill(pruned, -torch.inf)
     count = min(count, len(open_))
     if open_.is_cuda:

@@ -4,12 +4,17 @@ Every parameter is multiplied by a draw from N(1, 0.01), in 101 trials. Of these
 constrained objective is returned: the best performance with |gap| within the maximum gap less a margin.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Work, method, within_gap
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal
-from equipoise.models import Repairable
+
+if TYPE_CHECKING:
+    from equipoise.models import Repairable
 
 SAVANI = """@inproceedings{savani2020intra,
   title     = {Intra-Processing Methods for Debiasing Neural Networks},
@@ -36,8 +41,7 @@ class Settings:
     paper=SAVANI,
     objective=within_gap,
     labels=ALL_AT_ONCE,
-    classes=True,
-    cost=lambda task, settings: Work(len(task.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
+    cost=lambda speed, settings: Work(len(speed.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
     effort=2.0,
 )
 def random(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:

@@ -1,7 +1,7 @@
 """Recalibration of a repaired network: its scores become probabilities again, and no decision changes.
 
 A repair moves scores until the groups' decisions agree, and scores are no longer calibrated risks. An increasing map of the score that is
-fitted on the repair set restores calibration (see measures.recalibration): ranks do not change, and neither do decisions by thresholds that
+fitted on the repair set restores calibration (see measures.calibration): ranks do not change, and neither do decisions by thresholds that
 are mapped too. The map is folded into the last layer of the network if possible (models.heads).
 
 The target of the map is not the label but each patient's risk by the original network, itself recalibrated on the labels. A network that
@@ -14,19 +14,22 @@ is not recalibrated, with a note. Labels of other sets are not used. Classes, wh
 networks for which a method only fitted a rule.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import NEVER, Calibration, FloatArray, LogitMap, Rule, Threshold, logit_map, normalised
 from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
-from equipoise.methods.rules import Movable
-from equipoise.models import OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FOLDS = 5
 
@@ -41,10 +44,11 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     `originals` is the network of each label before the repair, with one output. `cohort` is the repair set; `also` are further rows on
     which no decision may change, whose labels are not used.
     """
-    changed = any(_changed_scores(own) for own in result.labels.values())
-    if not isinstance(result.model, nn.Module) or not changed or cohort.kind == "classes":
+    from equipoise.models import output_kind, predict, recalibrated_network
+
+    if not any(_changed_scores(own) for own in result.labels.values()) or cohort.kind.argmax:
         return result
-    if cohort.labels:
+    if cohort.several:
         return _outputs(result, originals, cohort, also)
     ((name, candidate),) = result.labels.items()
     network = candidate.network
@@ -60,7 +64,7 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
 
 def _changed_scores(candidate: LabelCandidate) -> bool:
     """Whether the repair changed the scores."""
-    return candidate.chosen != 0 and METHODS[candidate.ran].kind in (Kind.STEPS, Kind.PROBES)
+    return candidate.chosen != 0 and not candidate.rule_only and METHODS[candidate.ran].kind in (Kind.STEPS, Kind.PROBES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +78,8 @@ class _Fitted:
 
 def _fitted(scores: Scores, original: Scores, cohort: Cohort, seed: int) -> _Fitted | None:
     """The map of these scores to the risk by the original's scores; None if no increasing map fits."""
+    from equipoise.models import folds_of
+
     weight, folds = normalised(cohort.weight), folds_of(cohort, FOLDS, seed)
     original_map = logit_map(original.score, original.y, weight)
     if original_map is None:
@@ -101,6 +107,8 @@ def _with_network(
 
     `scores` are those of the candidate's network on the cohort.
     """
+    from equipoise.models import predict
+
     sets = [cohort, *also]
     before = [scores, *(predict(candidate.model, rows) for rows in also)]
     after = [predict(network, rows) for rows in sets]
@@ -120,20 +128,11 @@ def _with_network(
 
 
 def moved(rule: Rule, before: Sequence[Scores], after: Sequence[Scores], new_score: LogitMap) -> Rule:
-    """The rule on the new scores with the same decision on every row."""
-    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, after))
-    if isinstance(rule, Threshold):
-        return replace(rule, value=_between(rule.value, old, new, new_score))
-    if not isinstance(rule, Movable):
+    """The threshold on the new scores with the same decision on every row."""
+    if not isinstance(rule, Threshold):  # the rules of methods that change a network are thresholds
         raise _Collision
-    attributes = [scores.attribute for scores in before]
-    names = np.concatenate([np.array([*own.levels, ""], dtype=object)[own.codes] for own in attributes])  # empty if the group is missing
-
-    def move(cut: float, groups: Sequence[str]) -> float:
-        rows = np.isin(names, groups)
-        return _between(cut, old[rows], new[rows], new_score)
-
-    return rule.moved(move)
+    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, after))
+    return replace(rule, value=_between(rule.value, old, new, new_score))
 
 
 def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) -> float:
@@ -153,9 +152,12 @@ def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) 
 
 def _outputs(candidate: Candidate, originals: Mapping[str, nn.Module | None], cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
     """The result with all outputs of one network recalibrated, each by its own map, which must fold into the network's layers."""
-    first = next(iter(candidate.labels.values())).network
-    assert isinstance(candidate.model, nn.Module)  # several labels are outputs of one network
-    network = candidate.model
+    from equipoise.models import OneOutput, folded_outputs, output_kind, predict
+
+    def column(view: object) -> int:
+        return int(view.which) if isinstance(view, OneOutput) else 0
+
+    first, network = next(iter(candidate.labels.values())).network, cast("nn.Module", candidate.model)  # with the outputs of all labels
     maps: dict[str, _Fitted] = {}
     scores: dict[str, Scores] = {}
     done = dict(candidate.labels)
@@ -170,7 +172,7 @@ def _outputs(candidate: Candidate, originals: Mapping[str, nn.Module | None], co
         else:
             done[name] = _not_recalibrated(own, "no_increasing_map")
     while maps:
-        columns = {_column(candidate.labels[name].network): (own.map.slope, own.map.intercept) for name, own in maps.items()}
+        columns = {column(candidate.labels[name].network): (own.map.slope, own.map.intercept) for name, own in maps.items()}
         output = output_kind(first, cohort.inputs)
         changed = folded_outputs(network, cohort.inputs, columns, output)
         if changed is None:
@@ -179,21 +181,17 @@ def _outputs(candidate: Candidate, originals: Mapping[str, nn.Module | None], co
         tried = {}
         for name, fitted in maps.items():
             own = candidate.labels[name]
-            view = OneOutput(changed, _column(own.model), output=output) if isinstance(own.model, OneOutput) else changed
+            view = OneOutput(changed, column(own.model), output=output) if isinstance(own.model, OneOutput) else changed
             others = [rows.labelled(name) for rows in also]
             tried[name] = _with_network(own, view, fitted, True, scores[name], cohort.labelled(name), others)
         refused = [name for name, own in tried.items() if own.recalibration is None]
         if not refused:
             for name, own in candidate.labels.items():
                 if name not in tried and isinstance(own.model, OneOutput):
-                    done[name] = replace(done[name], model=OneOutput(changed, _column(own.model), output=output))
+                    done[name] = replace(done[name], model=OneOutput(changed, column(own.model), output=output))
             network, done = changed, done | tried
             break
         for name in refused:
             done[name] = tried[name]
             del maps[name]
     return candidate.with_labels(done, model=network)
-
-
-def _column(view: nn.Module) -> int:
-    return int(view.which) if isinstance(view, OneOutput) else 0

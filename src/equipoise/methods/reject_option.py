@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.errors import BadInput, pick, raise_all
+from equipoise.errors import BadInput, pick
 from equipoise.measures import (
     QUOTIENTS,
     Cells,
@@ -34,20 +34,17 @@ from equipoise.measures import (
     cell_index,
     cells_at,
     gap_values,
-    group_positions,
     is_quotient,
     normalised,
     performance_values,
     terms,
     worst_gap,
 )
+from equipoise.methods.choosing import selected
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.evaluation import original_threshold
-from equipoise.methods.frontier import along, gap_windows
+from equipoise.methods.frontier import gap_windows, original_rule, rule_trace
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.group_thresholds import GroupThresholds
-from equipoise.methods.rules import Cut, Groups, MoveCut, Share, plain_values, repeated, unknown
-from equipoise.methods.selection import selected
+from equipoise.methods.rules import Cut, Groups, RuleByGroup, Share
 
 KIND = "reject-option"
 PAPER = """@inproceedings{kamiran2012decision,
@@ -84,10 +81,10 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class RejectOption:
+class RejectOption(RuleByGroup):
     """Positive where score >= threshold, but inside the band the favoured groups get the positive decision and all others the negative.
 
-    A row without a group gets the plain threshold; a group that the rule was not fitted to is an error.
+    A row without a group gets the plain threshold.
 
     >>> RejectOption(0.5, 0.125, favoured=("F",), groups=("M", "F")).describe()
     'score >= 0.375 for F, >= 0.625 for M, >= 0.5 without a group: threshold 0.5 with a band of 0.125 to each side (given)'
@@ -96,22 +93,18 @@ class RejectOption:
     threshold: Cut
     margin: Share
     favoured: tuple[str, ...]
-    groups: Groups  # all that were seen, the reference first
+    groups: Groups
     origin: str = "given"
     KIND: ClassVar[str] = KIND
-    shared: ClassVar[float | None] = None
-    argmax: ClassVar[bool] = False
-    needs_group: ClassVar[bool] = True
-    randomised: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        raise_all([*repeated(self.groups), *unknown(self.favoured, self.groups, "favours")])
+    @property
+    def missing(self) -> float:  # type: ignore[override]
+        """The threshold of a row without a group."""
+        return self.threshold
 
-    def decide(self, scores: Scores) -> FloatArray:
-        codes = group_positions(self.groups, scores, "the reject option")
-        low, high = self.threshold - self.margin, self.threshold + self.margin
-        cuts = np.array([*(low if group in self.favoured else high for group in self.groups), self.threshold])
-        return (scores.score >= cuts[codes]).astype(np.float64)  # a missing group has code -1, the last cut
+    def problems(self) -> list[str]:
+        strange = sorted(set(self.favoured) - set(self.groups))
+        return [*super().problems(), *([f"favours {', '.join(strange)}, not among its `groups`"] if strange else [])]
 
     def describe(self) -> str:
         others = [group for group in self.groups if group not in self.favoured]
@@ -125,32 +118,6 @@ class RejectOption:
     def cuts(self, group: str) -> tuple[float, ...]:
         return (self.threshold - self.margin if group in self.favoured else self.threshold + self.margin,) if group in self.groups else ()
 
-    def moved(self, move: MoveCut) -> Rule:  # the band need not be symmetric on the new scores
-        cuts = tuple(move(self.cuts(group)[0], [group]) for group in self.groups)
-        return GroupThresholds(self.groups, cuts, move(self.threshold, [""]), self.origin)
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return plain_values(self)
-
-
-def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
-    """The threshold and margin for the goal, and those for each removed share of the original gap."""
-    goal_fit = fit(scores, goal, settings)
-    attribute, threshold = scores.attribute, float(goal_fit.trace["threshold"].iloc[0])
-    thresholds, margins = _grid(scores.score, threshold, settings)
-    sides = _sides(scores, threshold, goal.measure, settings.direction)
-    gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
-    rules = []
-    for share, low, high in gap_windows(scores, goal, threshold):
-        rank = np.where(np.isnan(gap), -1, np.where((gap >= low - NOISE) & (gap <= high + NOISE), 2, 1))
-        step, point = np.divmod(int(_best(rank.reshape(-1), gap.reshape(-1), performance.reshape(-1))), gap.shape[1])
-        side, at = np.divmod(point, len(thresholds))
-        favoured = tuple(level for level, helped in zip(attribute.levels, sides[side], strict=True) if helped)
-        origin = f"{KIND} that removes {share:.0%} of the gap on {len(scores):,} rows of {scores.name}"
-        rules.append(RejectOption(float(thresholds[at]), float(margins[at, step]), favoured, attribute.levels, origin))
-    return along(goal_fit, KIND, scores, rules)
-
 
 @method(
     KIND,
@@ -162,7 +129,6 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     without_group="its threshold without the band",
     labels=ONE_BY_ONE,
     rules=(RejectOption,),
-    frontier=frontier,
     weights=True,
     cost=rule_work,
     effort=0.2,
@@ -170,35 +136,44 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
-    attribute, start = scores.attribute, original_threshold(scores, goal)
-    original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
-    settled = goal.settled(original[2])
-    max_gap = settings.max_gap if goal.max_gap is None else goal.max_gap
-
-    thresholds, margins = _grid(scores.score, original[3], settings)
-    sides = _sides(scores, original[3], goal.measure, settings.direction)
+    original, settled = original_rule(KIND, scores, goal)
+    levels, max_gap = scores.attribute.levels, settings.max_gap if goal.max_gap is None else goal.max_gap
+    thresholds, margins = _grid(scores.score, original.value, settings)
+    sides = _sides(scores, original.value, goal.measure, settings.direction)
     gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
     rank = _rank(gap, performance, settled.min_performance, max_gap)
     best = _best(rank, gap, performance)  # for each margin, over thresholds and sides
-    side, point = np.divmod(best, len(thresholds))
     steps = np.arange(len(best))
-    rows = zip(steps + 1, gap[steps, best], performance[steps, best], thresholds[point], margins[point, steps], strict=True)
-    trace = pd.DataFrame([original, *rows], columns=["step", "gap", "performance", "threshold", "margin"])
+    at = best % len(thresholds)
+    columns = [steps + 1, gap[steps, best], performance[steps, best], thresholds[at], margins[at, steps]]
+    first = rule_trace([original], scores, settled.derived(keep={})).assign(margin=0.0)
+    trace = pd.concat([first, pd.DataFrame(dict(zip(first, columns, strict=True)))], ignore_index=True)
+
+    def rule_at(step: int, point: int, origin: str) -> RejectOption:
+        side, at = np.divmod(point, len(thresholds))
+        favoured = tuple(level for level, helped in zip(levels, sides[side], strict=True) if helped)
+        about = f"{origin} on {len(scores):,} rows of {scores.name}"
+        return RejectOption(float(thresholds[at]), float(margins[at, step]), favoured, levels, about)
+
+    def grid() -> list[Rule]:
+        rules: list[Rule] = []
+        for share, low, high in gap_windows(scores, goal, original.value):
+            inside = np.where(np.isnan(gap), -1, np.where((gap >= low - NOISE) & (gap <= high + NOISE), 2, 1))
+            point = int(_best(inside.reshape(-1), gap.reshape(-1), performance.reshape(-1)))
+            step, point = divmod(point, gap.shape[1])
+            rules.append(rule_at(step, point, f"{KIND} that removes {share:.0%} of the gap"))
+        return rules
 
     step = int(_best(rank[steps, best], gap[steps, best], performance[steps, best]))
-    favoured = tuple(level for level, helped in zip(attribute.levels, sides[side[step]], strict=True) if helped)
-    origin = f"chosen by {KIND} with {settled} on {len(scores):,} rows of {scores.name}"
-    rule = RejectOption(float(thresholds[point[step]]), float(margins[point[step], step]), favoured, attribute.levels, origin)
-    top = int(rank[step, best[step]])
-    notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
-    met = top == 2 or (top == 1 and goal.max_gap is None)
+    rule, top = rule_at(step, int(best[step]), f"chosen by {KIND} with {settled}"), int(rank[step, best[step]])
     limits = settled.derived(max_gap=max_gap, max_loss=None)
     if top == 1:
         why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
     else:
         limits = limits if top == 2 else settled.derived(max_gap=None)
         why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
-    return Fit(rule, trace, step + 1, (why,), met, settled, notes)
+    met, notes = top == 2 or (top == 1 and goal.max_gap is None), (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
+    return Fit(rule, trace, step + 1, (why,), met, settled, notes, grid=grid)
 
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:

@@ -7,9 +7,9 @@ error has the same advice. Rows without a group count for performance but not fo
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
 
 from equipoise.data import FEW, MISSING, Rows
 from equipoise.errors import TooFewPatients
@@ -27,12 +27,14 @@ from equipoise.measures import (
     units_of,
 )
 from equipoise.methods.candidate import LabelCandidate
-from equipoise.methods.choosing import SURE
+from equipoise.methods.choosing import SURE, too_low
+from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.kept_rates import NOISE, kept_rates, limits_of
-from equipoise.methods.selection import too_low
 from equipoise.models import predict
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SHOWN = 6  # number of cells listed; the rest is only counted
 MIN_PATIENTS = 5  # in every cell, unless a repair is forced
@@ -61,14 +63,25 @@ class Cell:
         return f"{self.count:,} {what}{ending}" if self.unit == "rows" else f"{self.count:,} patient{ending} with {what}s"
 
 
-def remarked(candidate: LabelCandidate, cohort: Rows, goal: Goal, without_group: str = "") -> LabelCandidate:
+def remarked(candidate: LabelCandidate, rows: Rows, goal: Goal, without_group: str = "") -> LabelCandidate:
     """The candidate with notes on its repair set and, if the goal is not met, on the steps that came nearest to it.
 
     `goal` is the goal as given; `without_group` describes the decision of the candidate's rule for a row without a group.
     """
-    notes = [*_missing_note(candidate, cohort, without_group), *_small_note(candidate, cohort)]
+    notes, measured = list(candidate.notes), candidate.goal
+    if missing := int((rows.attribute.codes == MISSING).sum()):
+        decided = without_group if candidate.rule.needs_group else ""
+        counts_for = {"counts_for": measured.performance, "not_for": measured.measure, "decided_by": decided}
+        notes.append(Note("missing_group", rows.attribute.name, {"missing": missing, "rows": len(rows), **counts_for}))
+    cells = cells_of(rows, _rates(measured))
+    if min(cell.count for cell in cells) < FEW or is_quotient(measured.measure):  # otherwise the network is not run over all rows
+        decisions = candidate.decide(rows)
+        cells = [_relevant(cell, decisions, rows, measured.measure) for cell in cells]
+        if small := [cell for cell in cells if cell.count < FEW]:
+            numbers = {"cells": tuple(_errors(measured, decisions, rows, small)), "advice": merging(rows, cells, measured.measure)}
+            notes.append(Note("small_cells", measured.measure, numbers))
     near = None if candidate.met_in_sample else nearness(candidate, goal)
-    return replace(candidate, why=(*candidate.why, *(() if near is None else (near,))), notes=(*candidate.notes, *notes))
+    return replace(candidate, why=(*candidate.why, *(() if near is None else (near,))), notes=tuple(notes))
 
 
 def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
@@ -76,9 +89,9 @@ def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
     for cohort in cohorts:
         for rates in (_rates(goal), ("tpr", "fpr")):  # a method may need more labels than the measure, as equalised odds does
             cells = cells_of(cohort, rates)
-            small = [cell for cell in cells if cell.count < FEW]
-            if small:
-                return [f"too few in {cohort.name}: {_listed(small)}. {merging(cohort, cells)}"]
+            if counts := [f"{cell.group!r} has {cell.counted}" for cell in cells if cell.count < FEW]:
+                more = f" and {len(counts) - SHOWN} more cells are as small" if len(counts) > SHOWN else ""
+                return [f"too few in {cohort.name}: {', '.join(counts[:SHOWN])}{more}. {merging(cohort, cells)}"]
     return []
 
 
@@ -91,49 +104,42 @@ def check_cells(sets: Mapping[str, Rows], goals: Mapping[str, Goal], label: str 
     problems: list[str] = []
     by_label = {key: cohort.by_label for key, cohort in sets.items()}
     for name, goal in goals.items():
-        problems += _too_few({key: parts[name] for key, parts in by_label.items()}, goal, name or label)
+        parts, called = {key: own[name] for key, own in by_label.items()}, name or label
+        cells = {key: {(cell.group, cell.label): cell for cell in cells_of(rows, _rates(goal))} for key, rows in parts.items()}
+        every = dict.fromkeys(cell for own in cells.values() for cell in own)
+        counts = {cell: {key: own[cell].count if cell in own else 0 for key, own in cells.items()} for cell in every}
+        short = {cell: by_set for cell, by_set in counts.items() if min(by_set.values()) < MIN_PATIENTS}
+        if not short:
+            continue
+        words = {None: "", 0: " negatives", 1: " positives"}
+        shown = list(short.items())[:SHOWN]
+        lines = [f"  {group!r}{words[y]}: {', '.join(f'{n:,} in {key}' for key, n in by_set.items())}" for (group, y), by_set in shown]
+        lines += [f"  and {len(short) - SHOWN} more cells"] if len(short) > SHOWN else []
+        worst = min(parts, key=lambda key: min(cell.count for cell in cells[key].values()))
+        todo, unit = merging(parts[worst], list(cells[worst].values()), goal.measure), _unit(parts[worst])
+        who = f"{called}: {goal.measure}" if called else goal.measure
+        head = f"{who} needs at least {MIN_PATIENTS} {unit} in every cell of group and label that it compares"
+        force = "--set repair.force=true (in Python force=True) goes on; the outcome can then only be unclear or harm."
+        leave = f"Leave {called!r} out by naming only the other labels, or: " if called else ""
+        problems.append("\n".join([f"{head}; too few are:", *lines, f"  {todo}", f"  {leave}{force}"]))
     if problems:
         raise TooFewPatients(*problems)
 
 
-def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str) -> list[str]:
-    """The problem of one label: the counts of every cell that is too small in any of the sets, and advice."""
-    cells = {key: cells_of(cohort, _rates(goal)) for key, cohort in parts.items()}
-    counts: dict[tuple[str, int | None], dict[str, int]] = {}
-    unit = "rows"
-    for key, own in cells.items():
-        for cell in own:
-            counts.setdefault((cell.group, cell.label), {})[key] = cell.count
-            unit = cell.unit
-    short = {cell: by_set for cell, by_set in counts.items() if any(by_set.get(key, 0) < MIN_PATIENTS for key in parts)}
-    if not short:
-        return []
-    words = {None: "", 0: " negatives", 1: " positives"}
-    lines = [
-        f"  {group!r}{words[y]}: {', '.join(f'{by_set.get(key, 0):,} in {key}' for key in parts)}"
-        for (group, y), by_set in list(short.items())[:SHOWN]
-    ]
-    lines += [f"  and {len(short) - SHOWN} more cells"] if len(short) > SHOWN else []
-    worst = min(parts, key=lambda key: min(cell.count for cell in cells[key]))
-    todo = merging(parts[worst], cells[worst], goal.measure)
-    who = f"{label}: {goal.measure}" if label else goal.measure
-    head = f"{who} needs at least {MIN_PATIENTS} {unit} in every cell of group and label that it compares"
-    force = "--set repair.force=true (in Python force=True) goes on; the outcome can then only be unclear or harm."
-    leave = f"Leave {label!r} out by naming only the other labels, or: " if label else ""
-    return ["\n".join([f"{head}; too few are:", *lines, f"  {todo}", f"  {leave}{force}"])]
+def _unit(rows: Rows) -> str:
+    return "rows" if rows.patients is None else "patients"
 
 
 def cells_of(cohort: Rows, rates: Sequence[str]) -> list[Cell]:
     """Every cell that these rates need, with its size."""
     attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
-    unit = "rows" if cohort.patients is None else "patients"
     cells: dict[tuple[int, int | None], Cell] = {}
     for rate in rates:
         label = RATES[rate]
         rows = np.ones(len(cohort), bool) if label is None else cohort.y == label
         for code, group in enumerate(attribute.levels):
             count = len(np.unique(units[rows & (attribute.codes == code)]))
-            cells.setdefault((code, label), Cell(code, group, label, count, rate, unit))
+            cells.setdefault((code, label), Cell(code, group, label, count, rate, _unit(cohort)))
     return list(cells.values())
 
 
@@ -141,26 +147,29 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
     """Advice in words: the groups to merge so that none of these cells is too small, and alternatives."""
     attribute = cohort.attribute
     by_group = [[cell for cell in cells if cell.code == code] for code in range(len(attribute.levels))]
-    by_size = sorted(range(1, len(by_group)), key=lambda code: _least(by_group[code]).count)
-    pool = [code for code in by_size if _least(by_group[code]).count < FEW]
-    large = by_size[len(pool) :]
-    todo = []
-    if _least(by_group[0]).count < FEW:
-        instead = f"take a larger one, such as {_named(by_group[large[-1]])}" if large else "use more rows, for no group is larger"
-        todo.append(f"every gap is measured from the reference {attribute.reference!r}: {instead}")
+    least = [min(own, key=lambda cell: cell.count) for own in by_group]
+    named = [f"{cell.group!r} ({cell.counted})" for cell in least]
     rows = [int((attribute.codes == code).sum()) for code in range(len(by_group))]
+    by_size = sorted(range(1, len(by_group)), key=lambda code: least[code].count)
+    pool = [code for code in by_size if least[code].count < FEW]
+    large, todo = by_size[len(pool) :], []
+    if least[0].count < FEW:
+        instead = f"take a larger one, such as {named[large[-1]]}" if large else "use more rows, for no group is larger"
+        todo.append(f"every gap is measured from the reference {attribute.reference!r}: {instead}")
+
+    def enough() -> bool:
+        """Whether the groups of the pool together have enough patients in every cell."""
+        return all(sum(cell.count for cell in merged) >= FEW for merged in zip(*(by_group[code] for code in pool), strict=True))
+
     together = sum(rows[code] for code in pool)
-    while pool and large and (len(pool) == 1 or not _enough(by_group, pool)):
-        if rows[large[0]] > UNEQUAL * together:
-            break  # a merged group would be the large one by another name
-        pool.append(large.pop(0))  # the smallest of the large groups
-    if len(pool) > 1 and (_enough(by_group, pool) or not large):
-        names = [_named(by_group[code]) for code in pool]
+    while pool and large and (len(pool) == 1 or not enough()) and rows[large[0]] <= UNEQUAL * together:
+        pool.append(large.pop(0))  # the smallest of the large groups; with a much larger one, it would be that one by another name
+    names = [named[code] for code in pool]
+    if len(pool) > 1 and (enough() or not large):
         last = names.pop() if len(names) <= SHOWN else f"{len(names) - SHOWN} more"
-        short = "" if _enough(by_group, pool) else ", and use more rows, for together they are too few as well"
+        short = "" if enough() else ", and use more rows, for together they are too few as well"
         todo.append(f"merge {', '.join(names[:SHOWN])} and {last} into 'other'{short}")
     elif pool:
-        names = [_named(by_group[code]) for code in pool]
         listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         todo.append(
             f"use more rows of {listed}, or leave these out by emptying their {attribute.name!r}; no group is small enough to merge with"
@@ -174,27 +183,6 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _least(cells: Sequence[Cell]) -> Cell:
-    """The smallest cell."""
-    return min(cells, key=lambda cell: cell.count)
-
-
-def _named(cells: Sequence[Cell]) -> str:
-    """The group of these cells, with the count of the smallest one."""
-    return f"{cells[0].group!r} ({_least(cells).counted})"
-
-
-def _enough(by_group: Sequence[Sequence[Cell]], pool: Sequence[int]) -> bool:
-    """Whether these groups together have enough patients in every cell."""
-    return all(sum(cell.count for cell in merged) >= FEW for merged in zip(*(by_group[code] for code in pool), strict=True))
-
-
-def _listed(cells: Sequence[Cell]) -> str:
-    """The first cells with their counts, in words."""
-    counts = [f"{cell.group!r} has {cell.counted}" for cell in cells]
-    return ", ".join(counts[:SHOWN]) + (f" and {len(counts) - SHOWN} more cells are as small" if len(counts) > SHOWN else "")
-
-
 def _rates(goal: Goal) -> tuple[str, ...]:
     """The rates of the measure, and those that the goal keeps."""
     return (*_measured(goal), *goal.keep)
@@ -203,31 +191,6 @@ def _rates(goal: Goal) -> tuple[str, ...]:
 def _measured(goal: Goal) -> tuple[str, ...]:
     """The rates of the measure; a quotient needs rows, like a selection rate."""
     return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
-
-
-def _missing_note(candidate: LabelCandidate, cohort: Rows, without_group: str) -> list[Note]:
-    """The note on rows without a group, if there are any."""
-    attribute, goal = cohort.attribute, candidate.goal
-    missing = int((attribute.codes == MISSING).sum())
-    if not missing:
-        return []
-    decided = without_group if candidate.rule.needs_group else ""
-    counts = {"missing": missing, "rows": len(cohort), "counts_for": goal.performance, "not_for": goal.measure, "decided_by": decided}
-    return [Note("missing_group", attribute.name, counts)]
-
-
-def _small_note(candidate: LabelCandidate, cohort: Rows) -> list[Note]:
-    """The note on cells that are too small, if there are any."""
-    goal, cells = candidate.goal, cells_of(cohort, _rates(candidate.goal))
-    if min(cell.count for cell in cells) >= FEW and not is_quotient(goal.measure):
-        return []  # without running the network over all rows
-    decisions = candidate.rule.decide(predict(candidate.model, cohort))
-    cells = [_relevant(cell, decisions, cohort, goal.measure) for cell in cells]
-    small = [cell for cell in cells if cell.count < FEW]
-    if not small:
-        return []
-    numbers = {"cells": tuple(_errors(goal, decisions, cohort, small)), "advice": merging(cohort, cells, goal.measure)}
-    return [Note("small_cells", goal.measure, numbers)]
 
 
 def _relevant(cell: Cell, decisions: FloatArray, cohort: Rows, measure: str) -> Cell:
@@ -266,13 +229,13 @@ def gap_error(evidence: Evidence, code: int) -> float:
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
 
 
-def kept_or_not(candidate: LabelCandidate, model: nn.Module | None, cohort: Rows) -> LabelCandidate:
+def kept_or_not(candidate: LabelCandidate, model: "nn.Module | None", cohort: Rows) -> LabelCandidate:
     """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)
     threshold = float(candidate.trace["threshold"].iloc[0])
     before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute, cohort.weight))
-    after = kept_rates(keep, tabulate(candidate.rule.decide(predict(candidate.model, cohort)), cohort.y, attribute, cohort.weight))
+    after = kept_rates(keep, tabulate(candidate.decide(cohort), cohort.y, attribute, cohort.weight))
     least = limits_of(keep, before)
     places = [(name, level) for name in keep for level in attribute.levels]
     broken = [
@@ -281,57 +244,40 @@ def kept_or_not(candidate: LabelCandidate, model: nn.Module | None, cohort: Rows
     return replace(candidate, met_in_sample=False, why=(*candidate.why, *broken)) if broken else candidate
 
 
-@dataclass(frozen=True, eq=False)
-class Demand:
-    """One limit of a goal: on performance, on the gap, or on kept rates."""
-
-    what: str
-    short: FloatArray  # (steps,) the amount by which each step misses it, 0 if it does not
-    reached: FloatArray  # (steps,) the value of each step; for rates, the smallest margin over their limits
-
-
 def nearness(candidate: LabelCandidate, goal: Goal) -> Note | None:
     """The note on the steps that came nearest to a goal that the chosen one misses; None if it meets all limits in the trace.
 
     For each limit of the goal: the number of steps that meet it, and the values of the step that is nearest to it. `goal` is the goal as
     given. With cross-fitted selection, the values are those that the choice was based on: upper limits of |gap|, estimated performance.
     """
-    honest = "gap_honest" in candidate.trace
+    trace, honest = candidate.trace, "gap_honest" in candidate.trace
     limits_goal = goal if honest else candidate.goal  # with a derived minimum performance, which honest selection does not have
-    demands, chosen = _demands(candidate, limits_goal, honest)
-    have = np.stack([demand.short <= NOISE for demand in demands]) if demands else np.ones((1, 1), bool)  # (demands, steps)
-    if not demands or have[:, chosen].all() or (len(demands) == 1 and have.any()):
+    size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN if a quotient is undefined
+    if honest:
+        trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
+        size, performance = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy(), trace["performance_honest"].to_numpy()
+    # For each limit: the value of each step (for rates, the smallest margin over their limits), and the amount by which it misses it.
+    demands: dict[str, tuple[FloatArray, FloatArray]] = {}
+    if limits_goal.min_performance is not None:
+        demands["performance"] = performance, np.clip(limits_goal.min_performance - performance, 0.0, None)
+    if limits_goal.max_gap is not None:
+        demands["gap"] = size, np.where(np.isnan(size), np.inf, np.clip(size - limits_goal.max_gap, 0.0, None))
+    if limits_goal.keep and "spare" in trace and not honest:  # otherwise there is a note for each rate that is too low
+        demands["rates"] = trace["spare"].to_numpy(), np.clip(-trace["spare"].to_numpy(), 0.0, None)
+    if not demands:
+        return None
+    short = np.stack([own for _, own in demands.values()])  # (demands, steps)
+    have, chosen = short <= NOISE, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])
+    if have[:, chosen].all() or (len(demands) == 1 and have.any()):
         return None  # with one limit, the method had other reasons not to choose those steps
-    missed = np.sum([demand.short for demand in demands], axis=0)
     # For each limit, the step nearest to it; among equals, the one nearest to the other limits.
-    rows = dict.fromkeys(int(np.lexsort((missed, demand.short))[0]) for demand in demands)
+    rows = dict.fromkeys(int(np.lexsort((short.sum(0), own))[0]) for own in short)
     numbers = {
         "of": have.shape[1],
         "surely": honest,
-        "have": {demand.what: int(count) for demand, count in zip(demands, have.sum(1), strict=True)},
+        "have": {what: int(own.sum()) for what, own in zip(demands, have, strict=True)},
         "apart": len(demands) > 1 and bool(have.any(1).all() and not have.all(0).any()),
-        "nearest": [{demand.what: float(demand.reached[row]) for demand in demands} for row in rows],
+        "nearest": [{what: float(reached[row]) for what, (reached, _) in demands.items()} for row in rows],
     }
     limits = {name: getattr(limits_goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
     return Note("nearest", "steps", {**numbers, **limits})
-
-
-def _demands(candidate: LabelCandidate, goal: Goal, honest: bool) -> tuple[list[Demand], int]:
-    """The limits of the goal that can be checked in the trace, and the position of the chosen step."""
-    trace = candidate.trace
-    if honest:
-        trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
-        size = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy()
-        performance = trace["performance_honest"].to_numpy()
-    else:
-        size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN if a quotient is undefined
-    demands = []
-    if goal.min_performance is not None:
-        demands.append(Demand("performance", np.clip(goal.min_performance - performance, 0.0, None), performance))
-    if goal.max_gap is not None:
-        short = np.where(np.isnan(size), np.inf, np.clip(size - goal.max_gap, 0.0, None))
-        demands.append(Demand("gap", short, size))
-    if goal.keep and "spare" in trace and not honest:  # otherwise there is a note for each rate that is too low
-        spare = trace["spare"].to_numpy()
-        demands.append(Demand("rates", np.clip(-spare, 0.0, None), spare))
-    return demands, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])

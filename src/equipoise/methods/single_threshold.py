@@ -1,38 +1,44 @@
-"""Another single threshold for all groups, with the smallest gap that a single threshold can have. It needs no group.
+"""One threshold for everybody: the original's, with which every method is compared (standard), and the one of the smallest gap.
 
-Gap and performance at every threshold come from one sweep. If the groups' score distributions are shifted against each other, no single
-threshold closes a gap without a loss; if the threshold in use was never tuned, or tuned for another purpose, another one often improves
-both. Thresholds with constant decisions are left out.
+`single-threshold` needs no group. Gap and performance at every threshold come from one sweep. If the groups' score distributions are
+shifted against each other, no single threshold closes a gap without a loss; if the threshold in use was never tuned, or tuned for another
+purpose, another one often improves both. Thresholds with constant decisions are left out.
 """
-
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import FloatArray, Threshold, cells_at, sweep_scores
-from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Work, method
-from equipoise.methods.evaluation import original_threshold
-from equipoise.methods.frontier import along, gap_windows
-from equipoise.methods.goal import Goal
-from equipoise.methods.kept_rates import NOISE, highest_threshold, kept_rates, limits_of, spare
-from equipoise.methods.selection import select
+from equipoise.measures import Rule, Threshold, cells_at, sweep_scores
+from equipoise.methods.choosing import select
+from equipoise.methods.contract import ALL_AT_ONCE, ONE_BY_ONE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method
+from equipoise.methods.evaluation import NOISE, highest_threshold, kept_rates, limits_of
+from equipoise.methods.frontier import gap_windows, original_rule, rule_trace
+from equipoise.methods.goal import Goal, Note
 
 NAME = "single-threshold"
 SURE = 1.0  # smallest gap to act on, in standard errors: in simulations without a gap, half of it moved thresholds twice as often
 
 
-def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
-    """The threshold for the goal, and one for each removed share of the original gap."""
-    goal_fit = fit(scores, goal, settings)
-    original = float(goal_fit.trace["threshold"].iloc[0])
-    points = _points(scores, goal, original)
-    origin = f"{NAME} that removes {{:.0%}} of the gap on {len(scores):,} rows of {scores.name}"
-    rules = [Threshold(_best_within(points, low, high), origin.format(share)) for share, low, high in gap_windows(scores, goal, original)]
-    thresholds = [original, *(rule.value for rule in rules), goal_fit.trace["threshold"].iloc[1]]
-    grid = along(goal_fit, NAME, scores, rules)
-    return replace(grid, trace=grid.trace.assign(threshold=thresholds))
+@method(
+    STANDARD,
+    title="the original network, threshold by best performance",
+    kind=Kind.RULE,
+    selects=False,
+    labels=ALL_AT_ONCE,
+    weights=True,
+    cost=lambda speed, _: Work(len(speed.repair), 1, "the original"),
+    effort=0.1,
+    in_auto=0,
+    in_auto_scores=0,
+)
+def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
+    """The threshold in use, or that of best performance."""
+    rule, settled = original_rule(STANDARD, scores, goal)
+    trace = rule_trace([rule], scores, settled.derived(keep={}))  # its own rates are no limit
+    selection = select(trace, settled)
+    why = (Note("original"), *(() if selection.met else selection.why))
+    return Fit(rule, trace, 0, why, selection.met, settled, steps=(FitStep(rule),))
 
 
 @method(
@@ -40,28 +46,27 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
     title="another threshold for everybody, exactly the best",
     kind=Kind.RULE,
     labels=ONE_BY_ONE,
-    frontier=frontier,
     weights=True,
-    cost=lambda task, _: Work(len(task.repair), 1, "another threshold for everybody; no group is needed"),
+    cost=lambda speed, _: Work(len(speed.repair), 1, "another threshold for everybody; no group is needed"),
     effort=0.1,
     in_auto_scores=1,
     acts_from=SURE,
 )
 def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
-    start = original_threshold(scores, goal)
-    original = float(start.threshold)
-    first = {"gap": float(start.values[goal.measure]), "performance": float(start.values[goal.performance]), "threshold": original}
-    settled = goal.settled(first["performance"])
-    points = _points(scores, goal, original)
+    original, settled = original_rule(NAME, scores, goal)
+    points = _points(scores, goal, original.value)
     picked = select(points, settled)
-    row = points.iloc[picked.row]
-    trace = pd.DataFrame([first, row[list(first)].to_dict()])
-    trace.insert(0, "step", [0, 1])
-    if goal.keep:
-        trace["spare"] = [_spare(scores, goal, original, float(at)) for at in trace["threshold"]]
-    origin = f"chosen by {NAME} with {settled} on {len(scores):,} rows of {scores.name}"
-    return Fit(Threshold(float(row["threshold"]), origin), trace, 1, picked.why, picked.met, settled)
+    origin, rows = f"chosen by {NAME} with {settled}", f"on {len(scores):,} rows of {scores.name}"
+    rule = Threshold(float(points["threshold"].iloc[picked.row]), f"{origin} {rows}")
+
+    def grid() -> list[Rule]:
+        within = gap_windows(scores, goal, original.value)
+        return [
+            Threshold(_best_within(points, low, high), f"{NAME} that removes {share:.0%} of the gap {rows}") for share, low, high in within
+        ]
+
+    return Fit(rule, rule_trace([original, rule], scores, settled), 1, picked.why, picked.met, settled, grid=grid)
 
 
 def _points(scores: Scores, goal: Goal, original: float) -> pd.DataFrame:
@@ -70,7 +75,7 @@ def _points(scores: Scores, goal: Goal, original: float) -> pd.DataFrame:
     points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
     points = points.iloc[1:-1] if len(points) > 2 else points
     if goal.keep:
-        least = _least(scores, goal, original)
+        least = limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original)))
         highest = highest_threshold(goal.keep, scores.score, scores.y, attribute.codes, len(attribute.levels), least)
         points = points.assign(spare=np.where(points["threshold"] <= highest + NOISE, 0.0, -1.0))
     return points.reset_index(drop=True)
@@ -85,13 +90,3 @@ def _best_within(points: pd.DataFrame, low: float, high: float) -> float:
     size = np.where(np.isnan(gap), np.inf, np.abs(gap))
     at = np.where(inside, performance, -np.inf).argmax() if inside.any() else size.argmin()
     return float(points["threshold"].iloc[int(at)])
-
-
-def _least(scores: Scores, goal: Goal, original: float) -> FloatArray:
-    """The limits of the kept rates."""
-    return limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original)))
-
-
-def _spare(scores: Scores, goal: Goal, original: float, threshold: float) -> float:
-    """The smallest margin of the kept rates over their limits at a threshold."""
-    return float(spare(kept_rates(goal.keep, cells_at(scores, threshold)), _least(scores, goal, original)))

@@ -11,18 +11,23 @@ beyond zero, since a zero gap on the repair set does not mean a zero gap on othe
 when nothing moves the gap, or after `max_steps` evaluations.
 """
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from equipoise.errors import BadInput, pick
-from equipoise.measures import FloatArray, gap_values, largest_gap, sweep
-from equipoise.methods.contract import Step, Steps, Task, Work
+from equipoise.measures import gap_values, largest_gap, sweep
+from equipoise.methods.contract import Speed, Step, Steps, Work
 from equipoise.methods.evaluation import Data, Evaluation
-from equipoise.models import Optimiser, Repairable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Optimiser, Repairable
 
 SCHEDULES = ("adaptive", "paper")
 UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
@@ -134,31 +139,23 @@ class Control:
         return True, number
 
 
-class Trials:
-    """Mini-batches of successive epochs, a few per trial."""
+def trials(
+    model: Repairable, shuffle: np.random.Generator, batch: int, epochs: int | None, step: Callable[[Tensor], None], least: int = 1
+) -> Callable[[], bool]:
+    """A function that runs one trial, a few mini-batches of successive epochs, and returns whether there are any left for another."""
+    waiting: list[Tensor] = []
+    left = np.inf if epochs is None else epochs
 
-    def __init__(self, model: Repairable, shuffle: np.random.Generator, batch: int, epochs: int | None, least: int = 1) -> None:
-        self.epoch: Callable[[], list[Tensor]] = lambda: list(model.batches(shuffle, batch, least))
-        self.waiting: list[Tensor] = []
-        self.left = np.inf if epochs is None else epochs
-
-    def each(self, step: Callable[[Tensor], None]) -> Callable[[], bool]:
-        """A function that runs one trial of these steps, and returns whether there are mini-batches left for another."""
-
-        def advance() -> bool:
-            for rows in self.next():
-                step(rows)
-            return bool(self.waiting) or self.left > 0
-
-        return advance
-
-    def next(self) -> Iterator[Tensor]:
-        """The mini-batches of the next trial."""
+    def advance() -> bool:
+        nonlocal waiting, left
         for _ in range(FEW):
-            if not self.waiting and self.left > 0:
-                self.waiting, self.left = self.epoch(), self.left - 1
-            if self.waiting:
-                yield self.waiting.pop(0)
+            if not waiting and left > 0:
+                waiting, left = list(model.batches(shuffle, batch, least)), left - 1
+            if waiting:
+                step(waiting.pop(0))
+        return bool(waiting) or left > 0
+
+    return advance
 
 
 def smooth_gap(data: Data, evaluation: Evaluation) -> float:
@@ -185,18 +182,6 @@ def smooth_gap(data: Data, evaluation: Evaluation) -> float:
     return float(largest_gap(np.concatenate(gaps)))
 
 
-def lowest(data: Data, stop_below: float) -> FloatArray:
-    """The minimum performance (labels,) during fine-tuning: the goal's minimum; without one, halfway between chance and the original.
-
-    It is never above the original's performance.
-    """
-    original = np.array([result.performance for result in data.start.each])
-    halfway = (original + CHANCE) / 2
-    least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
-    limits: FloatArray = np.minimum(np.maximum(least, stop_below), original)
-    return limits
-
-
 def check_schedule(method: str, settings: Any) -> None:
     """Raises an error for an unknown schedule, and for a setting of the paper's schedule that is given to the adaptive one."""
     pick(f"schedule of {method}", settings.schedule, SCHEDULES)
@@ -212,36 +197,47 @@ def scheduled_unit(settings: Any) -> str:
     return UNIT if settings.schedule == "adaptive" else "epochs"
 
 
-def scheduled_work(task: Task, settings: Any, epochs: int, most: str = "") -> Work:
+def scheduled_work(speed: Speed, settings: Any, epochs: int, most: str = "") -> Work:
     """The work of fine-tuning: epochs with a few evaluations each, or trials of a few mini-batches and one evaluation each.
 
     `epochs` is the number in the paper, used if the settings have none.
     """
-    rows = len(task.repair)
+    rows = len(speed.repair)
     if settings.schedule == "paper":
         epochs, batches = epochs if settings.epochs is None else settings.epochs, -(-rows // settings.batch)
         evaluations = batches // max(1, batches // (settings.evals_per_epoch or EVALS_PER_EPOCH))
         what = f"{most}{epochs} epochs of fine-tuning with {evaluations} evaluations each"
-        return Work(epochs * rows * (task.backward + evaluations), epochs * evaluations, what)
-    steps, per_trial = settings.max_steps, FEW * min(settings.batch, rows) * task.backward
+        return Work(epochs * rows * (speed.backward + evaluations), epochs * evaluations, what)
+    steps, per_trial = settings.max_steps, FEW * min(settings.batch, rows) * speed.backward
     return Work(steps * (rows + per_trial), steps, f"at most {steps} evaluations, each after {FEW} mini-batches")
 
 
-def fixed(
+def scheduled(
     model: Repairable,
+    data: Data,
     shuffle: np.random.Generator,
+    optimiser: Optimiser,
     step: Callable[[Tensor], None],
-    follow: Callable[[Evaluation, int], None],
+    follow: Callable[[Evaluation, int | None], None],
     settings: Any,
     epochs: int,
     least: int = 1,
     stop_below: float | None = None,
 ) -> Steps:
-    """The steps of the paper's schedule, with a few evaluations per epoch.
+    """The steps of fine-tuning by mini-batches, with the schedule of the settings.
 
-    `follow` gets each evaluation and the number of mini-batches before it. `epochs` is the number in the paper, used if the settings have
-    none.
+    `follow` gets each accepted evaluation and, in the paper's schedule, the number of mini-batches before it. `epochs` is the number in the
+    paper, used if the settings have none; its schedule has a few evaluations per epoch.
     """
+    if settings.schedule == "adaptive":
+        advance = trials(model, shuffle, settings.batch, settings.epochs, step, least)
+
+        def accepted_only(now: Evaluation, accepted: bool, _slow: bool) -> None:
+            if accepted:
+                follow(now, None)
+
+        yield from adaptive(model, data, optimiser, advance, accepted_only, settings, stop_below or 0.0)
+        return
     done, epochs = 0, epochs if settings.epochs is None else settings.epochs
     for epoch in range(epochs):
         batches = list(model.batches(shuffle, settings.batch, least))
@@ -250,8 +246,7 @@ def fixed(
             step(rows)
             done += 1
             if (k + 1) % every == 0:
-                evaluation = yield Step(done, (epoch + 1, epochs), 1 / len(batches), stop_below=stop_below)
-                follow(evaluation, every)
+                follow((yield Step(done, (epoch + 1, epochs), 1 / len(batches), stop_below=stop_below)), every)
 
 
 def adaptive(
@@ -267,7 +262,11 @@ def adaptive(
 
     `follow` gets the evaluation of every trial, whether it was accepted, and whether the gap hardly decreased.
     """
-    least = lowest(data, stop_below)
+    # The minimum performance (labels,): the goal's; without one, halfway between chance and the original, and never above the original's.
+    original = np.array([result.performance for result in data.start.each])
+    halfway = (original + CHANCE) / 2
+    least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
+    least = np.minimum(np.maximum(least, stop_below), original)
     start, signed = smooth_gap(data, data.start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
     coarse = float(np.abs(data.functional(data.start)[1]).max()) / max(abs(start), CLOSE)
     control = Control(settings.learning_rate, start, signed, not data.moving, coarse, done=not abs(start) > 0)

@@ -75,7 +75,7 @@ def load_exported(path: str | Path) -> ExportedNetwork:
     return exported_in(file_content(Path(path), NAME_ONE), str(path))
 
 
-def exported_object(program: ExportedProgram) -> ExportedNetwork:
+def exported_object(program: Any) -> ExportedNetwork:
     """The network of a program in memory: a copy, so that no repair changes the original."""
     content = BytesIO()
     with quiet():

@@ -56,11 +56,6 @@ def is_folder(named: str) -> bool:
     return (Path(named) / CONFIG).is_file()
 
 
-def is_classifier(model: nn.Module) -> bool:
-    """Whether a network is one of transformers, which returns an object instead of a tensor."""
-    return any(kind.__name__ == "PreTrainedModel" and kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
-
-
 def config_in(folder: str | Path) -> dict[str, Any]:
     """The configuration in a folder, or an error with the reason why it cannot be used."""
     config = _json_object(Path(folder) / CONFIG, "a configuration of transformers")

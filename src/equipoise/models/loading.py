@@ -1,49 +1,34 @@
-"""Networks by name: the architecture from a factory, a backbone or an exported program, the weights from a file that cannot run code.
-
-`classifier` turns anything that classifies rows, in memory or in a file, into the form that audits and repairs take: a network, or a
-`Predictor`.
-"""
+"""Networks by name: the architecture from a factory, a backbone or an exported program, the weights from a file that cannot run code."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
-from equipoise.data import Columns, ImageFolder, Transform, as_transform
+from equipoise.data import ImageFolder, Transform, as_transform
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.exported import PROGRAM, exported_in, exported_object
-from equipoise.models.hugging_face import HuggingFaceNetwork, is_classifier, is_folder, load_hugging_face
+from equipoise.models.hugging_face import HuggingFaceNetwork, is_folder, load_hugging_face
 from equipoise.models.many_outputs import OneOutput, output_named
-from equipoise.models.onnx_network import OnnxNetwork, is_session, load_onnx, onnx_file_and_output
-from equipoise.models.predictors import Predictor, can_predict, is_estimator_file, load_predictor, predictor
+from equipoise.models.onnx_network import OnnxNetwork, load_onnx, onnx_file_and_output
+from equipoise.models.predictors import is_network, made_by
 from equipoise.models.units import MASK, MASKED
 from equipoise.models.user_code import Code, code_of, factory_in, own_folder, running
 from equipoise.models.vision import BACKBONES, backbone
 from equipoise.models.weights import bare, load_weights, prefix_of
 
 
-def classifier(subject: object) -> nn.Module | Predictor | None:
-    """The network or predictor that an object is, or that a file holds; None for anything that cannot classify rows.
-
-    Files are exported programs (.pt2), ONNX files (.onnx), estimators (.skops) and folders of transformers.
-    """
-    if isinstance(subject, nn.Module):
-        return HuggingFaceNetwork(subject) if is_classifier(subject) else subject
-    if isinstance(subject, Predictor):
-        return subject
-    if isinstance(subject, ExportedProgram):
-        return exported_object(subject)
-    if is_session(subject):
-        return OnnxNetwork(b"", "an ONNX session", session=subject)
+def taken_in(subject: object) -> nn.Module | None:
+    """The network that an object of torch, transformers or onnxruntime is, or that a file or folder holds; None if there is none."""
     if isinstance(subject, (str, Path)):
-        named = str(subject)
-        if is_estimator_file(named):
-            return load_predictor(named)
-        return load_model(named) if includes_weights(named) or is_folder(named) else None
-    return predictor(subject) if can_predict(subject) else None
+        return load_model(str(subject)) if includes_weights(str(subject)) or is_folder(str(subject)) else None
+    if made_by(subject, "onnxruntime", "InferenceSession"):
+        return OnnxNetwork(b"", "an ONNX session", session=subject)
+    if not is_network(subject):
+        return exported_object(subject)
+    return HuggingFaceNetwork(subject) if made_by(subject, "transformers", "PreTrainedModel") else subject
 
 
 def load_model(
@@ -97,14 +82,6 @@ def load_network(
             "torchxrayvision (--set images.preset=torchxrayvision) or images.normalise = xray; or unit if yours scales them itself"
         )
     return network
-
-
-def load_estimator(
-    path: str | Path, columns: Columns, *, trusted: Sequence[str] = (), trust_pickle: bool = False
-) -> tuple[Predictor, Columns]:
-    """The estimator in a file, and the raw columns that it reads: the given features, or the columns it was fitted on."""
-    estimator = load_predictor(path, positive=columns.positive, trusted=trusted, trust_pickle=trust_pickle)
-    return estimator, columns.changed(features=columns.features or estimator.columns, raw=True)
 
 
 def includes_weights(factory: str) -> bool:

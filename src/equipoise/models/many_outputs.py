@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from equipoise.data import UNKNOWN, Cohort, Images, Scores
+from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, pick, raise_all
 from equipoise.models.devices import device_of
-from equipoise.models.score import TINY, as_scores, looks_like_probability, predict, scores_from
+from equipoise.models.score import TINY, as_scores, looks_like_probability, network_scores, scores_from
 from equipoise.models.score import outputs as outputs_of
 
 WRAPPED = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
@@ -116,7 +116,7 @@ class ChosenOutputs(nn.Module):
 
     index: Tensor
 
-    def __init__(self, inner: nn.Module, columns: Sequence[int], kind: str, output: str, flat: bool = False) -> None:
+    def __init__(self, inner: nn.Module, columns: Sequence[int], kind: LabelKind, output: str, flat: bool = False) -> None:
         super().__init__()
         self.inner, self.columns, self.kind, self.output = inner, list(columns), kind, output
         self.flat = flat  # whether the network gives one number per row, without an axis of outputs
@@ -129,20 +129,22 @@ class ChosenOutputs(nn.Module):
         if max(self.columns) >= raw.shape[1]:
             raise BadInput(f"output {max(self.columns)} was asked of a network that returned shape {tuple(raw.shape)}; it has too few")
         chosen = raw.index_select(1, self.index)
-        return log_odds(chosen) if self.kind == "classes" and self.output == "logit" else chosen
+        return log_odds(chosen) if self.kind.argmax and self.output == "logit" else chosen
+
+    def views(self, labels: Iterable[str]) -> dict[str, nn.Module]:
+        """Each label, or class, with its output as a network with one output."""
+        return {label: self.view(at) for at, label in enumerate(labels)}
 
     def view(self, at: int) -> nn.Module:
         """One label, or class, as a network with one output."""
-        if self.kind == "classes":
+        if self.kind.argmax:
             return OneClass(self.inner, self.columns, at, self.output)
         return self.inner if self.flat else OneOutput(self.inner, self.columns[at], output=self.output)
 
 
 def label_views(model: nn.Module | None, labels: Iterable[str]) -> dict[str, nn.Module | None]:
     """Each label with its output as a network with one output; of one label, the network itself."""
-    if not isinstance(model, ChosenOutputs):
-        return dict.fromkeys(labels, model)
-    return {label: model.view(at) for at, label in enumerate(labels)}
+    return {**model.views(labels)} if isinstance(model, ChosenOutputs) else dict.fromkeys(labels, model)
 
 
 def whole_network(model: nn.Module) -> nn.Module:
@@ -184,7 +186,7 @@ class OneClass(nn.Module):
 
 
 def chosen_outputs(
-    network: nn.Module, inputs: Tensor | Images, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str] | None = None
+    network: nn.Module, inputs: Tensor | Images, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str] | None = None
 ) -> ChosenOutputs:
     """The outputs of these labels: as given; or by name, if the network names its outputs; or by position, if it has as many."""
 
@@ -194,7 +196,7 @@ def chosen_outputs(
     raw = outputs_of(network, inputs[: min(4, len(inputs))], taken=in_own_shape)
     width = as_matrix(raw, len(raw)).shape[1]
     columns = _label_columns(network, labels, kind, outputs or {}, width)
-    if not _output_names(network) and kind == "labels" and width > 1 and not {*labels} <= {*(outputs or {})}:
+    if not _output_names(network) and not kind.argmax and width > 1 and not {*labels} <= {*(outputs or {})}:
         _log_order(network, labels, columns)
     chosen = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if chosen.output not in ("logit", "probability"):
@@ -216,13 +218,13 @@ def _log_order(network: nn.Module, labels: Sequence[str], columns: Sequence[int]
         log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
 
 
-def _label_columns(network: nn.Module, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str], width: int) -> list[int]:
+def _label_columns(network: nn.Module, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str], width: int) -> list[int]:
     """The column of each label among the network's outputs; an error lists every label without one."""
     names = _output_names(network)
     problems: list[str] = []
     for name in outputs:
         if name not in labels:
-            problems += UnknownName(f"{'class' if kind == 'classes' else 'label'} in outputs", name, labels).problems
+            problems += UnknownName(f"{kind.one} in outputs", name, labels).problems
     by_position = not names and width == len(labels)
     columns: list[int] = []
     for position, label in enumerate(labels):
@@ -249,13 +251,13 @@ def _label_columns(network: nn.Module, labels: Sequence[str], kind: str, outputs
             columns.append(which)
     if len(set(columns)) < len(columns):
         problems.append(f"two {kind} have the same output of the network: {dict(zip(labels, columns, strict=False))}")
-    if kind == "classes" and width != len(labels):
+    if kind.argmax and width != len(labels):
         problems.append(f"{len(labels)} classes need a network with as many outputs, one each; it has {width}. Name all of its classes")
     raise_all(problems)
     return columns
 
 
-def _detect_output(network: nn.Module, columns: Sequence[int], kind: str, inputs: Tensor | Images) -> str:
+def _detect_output(network: nn.Module, columns: Sequence[int], kind: LabelKind, inputs: Tensor | Images) -> str:
     """'logit' or 'probability', from the network's values (see score.looks_like_probability)."""
 
     def chosen_columns(x: Tensor) -> Tensor:
@@ -264,7 +266,7 @@ def _detect_output(network: nn.Module, columns: Sequence[int], kind: str, inputs
     if not looks_like_probability(chosen_columns, inputs[:64]):
         return "logit"
     probabilities = chosen_columns(inputs[:64])
-    if kind == "classes" and bool(((probabilities.sum(1) - 1).abs() > SUMS_TO_ONE).any()):
+    if kind.argmax and bool(((probabilities.sum(1) - 1).abs() > SUMS_TO_ONE).any()):
         raise BadInput(
             "the network gives probabilities of its classes that do not add up to 1, so they are labels of their own: use "
             'label=[...] with a column each, or a network that ends in logits or a softmax. If these are logits, say model.output = "logit"'
@@ -280,7 +282,7 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
         part = cohort.labelled(label)
         calibrated = isinstance(view, OneOutput) and not view._uncalibrated and view.output in ("logit", "probability")
         if not (calibrated or isinstance(view, OneClass)):  # more than a column or a margin of the network's outputs
-            scores[label] = predict(view, part)
+            scores[label] = network_scores(view, part)
             continue
         inner = view.get_submodule("inner")
         if id(inner) not in raw_outputs:

@@ -101,11 +101,6 @@ def onnx_in(model: nn.Module) -> OnnxNetwork | None:
     return next((module for module in model.modules() if isinstance(module, OnnxNetwork)), None)
 
 
-def is_session(value: object) -> bool:
-    """Whether a value is a session of onnxruntime, without importing it."""
-    return type(value).__name__ == "InferenceSession" and type(value).__module__.startswith("onnxruntime")
-
-
 def load_onnx(path: str | Path, which: str | None = None) -> OnnxNetwork:
     """The network in an ONNX file; `which` names one of its outputs, if there are several."""
     path = Path(path)

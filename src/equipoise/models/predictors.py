@@ -1,17 +1,14 @@
 """Classifiers that are not networks: scikit-learn estimators and pipelines, those of XGBoost, LightGBM and CatBoost, and functions.
 
-They take rows as they stand in the user's table: raw columns, which a pipeline encodes itself, or arrays, and return one probability per
-row. A repair does not change them: it is a decision rule on their scores.
-
-Estimators are read from .skops files, which list every type they would build, and from pickles (.pkl, .pickle, .joblib), which run code
-when read. A pickle is read only if the user declares it trusted. A .skops file with types other than those of scikit-learn and numpy is
-read only if the user names each of them. This module does not import torch.
+They take rows as they stand in the user's table: raw columns, which a pipeline encodes itself, or arrays. A repair does not change them: it
+is a decision rule on their scores. Estimators are read from .skops files, which list every type they would build, and from pickles (.pkl,
+.pickle, .joblib), which run code when read. A pickle is read only if the user declares it trusted; a .skops file with types other than
+those of scikit-learn and numpy only if the user names each of them. This module does not import torch.
 """
 
 import importlib.util
 import logging
 import re
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,14 +17,18 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Images, Scores, Table
+from equipoise.data import Cohort, Columns, Images, Scores, Table
 from equipoise.errors import BadInput, MissingExtra, Misuse, Untrusted, did_you_mean, first_line, raise_all
 from equipoise.measures import FloatArray
+
+if TYPE_CHECKING:
+    from torch import nn
+    from typing_extensions import TypeIs
 
 ESTIMATOR, FUNCTION = "estimator", "function"
 READS = ("predict_proba", "decision_function")  # scores come from the first of these methods that an estimator has
@@ -46,6 +47,16 @@ NOT_A_CLASSIFIER = {  # by type: what to do with objects that are no classifiers
     "ClassifierMixin": "It has neither predict_proba nor decision_function, so that there are no scores. Use probability=True or "
     "sklearn.calibration.CalibratedClassifierCV.",
 }
+
+
+def made_by(value: object, package: str, name: str) -> bool:
+    """Whether a value's class, or one that it derives from, has this name in a package; the package is not imported for it."""
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
+
+
+def is_network(model: object) -> "TypeIs[nn.Module]":
+    """Whether a model is a torch.nn.Module, which has layers and gradients. Does not import torch."""
+    return made_by(model, "torch", "Module")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +89,23 @@ class Predictor:
             return np.concatenate(parts) if parts else np.empty(0)
         return self._batch_scores(rows)
 
+    def predict(self, cohort: Cohort, output: str = "auto") -> Scores:
+        """The cohort's scores, with the columns of the table for rules that read features."""
+        if cohort.several:
+            raise BadInput(
+                f"{self!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
+                f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."
+            )
+        plain = cohort.source.plain()
+        model = self if output == "auto" or self.kind == ESTIMATOR else replace(self, output=output)
+        scores = Scores.of(cohort, model.scores(plain))
+        if isinstance(cohort.source, Table):
+            groups = {attribute.name for attribute in cohort.attributes}
+            frame = cohort.source.frame  # may have columns that the model was not fitted on, and that determine the label
+            columns = [name for name in frame.columns if name not in groups and (self.columns is None or str(name) in self.columns)]
+            return scores.with_features(frame[columns]) if columns else scores
+        return scores.with_features(_array(plain)) if made_by(plain, "torch", "Tensor") and len(plain.shape) == 2 else scores
+
     def _batch_scores(self, rows: object) -> FloatArray:
         inputs = self._inputs(rows)
         function = self.model if self.kind == FUNCTION else getattr(self.model, self.reads)
@@ -93,7 +121,7 @@ class Predictor:
 
     def _inputs(self, rows: object) -> Any:
         """The rows as the classifier takes them: the columns it was fitted on, in their order."""
-        if is_tensor(rows):
+        if made_by(rows, "torch", "Tensor"):
             return rows if self.kind == FUNCTION else self._check_width(_array(rows))
         if not isinstance(rows, pd.DataFrame):
             try:
@@ -146,7 +174,7 @@ class Predictor:
     def _positive_probability(self, raw: object, rows: int) -> FloatArray:
         """One probability per row from the output of the classifier."""
         try:
-            values = np.asarray(_array(raw) if is_tensor(raw) else raw, dtype=np.float64)
+            values = np.asarray(_array(raw) if made_by(raw, "torch", "Tensor") else raw, dtype=np.float64)
         except (TypeError, ValueError):
             raise BadInput(f"the model must return numbers, one per row; it returned {type(raw).__name__}.") from None
         if values.ndim == 2 and values.shape == (rows, 2) and self.output != "logit":
@@ -208,15 +236,9 @@ def predictor(model: object, *, positive: object = None, output: str = "auto") -
 
 def can_predict(model: object) -> bool:
     """Whether an object is an estimator with scores, or a function; a network or a class is neither."""
-    if isinstance(model, type) or any(kind.__name__ == "Module" and kind.__module__.startswith("torch.") for kind in type(model).__mro__):
+    if isinstance(model, type) or is_network(model):
         return False
     return callable(model) or any(callable(getattr(model, name, None)) for name in READS)
-
-
-def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor, without importing torch: if it is one, torch has been imported already."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _array(tensor: Any) -> Any:
@@ -286,30 +308,6 @@ def _packages() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def predictor_scores(model: Predictor, cohort: Cohort) -> Scores:
-    """The cohort's scores by a classifier that is not a network, with the columns of the table for rules that read features."""
-    if cohort.targets is not None:
-        raise BadInput(
-            f"{model!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
-            f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."
-        )
-    scores = Scores.of(cohort, model.scores(cohort.source.plain()))
-    groups = {attribute.name for attribute in cohort.attributes}
-    if isinstance(cohort.source, Table):
-        frame = cohort.source.frame  # may have columns that the model was not fitted on, and that determine the label
-        columns = [name for name in frame.columns if name not in groups and (model.columns is None or str(name) in model.columns)]
-        return scores.with_features(frame[columns]) if columns else scores
-    plain = cohort.source.plain()
-    return scores.with_features(_array(plain)) if is_tensor(plain) and len(plain.shape) == 2 else scores
-
-
-def with_output(model: Predictor, output: str) -> Predictor:
-    """The classifier with its output declared a logit or a probability; `auto`, and any estimator, stay unchanged."""
-    if output == "auto" or model.kind == ESTIMATOR:
-        return model
-    return replace(model, output=output)
-
-
 def is_estimator_file(named: str | Path) -> bool:
     """Whether a name is that of a file with an estimator."""
     return str(named).endswith((SKOPS, *PICKLES))
@@ -321,6 +319,14 @@ def load_predictor(path: str | Path, *, trusted: Sequence[str] = (), trust_pickl
     if not path.is_file():
         raise BadInput(f"no such file: {path}. Name the file with the estimator ({SKOPS}, or {', '.join(PICKLES)}).")
     return predictor_in(path.read_bytes(), str(path), trusted=trusted, trust_pickle=trust_pickle, positive=positive)
+
+
+def load_estimator(
+    path: str | Path, columns: Columns, *, trusted: Sequence[str] = (), trust_pickle: bool = False
+) -> tuple[Predictor, Columns]:
+    """The estimator in a file, and the raw columns that it reads: the given features, or the columns it was fitted on."""
+    estimator = load_predictor(path, positive=columns.positive, trusted=trusted, trust_pickle=trust_pickle)
+    return estimator, columns.changed(features=columns.features or estimator.columns, raw=True)
 
 
 def predictor_in(

@@ -1,6 +1,7 @@
 """A network under repair: any module, with one or several outputs, on a CPU, on a GPU, or in several processes (see ranks).
 
-`Repairable` is what a method gets as its model. `repairable_mlp` has a faster one for the paper's network.
+`Repairable` is what a method gets as its model. A row of a method is a pair of row of input i and label l, at i * labels + l; with one
+label, it is the row of input. `RepairableMLP` has faster steps for the paper's network.
 """
 
 import copy
@@ -11,37 +12,41 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import FloatArray, Images
-from equipoise.errors import BadInput
+from equipoise.data import Cohort, FloatArray, Images
+from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
-from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
-from equipoise.models.optimisers import OPTIMISERS, Blockwise, Optimiser, TorchSteps, copied
+from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device
+from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, as_matrix, whole_network
+from equipoise.models.mlp import MLP, FlatMLP, Recorder
+from equipoise.models.optimisers import OPTIMISERS, Blockwise, FlatAdam, FlatBlockwise, FlatSteps, Optimiser, TorchSteps, copied
 from equipoise.models.score import (
     as_scores,
+    evaluating,
     feed_outputs,
     in_pieces,
     logit_of,
     output_kind,
+    outputs,
     rows_at_once,
+    sigmoid,
     single_output,
     smaller,
 )
-from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, sum_count, switch_off
+from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
 DISTINCT = 50  # distinct scores in bfloat16, below which rounding would determine thresholds and gaps: full precision is used instead
-Slope = Callable[..., Tensor]  # logits (b,) and further values of their rows, each (b,) -> derivatives (b,)
+Slope = Callable[..., Tensor]  # logits (b, labels) and further values of their rows, each (b, labels) -> derivatives (b, labels)
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
 
 class Repairable:
-    """A copy of a network with one output per row, and the rows that it is repaired on."""
-
-    select_outputs = staticmethod(single_output)  # as `taken` in `score.outputs`
+    """A copy of a network with one output per row and label, and the rows that it is repaired on."""
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
-        self.rows, self.inputs = len(inputs), inputs
-        self.output_shape: tuple[int, ...] = (len(inputs),)  # rows of input, and outputs per row if there are several
+        several = isinstance(model, ChosenOutputs)
+        self.inputs, self.labels = inputs, len(model.columns) if isinstance(model, ChosenOutputs) else 1
+        self.rows, self.prefix = len(inputs) * self.labels, WRAPPED if several else ""  # prefix of the names of layers
         self.original_device, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
@@ -61,6 +66,10 @@ class Repairable:
         self._steps: dict[tuple[Backward, int], Captured] = {}
         self._backwards: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
+        self._taken = as_matrix if several else _column  # from the network's output to (b, labels)
+        with evaluating(self.model), torch.no_grad():
+            few = self.feed(torch.arange(min(2, len(inputs))))
+            self.width = as_matrix(whole_network(self.model)(few), len(few)).shape[1] if several else 1  # of the output layer
         # Numbers of parameter tensors: frozen ones (requires_grad=False), and all.
         self.frozen = (sum(not p.requires_grad for p in model.parameters()), sum(1 for _ in model.parameters()))
 
@@ -68,8 +77,11 @@ class Repairable:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def batches(self, generator: np.random.Generator, batch: int, least: int = 1) -> Iterator[Tensor]:
-        """All rows once, shuffled, as indices (b,) of at most `batch` rows; without a last batch of fewer than `least` rows of input."""
-        return shuffled(self.rows, generator, batch, least)
+        """All rows once, shuffled, as indices (b,): at most `batch` rows, but `least` rows of input or more, with all of their labels."""
+        order = torch.from_numpy(generator.permutation(self.rows // self.labels))
+        for part in order.split(max(least, batch // self.labels) if self.labels > 1 else batch):
+            if len(part) >= least:
+                yield (part[:, None] * self.labels + torch.arange(self.labels)).reshape(-1)
 
     def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Scores (b,) and features (b, k) of the rows index (b,), with a graph; in eval mode or, with a generator, in training mode."""
@@ -92,7 +104,9 @@ class Repairable:
     @contextmanager
     def _training(self, generator: np.random.Generator) -> Iterator[None]:
         """Training mode, with dropout from the generator; eval mode and torch's own generators are restored afterwards."""
-        with _seeded(int(generator.integers(2**31)), self.device):
+        cpu = self.device.type == "cpu"  # leaves the generators of other devices alone, which saves 0.2 ms per step
+        with torch.random.fork_rng([] if cpu else None):
+            (torch.default_generator.manual_seed if cpu else torch.manual_seed)(int(generator.integers(2**31)))
             self.model.train()
             try:
                 yield
@@ -131,71 +145,58 @@ class Repairable:
         weight zero, and its running statistics are updated.
         """
         rows, (weight,) = self._rows_and_values(index, [weights])
-        if generator is not None:
-            self._proxy_gradient_in_training(rows, weight, generator)
+        if generator is None:
+            shard, w = ranks.share(rows), ranks.share(weight)
+            weighted = w.any(1).nonzero()[:, 0]  # in eval mode, rows without weight have no effect
+            self._set_gradient(self._proxy_backward, shard[weighted], [w[weighted]], len(rows))
             return
-        shard, w = ranks.share(rows), ranks.share(weight)
-        weighted = w.reshape(len(w), -1).any(1).nonzero()[:, 0]  # in eval mode, rows without weight have no effect
-        self._set_gradient(self._proxy_backward, shard[weighted], [w[weighted]], len(rows))
-
-    def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The rows of input (b,) at indices (b,), and the values of these rows."""
-        return index, list(values)
-
-    def _proxy_gradient_in_training(self, rows: Tensor, w: Tensor, generator: np.random.Generator) -> None:
-        """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
-            with self._training(generator):
+            with self._training(generator):  # batch statistics need all rows, so every process computes the whole batch
                 raw = self._raw_outputs(rows)
-            self._proxy_backward(raw, w.to(self.device))
+            self._proxy_backward(raw, weight.to(self.device))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
 
+    def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The rows of input (b,) at indices (b * labels,), and the values at these indices as (b, labels)."""
+        return index.view(-1, self.labels)[:, 0] // self.labels, [v.view(-1, self.labels) for v in values]
+
     def _raw_outputs(self, rows: Tensor) -> Tensor:
         with mixed_precision(self.device):
-            return self.select_outputs(self.model(self.feed(rows)), len(rows)).float()
+            return self._taken(self.model(self.feed(rows)), len(rows)).float()
 
     def _proxy_backward(self, raw: Tensor, w: Tensor) -> None:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
     def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
-        """Sets the gradient to that of a loss with derivative `slope(logits, *values)` with respect to the logits (b,), in eval mode.
+        """Sets the gradient to that of a loss with derivative `slope(logits, *values)` with respect to the logits, in eval mode.
 
-        The values are (b,), one per row. `slope` must be the same function at every step, treat rows independently, and be zero where
-        all values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
+        The values are (b,), one per row. `slope` must be the same function at every step, so that recordings are found again, treat rows
+        independently, and be zero where all values are: rows are divided among processes, and padded with zeros to recorded shapes.
         """
-        rows, row_values = self._rows_and_values(index, values)
-        self._set_gradient(self._logit_backward(slope), ranks.share(rows), [ranks.share(v) for v in row_values], len(rows))
 
-    def _logit_backward(self, slope: Slope) -> Backward:
-        """The function that sets the gradient of a loss with this slope; the same object each time, so that recordings are found again."""
-        if slope not in self._backwards:
+        def backward(raw: Tensor, *row_values: Tensor) -> None:
+            logits = logit_of(raw, self.probability)
+            logits.backward(slope(logits.detach(), *row_values))
 
-            def backward(raw: Tensor, *values: Tensor) -> None:
-                logits = logit_of(raw, self.probability)
-                logits.backward(slope(logits.detach(), *values))
-
-            self._backwards[slope] = backward
-        return self._backwards[slope]
+        rows, own_values = self._rows_and_values(index, values)
+        self._set_gradient(self._backwards.setdefault(slope, backward), ranks.share(rows), list(map(ranks.share, own_values)), len(rows))
 
     def _set_gradient(self, backward: Backward, rows: Tensor, values: Sequence[Tensor], batch: int) -> None:
         """Sets the gradient of some rows of a batch, with values per row; on a GPU padded, so that few shapes have to be recorded."""
         if self.device.type == "cuda":
-            rows, values = self._padded(rows, values, max(8, batch // 32 * 8))
+            unit = max(8, batch // 32 * 8)
+            more = -len(rows) % unit if len(rows) else unit  # rows of weight zero
+            rows, values = torch.cat([rows, rows.new_zeros(more)]), [torch.cat([v, v.new_zeros(more, self.labels)]) for v in values]
         try:
-            self._step(backward, len(rows), [v.shape for v in values])(rows.to(self.device), *(v.to(self.device) for v in values))
+            self._step(backward, len(rows), len(values))(rows.to(self.device), *(v.to(self.device) for v in values))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
         ranks.add_up_gradients(self._trainable())
 
-    def _padded(self, rows: Tensor, values: Sequence[Tensor], unit: int) -> tuple[Tensor, list[Tensor]]:
-        """The rows and values, padded with rows of weight zero to a multiple of `unit`."""
-        more = -len(rows) % unit if len(rows) else unit
-        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([v, torch.zeros(more, *v.shape[1:])]) for v in values]
-
-    def _step(self, backward: Backward, rows: int, shapes: Sequence[torch.Size]) -> Captured:
-        """The step that sets the gradient by `backward` from the outputs of a number of rows and values of these shapes."""
+    def _step(self, backward: Backward, rows: int, values: int) -> Captured:
+        """The step that sets the gradient by `backward` from the outputs of a number of rows and a number of values of each."""
         parameters = self._trainable()
         for p in parameters:
             if p.grad is None:
@@ -203,24 +204,23 @@ class Repairable:
 
         def step(index: Tensor, *values: Tensor) -> None:
             torch._foreach_zero_([p.grad for p in parameters if p.grad is not None])
-            if not len(index):
-                return
-            backward(self._raw_outputs(index), *values)
+            if len(index):
+                backward(self._raw_outputs(index), *values)
 
         if self.device.type != "cuda" or not self.feed.resident:
             return Captured(step, [torch.empty(0)])
         key = (backward, rows)
         if key not in self._steps:
-            zeros = [torch.zeros(shape, device=self.device) for shape in shapes]
+            zeros = [torch.zeros(rows, self.labels, device=self.device) for _ in range(values)]
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._steps[key] = Captured(step, [torch.zeros(rows, dtype=torch.int64, device=self.device), *zeros], pool=self._pool)
         return self._steps[key]
 
     def _all_scores(self, feed: Feed) -> Tensor:
         """The scores of all rows of a feed, each process computing its share."""
-        scores = torch.zeros(len(feed), *self.output_shape[1:], dtype=torch.float64)
+        scores = torch.zeros(len(feed), self.labels, dtype=torch.float64)
         shard = ranks.share(torch.arange(len(feed)))
-        raw = feed_outputs(self.model, feed, shard, fast=not self._coarse, taken=self.select_outputs)
+        raw = feed_outputs(self.model, feed, shard, fast=not self._coarse, taken=self._taken)
         scores[shard] = as_scores(raw, self.output)
         return self._sum_over_processes(scores)
 
@@ -286,10 +286,7 @@ class Repairable:
 
     def kept(self) -> nn.Module:
         """The network in the state of the last `keep`."""
-        return self._on_original_device(copy.deepcopy(self._kept))
-
-    def _on_original_device(self, model: nn.Module) -> nn.Module:
-        """The network on its original device and in its original layout."""
+        model = copy.deepcopy(whole_network(self._kept))
         if self.device.type == "cuda":
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return model.to(self.original_device)
@@ -299,7 +296,9 @@ class Repairable:
 
         Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
         """
-        self._layers = find_units(self.model, self.feed(torch.arange(min(2, self.rows))), pattern, granularity)
+        patterns = [f"{self.prefix}{p}" for p in ([pattern] if isinstance(pattern, str) else pattern)]
+        few = self.feed(torch.arange(min(2, len(self.inputs))))
+        self._layers = find_units(self.model, few, patterns, granularity, self.width)
         return self._layers[-1].end
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
@@ -307,8 +306,8 @@ class Repairable:
 
         `criterion` selects another measure of the units' influence on that sum (see units).
         """
-        w = torch.from_numpy(weights).float().view(self.output_shape)
-        weighted = w.reshape(len(w), -1).any(1)
+        w = torch.from_numpy(weights).float().view(-1, self.labels)
+        weighted = w.any(1)
         # Rows without weight need no backward pass and go last.
         order = torch.cat([ranks.share(weighted.nonzero()[:, 0]), ranks.share((~weighted).nonzero()[:, 0])])
         while True:
@@ -318,7 +317,7 @@ class Repairable:
             except torch.OutOfMemoryError as error:
                 self._at_once = smaller(min(self._at_once, len(order)), error)
         ranks.add_up([total])
-        scores = torch.zeros(self.output_shape, dtype=torch.float64)
+        scores = torch.zeros(len(w), self.labels, dtype=torch.float64)
         scores[order] = as_scores(raw, self.output).cpu()
         return self._sum_over_processes(scores).reshape(-1).numpy(), combine_sums(criterion, total) / len(w)
 
@@ -332,7 +331,7 @@ class Repairable:
         heads = self._layers[0].kind == "head"  # without gradients torch uses another implementation of attention, with other rounding
         outputs = []
         padded = torch.cat([order, order[:1].expand(-len(order) % batch)])
-        weights = torch.cat([w[order], torch.zeros(len(padded) - len(order), *w.shape[1:])])
+        weights = torch.cat([w[order], w.new_zeros(len(padded) - len(order), self.labels)])
         for part, weight in zip(padded.split(batch), weights.split(batch), strict=True):
             if heads or weight.any():
                 raw, batch_sums = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
@@ -356,10 +355,8 @@ class Repairable:
                 parameter.copy_(original * (1 + spread * _noise(original, generator)))
 
 
-def shuffled(rows: int, generator: np.random.Generator, batch: int, least: int = 1) -> Iterator[Tensor]:
-    """The positions of all rows, shuffled, as indices (b,); without a last batch of fewer than `least`."""
-    order = torch.from_numpy(generator.permutation(rows))
-    yield from (index for index in order.split(batch) if len(index) >= least)
+def _column(raw: object, rows: int) -> Tensor:
+    return single_output(raw, rows)[:, None]
 
 
 def _noise(like: Tensor, rng: np.random.Generator) -> Tensor:
@@ -378,17 +375,150 @@ def too_large(rows: int) -> BadInput:
     )
 
 
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds torch during the block and restores its generators. On the CPU this leaves other devices alone, which saves 0.2 ms per step."""
-    if device.type != "cpu":
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            yield
-        return
-    before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before)
+class RepairableMLP(Repairable):
+    """The paper's MLP, without frozen parameters; its rows stay on its device, and nothing is in bfloat16."""
+
+    def __init__(self, model: MLP, inputs: Tensor) -> None:
+        self.flat = FlatMLP(copy.deepcopy(model).float(), compute_device(model, inputs))
+        self.labels = 1
+        self.device, self.original_device, self.model = self.flat.device, self.flat.original_device, self.flat.model
+        self.x, self.rows = inputs.to(self.device), len(inputs)
+        self.frozen, self.reduced = (0, 0), False
+        self._original_theta = self.flat.theta.clone()
+        self._kept = copy.deepcopy(self.model)
+        self._marked = []
+        self._optimisers = []
+        self._hidden: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
+        self._run = Recorder(self.flat)
+        self._elsewhere: tuple[Tensor | Images, Tensor] = (inputs, self.x)  # the other inputs of an evaluation, on the device
+
+    def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        masks = None if generator is None else self.flat.masks(len(index), generator)
+        activations: list[Tensor] = []
+        logits = self.flat.logits(self._take(index), masks=masks, training=generator is not None, kept=activations)
+        return torch.sigmoid(logits), activations[-1].squeeze(0).T
+
+    def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        return torch.no_grad()(self.scores_and_features)
+
+    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generator: np.random.Generator | None = None) -> None:
+        masks = None if generator is None else self.flat.masks(len(index), generator)
+        self._run(self._proxy_gradient if generator is None else self._proxy_gradient_in_training, index, weights, masks)
+
+    def _proxy_gradient(self, index: Tensor, weights: Tensor, masks: Tensor | None = None, training: bool = False) -> None:
+        def slope(logits: Tensor) -> Tensor:
+            f = torch.sigmoid(logits)
+            return weights * f * (1 - f)
+
+        self.flat.fill_gradient(self._take(index), slope, masks=masks, training=training)
+
+    def _proxy_gradient_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
+        self._proxy_gradient(index, weights, masks, training=True)
+
+    def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
+        def step(index: Tensor, *values: Tensor) -> None:
+            self.flat.fill_gradient(self._take(index), lambda logits: slope(logits, *values))
+
+        self._run(step, index, *values, key=slope)
+
+    def _take(self, index: Tensor) -> Tensor:
+        return self.x.index_select(0, to_device(index, self.device))
+
+    def evaluate(self, inputs: Tensor | Images | None = None) -> FloatArray:
+        if inputs is not None and self._elsewhere[0] is not inputs:
+            self._elsewhere = (inputs, inputs[:].to(self.device))
+        scores: FloatArray = sigmoid(self.flat.evaluate(self.x if inputs is None else self._elsewhere[1])).numpy()
+        return scores
+
+    def _set_projected(self, push: tuple[Tensor, ...], against: tuple[Tensor, ...], weight: float) -> None:
+        a, b = (torch.cat([g.reshape(-1) for g in gradients]) for gradients in (push, against))
+        share = self.flat.total(a * b) / self.flat.total(b * b).clamp(min=1e-12)
+        self.flat.gradient.copy_(a - (share + weight) * b)
+
+    def _make_optimiser(self, name: str, rate: float) -> Optimiser:
+        if name == "adamw":
+            raise BadInput("adamw is for networks other than the paper's MLP; use adam")
+        return {"adam": FlatAdam, "blockwise": FlatBlockwise}.get(name, FlatSteps)(self.flat, rate)
+
+    def _state(self) -> list[Tensor]:
+        return self.flat.state()
+
+    def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
+        layers = find_units(self.model, self.x[:2].clone(), pattern, granularity)
+        self._hidden = [] if granularity == "input" else [int(layer.name.split(".")[1]) for layer in layers]
+        return layers[-1].end
+
+    def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
+        w = torch.from_numpy(weights)
+        # Rows without weight need no backward pass: they go last, and only the others get a graph.
+        order = torch.argsort((w == 0).to(torch.uint8), stable=True)
+        needed = int((w != 0).sum())
+        order, w = to_device(order, self.device), to_device(w[order].float(), self.device)
+        logits = torch.empty(self.rows, device=self.device)
+        units = len(self._hidden) * self.flat.width or self.x.shape[1]
+        total = torch.zeros(sum_count(criterion), units, device=self.device)
+        for start in range(0, self.rows, self.flat.chunk):
+            part = slice(start, min(start + self.flat.chunk, self.rows))
+            x = self._take(order[part])
+            if start >= needed:
+                with torch.no_grad():
+                    logits[part] = self.flat.logits(x)
+                continue
+            activations: list[Tensor] = []
+            columns = x.T[None].requires_grad_(not self._hidden)
+            out = self.flat.logits(columns[0].T, kept=activations)
+            chosen = [activations[k] for k in self._hidden] or [columns]  # each (1, units, rows)
+            f = torch.sigmoid(out)
+            gradients = torch.autograd.grad((f * w[part]).sum(), chosen)
+            if criterion == "gradient":
+                total[0] += torch.cat([g.sum(2) for g in gradients], dim=1)[0]
+            else:
+                a, wg = (torch.cat(parts, dim=1)[0].T[..., None] for parts in ([c.detach() for c in chosen], gradients))
+                total += row_parts(criterion, a, wg, w[part, None], f.detach()[:, None]).sum(1)
+            logits[part] = out.detach()
+        scores = torch.empty_like(logits).scatter_(0, order, logits)
+        return sigmoid(scores).numpy(), combine_sums(criterion, total).double() / self.rows
+
+    @torch.no_grad()
+    def prune(self, units: Tensor, outgoing: bool = False) -> None:
+        if not self._hidden:
+            self.flat.parameters["linears.0.weight"].masked_fill_(units, 0.0)
+            return
+        for k, marked in zip(self._hidden, units.view(len(self._hidden), -1), strict=True):
+            if outgoing:
+                following = f"linears.{k + 1}.weight" if k < self.flat.depth else "out.weight"
+                self.flat.parameters[following].masked_fill_(marked, 0.0)
+                continue
+            self.flat.parameters[f"linears.{k}.weight"].masked_fill_(marked[:, None], 0.0)
+            self.flat.parameters[f"linears.{k}.bias"].masked_fill_(marked, 0.0)
+
+    @torch.no_grad()
+    def perturb(self, generator: np.random.Generator, spread: float) -> None:
+        noise = to_device(torch.from_numpy(generator.standard_normal(len(self.flat.theta), dtype=np.float32)), self.device)
+        self.flat.theta.copy_(self._original_theta * (1 + spread * noise))
+
+
+def under_repair(model: nn.Module, cohort: Cohort) -> Repairable:
+    """A copy of the network, ready for repair; one error with all of its problems."""
+    check(model, cohort)
+    if type(model) is MLP and all(p.requires_grad for p in model.parameters()):
+        return RepairableMLP(model, cohort.inputs[:])
+    return Repairable(model, cohort.inputs)
+
+
+def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
+    """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights will change."""
+    problems = []
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
+    if dtypes:
+        problems.append(f"the network's weights are {', '.join(sorted(map(str, dtypes)))}; repair needs full precision: model.float()")
+    if changed and next(model.parameters(), None) is None:
+        problems.append("the network has no parameters. Use a method that leaves it as it is, such as bias-score.")
+    if not problems:
+        try:
+            raw = outputs(model, cohort.inputs[:4], taken=as_matrix if isinstance(model, ChosenOutputs) else None)
+            if not torch.isfinite(raw).all():
+                problems.append(f"the network gives NaN or infinity for rows of {cohort.name!r}")
+        except BadInput as error:
+            problems.append(f"{cohort.name}: {' '.join(error.problems)}")
+    raise_all(problems)

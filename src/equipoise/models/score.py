@@ -13,10 +13,9 @@ import torch
 from scipy.special import expit
 from torch import Tensor, nn
 
-from equipoise.data import Cohort, Images, Rows, Scores
+from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput, first_line
 from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
-from equipoise.models.predictors import Predictor, predictor_scores, with_output
 
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
@@ -30,6 +29,7 @@ TWO_CLASSES = (
     "Of two classes, return one number: raw[:, 1] - raw[:, 0] if they are logits; or the softmax probability of the positive class, "
     'raw.softmax(1)[:, 1], with model.output = "probability". raw[:, 1] by itself is not a logit.'
 )
+SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common sizes of images in pixels, the most common first
 NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # input values per pass; a GPU needs more to be busy
 
 
@@ -134,7 +134,17 @@ def feed_outputs(
     raw: list[Tensor] = []
 
     def run(part: Tensor) -> None:
-        raw.append(_raw_output(model, feed(part), taken or single_output))
+        x = feed(part)
+        try:
+            found = model(x)
+        except (torch.OutOfMemoryError, BadInput):
+            raise
+        except Exception as error:  # a network may raise anything; the shapes help more than a traceback
+            raise BadInput(
+                f"the network raised {type(error).__name__} on inputs of shape {tuple(x.shape[1:])}, {x.dtype}: {first_line(error)}. "
+                f"Give it the inputs that it was trained on, in the same order. {_shape_advice(model, feed)}".rstrip()
+            ) from error
+        raw.append((taken or single_output)(found, len(x)).float())
 
     fusion = fused(model) if fast and can_fuse(feed.device) else nullcontext()
     with evaluating(model), torch.no_grad(), mixed_precision(feed.device) if fast else nullcontext(), fusion:
@@ -167,17 +177,35 @@ def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
     return batch // 2
 
 
-def _raw_output(model: nn.Module, x: Tensor, taken: Taken) -> Tensor:
-    try:
-        raw = model(x)
-    except (torch.OutOfMemoryError, BadInput):
-        raise
-    except Exception as error:  # a network may raise anything; the shapes help more than a traceback
-        raise BadInput(
-            f"the network raised {type(error).__name__} on inputs of shape {tuple(x.shape[1:])}, {x.dtype}: {first_line(error)}. "
-            "Give it the inputs that it was trained on, in the same order."
-        ) from error
-    return taken(raw, len(x)).float()
+def _shape_advice(model: nn.Module, feed: Feed) -> str:
+    """Advice for a network that failed on images: a common shape, with one or three channels, of which it takes a black image."""
+    if len(feed.shape) != 4:
+        return ""
+    channels, *size = feed.shape[1:]
+    if isinstance(feed.inputs, Images) and feed.inputs.transform is not None:
+        shape = tuple(feed.shape[1:])
+        return f"The transform {feed.inputs.transform.named} returns shape {shape}. Correct it, or images.channels."
+
+    def accepts(*shape: int) -> bool:
+        try:
+            model(torch.zeros(2, *shape, device=feed.device))
+        except Exception:  # a network may raise anything
+            return False
+        return True
+
+    others = [c for c in (1, 3) if c != channels]
+    if accepts(channels, *size):
+        return ""
+    candidates = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in SIZES]
+    fits = next((candidate for candidate in candidates if accepts(*candidate)), None)
+    if fits is None:
+        sizes = ", ".join(map(str, sorted(SIZES)))
+        return f"None of the common sizes fits ({sizes} px). Read the images as in its training: images.size (size=), or a transform."
+    todo = [f"size={fits[1]} (--set images.size={fits[1]})"] if list(fits[1:]) != size else []
+    if fits[0] != channels:
+        todo.append(f"channels={fits[0]} (--set images.channels={fits[0]})")
+    wrap = ", or wrap it in equipoise.models.Repeated for grey images" if fits[0] > channels else ""
+    return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
 
 
 def single_output(raw: object, rows: int) -> Tensor:
@@ -269,23 +297,31 @@ def logit_of(raw: Tensor, probability: bool) -> Tensor:
     return torch.logit(raw, TINY) if probability else raw
 
 
-def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto", raw: Tensor | None = None) -> Scores:
-    """The cohort's scores by a network that returns one logit or one probability per row; `Scores` are returned unchanged.
-
-    `raw` are the network's outputs for these rows if they are known already, so that the network does not run again.
-    """
-    if isinstance(cohort, Scores):
-        return cohort
-    if model is None:
-        raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
-    if isinstance(model, Predictor):
-        return predictor_scores(with_output(model, output), cohort)
+def network_scores(model: nn.Module, cohort: Cohort, output: str = "auto", raw: Tensor | None = None) -> Scores:
+    """The cohort's scores by a network that returns one logit or one probability per row; `raw` are its outputs, if they are known."""
     if raw is None:
         raw = outputs(model, cohort.inputs)
-    bad = int((~torch.isfinite(raw)).sum())
-    if bad:
+    if bad := int((~torch.isfinite(raw)).sum()):
         raise BadInput(
             f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}. "
             "Check for missing or unscaled inputs, or weights that diverged in training."
         )
     return scores_from(raw, output_kind(model, cohort.inputs, output), cohort)
+
+
+def set_output(model: nn.Module, asked: str) -> None:
+    """Marks the network's output as a logit or a probability, so that every method reads it the same way; `auto` changes nothing."""
+    if asked == "auto":
+        return
+    if not isinstance(getattr(model, "output", ""), str):
+        raise BadInput(f"the network cannot be marked as returning a {asked}: its attribute `output` is something else. Wrap it.")
+    model.output = asked  # type: ignore[assignment]
+
+
+def resolve_output(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") -> str:
+    """The type of the network's output, logit or probability: auto-detected, or as requested, and then marked on the network."""
+    detected = output_kind(model, inputs)
+    if asked in ("auto", detected):
+        return detected
+    set_output(model, asked)
+    return output_kind(model, inputs, asked)

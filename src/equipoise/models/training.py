@@ -112,7 +112,7 @@ def train(
     check_cohort("eq.train", valid)
     _check(train, valid)
     check_apart(training=train, validation=valid)
-    if train.labels:
+    if train.several:
         raise BadInput(
             f"{train.name!r} has several {train.kind} ({', '.join(train.labels)}), and train trains one output. Train such a network "
             f"with your own code; a single label: train(parts.train.labelled({train.labels[0]!r}), ...)"

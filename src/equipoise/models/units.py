@@ -209,21 +209,20 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def gap_gradients(
     model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool, criterion: str = "gradient"
 ) -> tuple[Tensor, Tensor]:
-    """Raw outputs (rows,) of a batch, and the sums over its rows that make up a criterion (sums, units), for `combine_sums`.
+    """Raw outputs (rows, outputs) of a batch, and the sums over its rows that make up a criterion (sums, units), for `combine_sums`.
 
     Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up during the backward pass and
-    not kept; its pre-activations are copied, for this batch, if the criterion needs them. For a multi-label network, weights and raw
-    outputs are (rows, outputs), and only one column of the weights is used: the gap is that of one output.
+    not kept; its pre-activations are copied, for this batch, if the criterion needs them. Of the weights (rows, outputs), only one column
+    is used: the gap is that of one output.
     """
     if layers[0].kind == "head":
         return _head_gradients(model, layers, x, weight, probability, criterion)
-    column = int(weight.abs().sum(0).argmax()) if weight.ndim == 2 else None
-    row_weights = weight if column is None else weight[:, column]
-    tally = _Tally(criterion, row_weights.to(x.device), torch.zeros(sum_count(criterion), layers[-1].end, device=x.device))
+    column = int(weight.abs().sum(0).argmax())
+    tally = _Tally(criterion, weight[:, column].to(x.device), torch.zeros(sum_count(criterion), layers[-1].end, device=x.device))
     with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), mixed_precision(x.device):
         raw = model(x).reshape(weight.shape).float()
         f = raw if probability else torch.sigmoid(raw)
-        tally.scores = f.detach() if column is None else f.detach()[:, column]
+        tally.scores = f.detach()[:, column]
         torch.autograd.grad((f * weight.to(f)).sum(), leaves, allow_unused=True)
     return raw.detach(), tally.total
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from equipoise.data import NORMS, Norm, child_seed
 from equipoise.errors import BadInput, MissingExtra, pick, raise_all
 from equipoise.models.many_outputs import declared_output
-from equipoise.models.score import evaluating
 from equipoise.models.weights import load_weights
 
 OPERATORS = ("nms", "qnms")  # of torchvision, looked up when it is imported
@@ -34,7 +33,6 @@ TORCHVISION = {  # name there, first convolution, output layer
 }
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
 COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
-SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common input sizes in pixels, the most common first
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -264,34 +262,3 @@ class Repeated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raw: Tensor = self.inner(x.expand(-1, self.channels, *x.shape[2:]) if x.shape[1] == 1 else x)
         return raw
-
-
-def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
-    """Advice for a network that cannot take images (channels, height, width): a common shape that it can take; empty if it can.
-
-    Determined by passing black images of common sizes, with one and with three channels.
-    """
-    channels, *size = shape
-    if len(size) != 2 or _accepts(model, channels, *size):
-        return ""
-    others = [c for c in (1, 3) if c != channels]
-    candidates = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in SIZES]
-    fits = next((candidate for candidate in candidates if _accepts(model, *candidate)), None)
-    if fits is None:
-        sizes = ", ".join(map(str, sorted(SIZES)))
-        return f"None of the common sizes fits ({sizes} px). Read the images as in its training: images.size (size=), or a transform."
-    todo = [f"size={fits[1]} (--set images.size={fits[1]})"] if list(fits[1:]) != size else []
-    if fits[0] != channels:
-        todo.append(f"channels={fits[0]} (--set images.channels={fits[0]})")
-    wrap = ", or wrap it in equipoise.models.Repeated for grey images" if fits[0] > channels else ""
-    return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
-
-
-def _accepts(model: nn.Module, *shape: int) -> bool:
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    try:
-        with evaluating(model), torch.no_grad():
-            model(torch.zeros(2, *shape, device=device))
-    except Exception:  # a network may raise anything; the caller reports the first error
-        return False
-    return True

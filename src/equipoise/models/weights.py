@@ -2,19 +2,20 @@
 
 torch loads tensors and built-in values. Training scripts also save NumPy's scalars, arrays and dtypes, times, paths and argparse's options,
 which are plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by functions of this module, under
-the names that a pickle uses for them. Anything else is refused, and `refused_keys` lists its places in the file.
+the names that a pickle uses for them. Anything else is refused, and the error lists its places in the file.
 """
 
 import argparse
 import collections
+import copy
 import datetime as dt
-import pathlib
 import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,13 @@ def _load_pickle(path: Path) -> object:
                 archive = file.read(4) == b"PK\x03\x04"  # zipfile.is_zipfile also looks at the end, and not all versions alike
             if archive:
                 zipfile.ZipFile(path).close()  # torch reads some archives whose list of files is damaged
-            return plain(torch.load(path, map_location="cpu", weights_only=True))
+            whole = torch.load(path, map_location="cpu", weights_only=True)
+            levels = [level for level in (whole, *whole.values()) if isinstance(level, dict)] if isinstance(whole, dict) else []
+            weights = {id(value): value for level in levels for value in level.values() if isinstance(value, Tensor)}
+            return copy.deepcopy(whole, weights)  # with NumPy's own arrays and dtypes in place of ours; weights are not copied
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
-            refused = ", ".join(f"{key} of type {kind}" for key, kind in list(refused_keys(path).items())[:5])
+            refused = ", ".join(f"{key} of type {kind}" for key, kind in list(_refused_keys(path).items())[:5])
             raise BadInput(
                 f"{path} holds more than weights and could run code when loaded; it is refused{f': {refused}' if refused else ''}. "
                 f"Save only model.state_dict(), or {'leave these out' if refused else 'use safetensors'}, "
@@ -167,7 +171,7 @@ def bare(key: str) -> str:
 
 
 class _Dtype:
-    """A dtype as described in a pickle, checked before NumPy creates it."""
+    """A NumPy dtype as described in a pickle, checked before NumPy creates it; `copy.deepcopy` returns the dtype."""
 
     def __init__(self, code: object, *_: object) -> None:
         self.dtype = np.dtype(_text(code))
@@ -184,101 +188,53 @@ class _Dtype:
         if _text(order) == ">":
             self.dtype = self.dtype.newbyteorder(">")
 
+    def read(self, raw: Any) -> Any:
+        """The numbers in bytes, which an old protocol stores as text."""
+        return np.frombuffer(raw.encode("latin1") if isinstance(raw, str) else bytes(raw), self.dtype)
+
+    def __deepcopy__(self, _: object) -> Any:
+        return self.dtype
+
 
 class _Array:
-    """An array as described in a pickle."""
+    """A NumPy array as described in a pickle, by its state or, in protocol 5, its buffer; `copy.deepcopy` returns the array."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *content: Any) -> None:
         self.value = np.zeros(0)
+        if len(content) == 4:  # otherwise a type, a shape and a dtype, which the state repeats
+            self.__setstate__((1, content[2], content[1], content[3] == "F", content[0]))
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, raw = state
-        if not isinstance(dtype, _Dtype):
-            raise pickle.UnpicklingError("an array of objects is not plain")
-        flat = np.frombuffer(_bytes(raw), dtype.dtype)
-        self.value = flat.reshape(shape, order="F" if fortran else "C").copy()
+        self.value = dtype.read(raw).reshape(shape, order="F" if fortran else "C").copy()
 
-
-def _scalar(dtype: object, raw: object = b"") -> object:
-    if not isinstance(dtype, _Dtype):
-        raise pickle.UnpicklingError("a NumPy scalar of an unknown dtype is not plain")
-    return np.frombuffer(_bytes(raw), dtype.dtype, count=1)[0]
-
-
-def _bytes(raw: object) -> bytes:
-    """Bytes, also if an old protocol stores them as text."""
-    return raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # type: ignore[call-overload]
+    def __deepcopy__(self, _: object) -> Any:
+        return self.value
 
 
 def _text(value: object) -> str:
     return value.decode("ascii") if isinstance(value, bytes) else str(value)
 
 
-def _path(*parts: object) -> pathlib.PurePath:
-    return pathlib.Path(*map(str, parts))
-
-
-def _empty_array(*_: object) -> _Array:
-    return _Array()
-
-
-def _frombuffer(raw: object, dtype: object, shape: Any, order: str) -> _Array:
-    """An array as stored by pickles of protocol 5."""
-    array = _Array()
-    array.__setstate__((1, shape, dtype, order == "F", raw))
-    return array
-
-
-TYPES = {f"numpy.{kind.__name__}": kind for kind in {np.dtype(code).type for code in np.typecodes["All"] if code not in "OV"}}
-NAMED: dict[str, Callable[..., object]] = {
-    **{f"numpy.{core}.multiarray.scalar": _scalar for core in ("core", "_core")},
-    **{f"numpy.{core}.multiarray._reconstruct": _empty_array for core in ("core", "_core")},
-    **{f"numpy.{core}.numeric._frombuffer": _frombuffer for core in ("core", "_core")},
+PATHS = ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
+NUMPY = {"multiarray.scalar": lambda dtype, raw=b"": dtype.read(raw)[0], "multiarray._reconstruct": _Array, "numeric._frombuffer": _Array}
+NAMED: dict[str, Callable[..., object]] = {  # by the name that a pickle uses
+    **{f"numpy.{core}.{name}": function for core in ("core", "_core") for name, function in NUMPY.items()},
     "numpy.dtype": _Dtype,
     "numpy.ndarray": _Array,
-    **TYPES,
+    **{f"numpy.{kind.__name__}": kind for kind in {np.dtype(code).type for code in np.typecodes["All"] if code not in "OV"}},
     "numpy.bool_": np.bool_,
     "argparse.Namespace": argparse.Namespace,
     **{f"builtins.{kind.__name__}": kind for kind in (int, float, str, bool, list, dict, tuple, frozenset)},
-    **{f"datetime.{kind.__name__}": kind for kind in (dt.datetime, dt.date, dt.time, dt.timedelta)},
-    "datetime.timezone": dt.timezone,
-    **{
-        f"{module}.{name}": _path
-        for module in ("pathlib", "pathlib._local")
-        for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
-    },
-}  # by the name that a pickle uses
+    **{f"datetime.{kind.__name__}": kind for kind in (dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone)},
+    **{f"{module}.{name}": lambda *parts: Path(*map(str, parts)) for module in ("pathlib", "pathlib._local") for name in PATHS},
+}
 
 
 def harmless() -> AbstractContextManager[None]:
     """Lets torch load the values in NAMED as well during the block."""
     allowed: AbstractContextManager[None] = torch.serialization.safe_globals([(function, name) for name, function in NAMED.items()])
     return allowed
-
-
-def plain(value: Any, converted: dict[int, tuple[object, Any]] | None = None) -> Any:
-    """The value with NumPy's own arrays and dtypes in place of ours.
-
-    Lists, dicts and options are changed in place, and a value that a file refers to many times is converted once: deeply nested references
-    in a few hundred bytes would otherwise take forever. `converted` maps the id of a value to it and its replacement.
-    """
-    converted = {} if converted is None else converted
-    if id(value) in converted:
-        return converted[id(value)][1]
-    if isinstance(value, (_Array, _Dtype)):
-        return value.value if isinstance(value, _Array) else value.dtype
-    inner = vars(value) if isinstance(value, argparse.Namespace) else value
-    if type(inner) in (dict, collections.OrderedDict, collections.defaultdict):
-        converted[id(value)] = value, value
-        for key in inner:
-            inner[key] = plain(inner[key], converted)
-    elif type(inner) is list:
-        converted[id(value)] = value, value
-        inner[:] = [plain(item, converted) for item in inner]
-    elif type(inner) in (tuple, set, frozenset):
-        converted[id(value)] = value, type(inner)(plain(item, converted) for item in inner)
-        return converted[id(value)][1]
-    return value
 
 
 class _Stub:
@@ -288,13 +244,7 @@ class _Stub:
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
-    def __setstate__(self, _: object) -> None: ...
-
-    def __setitem__(self, *_: object) -> None: ...
-
-    def append(self, _: object) -> None: ...
-
-    def extend(self, _: object) -> None: ...
+    __setstate__ = __setitem__ = append = extend = __init__
 
     def __hash__(self) -> int:
         return id(self)
@@ -304,10 +254,9 @@ class _Reader(pickle._Unpickler):
     """Reads the structure of a pickle with a stub in place of every function and class."""
 
     def find_class(self, module: str, name: str) -> type:
-        containers = {"collections.OrderedDict": collections.OrderedDict, "builtins.set": set}
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        if full in containers:
-            return containers[full]
+        if full in ("collections.OrderedDict", "builtins.set"):
+            return set if name == "set" else collections.OrderedDict
         allowed = full in NAMED or full in _weights_only_unpickler._get_allowed_globals()
         return type("Stub", (_Stub,), {"kind": "" if allowed else full})
 
@@ -315,16 +264,14 @@ class _Reader(pickle._Unpickler):
         return _Stub()
 
 
-def refused_keys(path: Path) -> dict[str, str]:
+def _refused_keys(path: Path) -> dict[str, str]:
     """The keys of a torch file that hold refused values, with their types; empty if they cannot be determined."""
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-                with archive.open(name) as file:
-                    whole = _Reader(file).load()
-        else:
-            with path.open("rb") as file:
+        with path.open("rb") as file, zipfile.ZipFile(file) if zipfile.is_zipfile(file) else nullcontext() as archive:
+            if archive is not None:
+                whole = _Reader(BytesIO(archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl"))))).load()
+            else:
+                file.seek(0)
                 whole = _Reader(file).load()
                 if whole == LEGACY:  # followed by the version, the machine, and the saved value
                     whole = [_Reader(file).load() for _ in range(3)][-1]
@@ -335,15 +282,11 @@ def refused_keys(path: Path) -> dict[str, str]:
 
 def _stubs(value: object, where: str, seen: set[int], depth: int = 0) -> Iterator[tuple[str, str]]:
     """The location of every stub, once, and the type that it stands for."""
-    if id(value) in seen:
+    if id(value) in seen or depth > 8:
         return
     seen.add(id(value))
-    kind = value.kind if isinstance(value, _Stub) else getattr(value, "kind", "") if isinstance(value, type) else ""
-    if kind:
+    if kind := getattr(value, "kind", "") if isinstance(value, (_Stub, type)) else "":
         yield where or "the whole file", kind
-    elif isinstance(value, Mapping) and depth < 8:
-        for key, inner in value.items():
-            yield from _stubs(inner, f"{where}[{key!r}]" if where else repr(key), seen, depth + 1)
-    elif isinstance(value, (list, tuple)) and depth < 8:
-        for index, inner in enumerate(value):
-            yield from _stubs(inner, f"{where}[{index}]", seen, depth + 1)
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, inner in items:
+        yield from _stubs(inner, f"{where}[{key!r}]" if where or not isinstance(value, Mapping) else repr(key), seen, depth + 1)

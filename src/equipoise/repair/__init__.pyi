@@ -35,10 +35,10 @@ from .progress import no_bars as no_bars
 from .save import Saved as Saved
 from .save import folders as folders
 from .save import save_all as save_all
+from .save import save_comparison as save_comparison
 from .schema import Provenance as Provenance
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
-from .score_checks import check_known_scores as check_known_scores
 from .score_checks import check_scores as check_scores
 from .sections import TOLERANCE as TOLERANCE
 from .sections import Classifier as Classifier

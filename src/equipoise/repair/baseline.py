@@ -9,6 +9,7 @@ Of images it sees 16 x 16 pixels and a few statistics: less than the network, bu
 """
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from equipoise.data import Cohort, Images, Scores, generator
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
+    Audit,
     AuditSpec,
     Baseline,
     FloatArray,
@@ -99,6 +101,18 @@ def fit_baseline(
         fair = None if constrained is None else compare_with(decisions, constrained[0], choose_rule(constrained[1]))
     source = fitted_on if train is None else "training set"
     return Baseline("pixels" if images else "table", source, len(fit), len(tests), goal.performance, goal.measure, plain, fair)
+
+
+def with_baselines(audit: Audit, scores: Mapping[str, Scores], cohort: Cohort, train: Cohort) -> Audit:
+    """The audit of a network on a cohort, with a simple model fitted to the training set for each label."""
+    labels = {}
+    for (label, own), rows, fitted_rows in zip(audit.labels.items(), cohort.by_label.values(), train.by_label.values(), strict=True):
+        if fitted_rows.encoder is not None and (encoder := rows.encoder) is not None:
+            fitted_rows = fitted_rows.encoded_by(encoder)
+        original, spec = (scores[label], own.rule.decide(scores[label])), own.settings
+        baseline = fit_baseline(rows, original, fitted_rows, Goal(), fitted_on="training set", settings=spec, seed=spec.seed)
+        labels[label] = replace(own, baseline=baseline)
+    return replace(audit, labels=labels)
 
 
 class _Regression:

@@ -1,62 +1,53 @@
-"""A bundle in use: the network and the rule loaded from verified files, and decisions for new patients.
+"""A bundle in use: the classifier and the rule loaded from verified files, and decisions for new patients.
 
 Nothing in a folder is executed. Code that the network needs runs only on request (`model` or `trust`), and only if it is unchanged.
+Torch is imported only if there is a network.
 """
 
-import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
 
-from equipoise.data import IMAGE_COLUMNS, MAX_PIXELS, Attribute, Bins, Cohort, Images, Scores, Table, Transform, as_parsed
-from equipoise.errors import BadInput, Misuse
+from equipoise.data import (
+    IMAGE_COLUMNS,
+    MAX_PIXELS,
+    MISSING,
+    Attribute,
+    Bins,
+    Cohort,
+    Encoder,
+    Images,
+    IntArray,
+    ObjectArray,
+    Scores,
+    Table,
+    Transform,
+    as_parsed,
+    find_files,
+    group_names,
+    is_view,
+    read_identifiers,
+    read_numeric_column,
+    read_score_column,
+    row_numbers,
+    score_and_logit,
+)
+from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
-from equipoise.models import (
-    HEADS,
-    MLP,
-    ORIGINAL_ONNX,
-    PROGRAM,
-    Code,
-    OneClass,
-    OneOutput,
-    OnnxNetwork,
-    Predictor,
-    as_matrix,
-    fit_weights,
-    heads_in,
-    network_with,
-    onnx_file_and_output,
-    output_named,
-    outputs,
-    predictor_scores,
-    safetensors_in,
-    sigmoid,
-)
-from equipoise.repair.new_rows import (
-    check_frontal,
-    check_images,
-    check_one_patient,
-    groups_of,
-    identifiers,
-    image_files,
-    network_inputs,
-    notes_on_repair,
-    notes_on_rows,
-    score_column,
-    unlabelled,
-)
-from equipoise.repair.saved_predictor import PREDICTOR_SCORE, predictor_of
-from equipoise.repair.schema import Run
-from equipoise.repair.serving import OWN_NETWORK
-from equipoise.repair.verify import AGAIN, WEIGHTS, Verified, code_to_run, transform_to_serve, verify
+from equipoise.models import Predictor, predict, predictor, predictor_in
+from equipoise.repair.schema import PREDICTOR_SCORE, Run
+from equipoise.repair.verify import Verified, verify
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models import Code
 
 log = logging.getLogger(__name__)
 
@@ -69,24 +60,23 @@ class Bundle:
     """
 
     folder: Path
-    model: nn.Module | None = field(repr=False)  # None: a rule for scores
+    model: "nn.Module | None" = field(repr=False)  # None: a rule for scores
     rule: Rule
     run: Run = field(repr=False)
-    code: Code | None = None  # that was run to build the network
+    code: "Code | None" = None  # that was run to build the network
     transform: Transform | None = None  # custom preprocessing of images
     predictor: Predictor | None = None  # a classifier that is not a network, such as a scikit-learn estimator
-    forced: bool = False  # the repair was run although a cell (group, label) has too few patients for any claim
 
     @classmethod
     def load(
         cls,
         folder: str | Path,
         *,
-        model: str | nn.Module | object = None,
+        model: "str | nn.Module | object" = None,
         transform: str | Callable[[Any], Any] | None = None,
         trust: bool = False,
         images: bool | None = None,
-        running: Callable[[Code], None] | None = None,
+        running: "Callable[[Code], None] | None" = None,
     ) -> "Bundle":
         """The bundle in a folder, after its files are verified (SHA-256).
 
@@ -98,32 +88,30 @@ class Bundle:
         `images` states whether new rows will have images, which is checked before any code runs; `running` is called with that code.
         """
         files = verify(folder)
-        run = files.run
-        rule = read_rule(files.contents["rule.json"], files.source("rule.json"))
+        run, rule = files.run, read_rule(files.contents["rule.json"], files.source("rule.json"))
         if images is not None:
-            check_images(run.inputs, images, files.folder)
-        forced, saved = files.audits.forced, run.model
+            _check_images(run, images, files.folder)
         if run.predictor is not None:
-            predictor = predictor_of(run.predictor, files.contents, files.folder, model, trust)
-            return cls(files.folder, None, rule, run, predictor=predictor, forced=forced)
-        if saved is None:
+            return cls(files.folder, None, rule, run, predictor=_predictor_of(files, model, trust))
+        if run.model is None:
             if model is not None:
                 raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
-            return cls(files.folder, None, rule, run, forced=forced)
+            return cls(files.folder, None, rule, run)
+        from equipoise.repair.bundle_network import network_of, transform_to_serve
+
         prepare = transform_to_serve(run.inputs.images, files.folder, transform, trust, running)
-        network, code = _network(files, model, trust, running)
-        if saved.output_name is not None:
-            network = OneOutput(network, output_named(saved.output_name)).eval()
-        if (classes := saved.classes) is not None:
-            network = OneClass(network, classes.columns, classes.names.index(run.label), classes.output).eval()
-        if run.heads:  # they hold the repair
-            network = heads_in(network, files.contents[HEADS], files.source(HEADS))
-        return cls(files.folder, network, rule, run, code, prepare, forced=forced)
+        network, code = network_of(files, model, trust, running)
+        return cls(files.folder, network, rule, run, code, prepare)
 
     @property
     def outcome(self) -> str:
         """The outcome of the repair on held-out patients: closed, reduced, unclear, harm or unchanged. Do not use a rule that did harm."""
         return str(self.run.outcome)
+
+    @property
+    def forced(self) -> bool:
+        """Whether the repair was run although a cell (group, label) has too few patients for any claim."""
+        return self.run.forced
 
     @property
     def groups(self) -> list[str]:
@@ -145,30 +133,16 @@ class Bundle:
 
     def score(self, inputs: Any) -> FloatArray:
         """The score of each row, with the network's output read as in the repair."""
-        if self.predictor is not None:
-            return self.predictor.scores(inputs)
-        return self._network_scores(inputs)[0]
+        return self._scores(inputs)[0]
 
-    def _network_scores(self, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
-        """The score of each row, and further columns: with a network of classes, the class that argmax decides for."""
-        columns: dict[str, Any] = {}
+    def _scores(self, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
+        if self.predictor is not None:
+            return self.predictor.scores(inputs), {}
         if self.model is None:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
-        if isinstance(self.model, OneClass):
-            logits = outputs(self.model.inner, inputs, taken=as_matrix)
-            classes = self.run.network.classes
-            names = np.array([] if classes is None else classes.names, dtype=object)
-            columns["class"] = names[logits[:, self.model.columns].argmax(1).numpy()]
-            raw = self.model.margin(logits).double()
-        else:
-            raw = outputs(self.model, inputs).double()
-        invalid = int((~torch.isfinite(raw)).sum())
-        if invalid:
-            raise BadInput(
-                f"the network returned NaN or infinity for {invalid:,} of {len(raw):,} rows. Check for missing or unscaled inputs."
-            )
-        score = (sigmoid(raw) if self.run.network.output == "logit" else raw).numpy()
-        return np.asarray(score, dtype=np.float64), columns
+        from equipoise.repair.bundle_network import network_scores
+
+        return network_scores(self.model, self.run, inputs)
 
     def decide(
         self,
@@ -191,136 +165,231 @@ class Bundle:
         and about these rows are logged. A randomised rule draws each decision from `seed` and the id of the row, so that it does not depend
         on the other rows; rows must have ids.
         """
-        for note in notes_on_repair(self.outcome, self.forced, self.folder):
-            log.warning(note)
-        if isinstance(rows, Cohort) and self.predictor is not None:
-            return self._with_decisions(pd.DataFrame({"id": rows.ids}), predictor_scores(self.predictor, rows), seed)
-        if isinstance(rows, Scores) and self.model is None:
-            return self._with_decisions(pd.DataFrame({"id": rows.ids}), rows, seed)
-        if isinstance(rows, Cohort) and self.model is not None:
-            return self._decide_cohort(rows, seed)
+        if self.outcome == "harm":
+            why = f"The reason is in {self.folder / 'report.html'}"
+            log.warning("the outcome of this repair on held-out patients is harm: do not use its decisions. %s", why)
+        if self.forced:
+            log.warning(
+                "this repair was forced although a cell (group, label) has too few patients; held-out patients cannot show whether it helps"
+            )
         if not isinstance(rows, pd.DataFrame):
-            raise Misuse("Bundle.decide", "a pandas frame or a Cohort; of a rule for scores, a frame or Scores", rows)
-        if self.model is None:
-            return self._decide_scores(rows, images is not None, seed, name)
-        recorded = self.run.inputs
-        check_images(recorded, images is not None, self.folder)
+            scores, columns = self._known_rows(rows)
+            return self._with_decisions(pd.DataFrame({"id": rows.ids}), scores, seed, columns)
+        recorded, kept, features = self.run.inputs, np.arange(len(rows)), None
+        columns = {}
+        _check_images(self.run, images is not None, self.folder)
+        attributes = groups_of(rows, self.groups, name, self.bins)
+        image = image_column or recorded.image_column or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
         if recorded.width is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
-        attributes = groups_of(rows, self.groups, name, self.bins)
-        column = image_column or recorded.image_column or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
-        if images is not None and column is not None and recorded.patient is not None and {column, recorded.patient} <= set(rows.columns):
-            check_one_patient(rows, column, recorded.patient, name)
-        if recorded.view_column in rows.columns:
-            check_frontal(rows[recorded.view_column], name)
-        inputs: Any
-        if images is None or recorded.images is None:
-            inputs, kept = network_inputs(rows, recorded, self.text_columns, name), np.arange(len(rows))
+        if self.model is None:
+            score, features = self._score_column(rows, name)
+        elif images is None or recorded.images is None:
+            _check_views(rows, recorded.view_column, name)
+            score, columns = self._scores(self._network_inputs(rows, name))
         else:
-            files = image_files(rows, column, Path(images), name, allow_outside)
+            _check_one_patient(rows, image, recorded.patient, name)
+            _check_views(rows, recorded.view_column, name)
+            if image is None or image not in rows.columns:
+                shown = ", ".join(map(str, rows.columns))
+                raise BadInput(f"no column with the names of images. Name it with images.column. The columns are: {shown}.", source=name)
+            files = list(find_files(rows[image], Path(images), image, allow_outside=allow_outside))
             places = [f"row {row + 1} below the header" for row in range(len(files))]
             options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
-            inputs = Images.open(files, **recorded.images.options(self.transform), **options, progress=progress)
-            kept = np.array([row for row in range(len(rows)) if row not in inputs.broken])
-        score, columns = self._network_scores(inputs)
+            opened = Images.open(files, **recorded.images.options(self.transform), **options, progress=progress)
+            kept = np.array([row for row in range(len(rows)) if row not in opened.broken])
+            score, columns = self._scores(opened)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
-        id_frame, ids = identifiers(rows, kept, recorded.id, recorded.patient, column if images else None)
-        decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name), seed, **columns)
-        self._log_notes(rows, attributes, id_frame, name)
+        id_frame, ids = identifiers(rows, kept, recorded.id, recorded.patient, image if images else None)
+        decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features), seed, columns)
+        for note in self._notes(rows, attributes, id_frame, name):
+            log.warning(note)
         return decisions
 
-    def _decide_scores(self, frame: pd.DataFrame, images: bool, seed: int, name: str) -> pd.DataFrame:
-        """The decisions on new scores, in the columns of the repair, or on the scores of the saved classifier."""
-        recorded = self.run.inputs
+    def _known_rows(self, rows: Cohort | Scores) -> tuple[Scores, dict[str, Any]]:
+        """The scores of rows that are not a frame, and further columns; a table is encoded as in the repair."""
+        if isinstance(rows, Scores) and self.model is None:
+            return rows, {}
+        if not isinstance(rows, Cohort) or (self.model is None and self.predictor is None):
+            raise Misuse("Bundle.decide", "a pandas frame or a Cohort; of a rule for scores, a frame or Scores", rows)
         if self.predictor is not None:
-            frame = frame.assign(**{PREDICTOR_SCORE: self.predictor.scores(self._predictor_inputs(frame, self.predictor))})
-        if images:
-            raise BadInput(f"{self.folder} holds a rule for scores, which reads no images. Omit --images.")
-        attributes = groups_of(frame, self.groups, name, self.bins)
-        id_frame, ids = identifiers(frame, np.arange(len(frame)), recorded.id, recorded.patient)
-        score, features = score_column(frame, recorded, getattr(self.rule, "columns", ()), name)
-        decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features), seed)
-        self._log_notes(frame, attributes, id_frame, name)
-        return decisions
-
-    def _decide_cohort(self, cohort: Cohort, seed: int) -> pd.DataFrame:
-        """The decisions for a cohort; a table is encoded as in the repair."""
-        recorded = self.run.inputs
-        inputs: Any = cohort.inputs
-        if isinstance(cohort.source, Table) and recorded.encoder is not None:
-            inputs = network_inputs(cohort.source.frame, recorded, self.text_columns, cohort.name)
-        by_name = {attribute.name: attribute for attribute in cohort.attributes}
+            return predict(self.predictor, rows), {}
+        by_name = {attribute.name: attribute for attribute in rows.attributes}
         if missing := [name for name in self.groups if name not in by_name]:
-            raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, missing))}; {cohort.name!r} has {', '.join(by_name)}")
-        score, columns = self._network_scores(inputs)
-        scores = unlabelled(score, tuple(by_name[name] for name in self.groups), cohort.ids, cohort.name, patients=cohort.patients)
-        return self._with_decisions(pd.DataFrame({"id": cohort.ids}), scores, seed, **columns)
+            raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, missing))}; {rows.name!r} has {', '.join(by_name)}")
+        frame = rows.source.frame if isinstance(rows.source, Table) and self.run.inputs.encoder is not None else None
+        score, columns = self._scores(rows.inputs if frame is None else self._network_inputs(frame, rows.name))
+        groups = tuple(by_name[name] for name in self.groups)
+        return unlabelled(score, groups, rows.ids, rows.name, patients=rows.patients), columns
 
-    def _predictor_inputs(self, frame: pd.DataFrame, model: Predictor) -> pd.DataFrame:
-        """The input columns of the classifier, parsed as numbers even if they were read as text because they are groups or ids."""
-        inputs = model.columns if model.columns is not None else self.run.inputs.features or ()
-        if model.columns is None and model.kind == "estimator":
-            frame = frame[[name for name in inputs if name in frame.columns]]
-        read_as_text = [name for name in inputs if name in self.text_columns and name in frame.columns]
-        return frame.assign(**{name: as_parsed(frame[name]) for name in read_as_text})
+    def _parsed(self, frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+        """The frame with these columns parsed as numbers even if they were read as text because they are groups or ids."""
+        return frame.assign(**{name: as_parsed(frame[name]) for name in columns if name in self.text_columns and name in frame.columns})
 
-    def _with_decisions(self, id_frame: pd.DataFrame, scores: Scores, seed: int, **columns: Any) -> pd.DataFrame:
+    def _network_inputs(self, frame: pd.DataFrame, name: str) -> Any:
+        """The input columns of the network as numbers, encoded as in the repair."""
+        features, encoder = self.run.inputs.features or [], self.run.inputs.encoder
+        frame = self._parsed(frame, features)
+        problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
+        if encoder is not None:
+            raise_all(problems, name)
+            return Encoder(encoder.numeric, encoder.levels, tuple(features)).transform(frame)
+        for column in (c for c in features if c in frame.columns):
+            if frame[column].dtype.kind not in "biuf":
+                problems.append(f"input column {column!r} holds no numbers. Encode it as in the repair.")
+            elif bad := int((~np.isfinite(frame[column].to_numpy(dtype=float, na_value=np.nan))).sum()):
+                problems.append(f"input column {column!r}: {bad:,} of {len(frame):,} rows are empty or infinite. Fill them as in training.")
+        raise_all(problems, name)
+        return frame[features].to_numpy(dtype=np.float32)
+
+    def _score_column(self, frame: pd.DataFrame, name: str) -> tuple[FloatArray, pd.DataFrame | None]:
+        """The scores of new rows, from their column or from the saved classifier, and the further columns that the rule reads."""
+        recorded, features = self.run.inputs, list(getattr(self.rule, "columns", ()))
+        if (model := self.predictor) is not None:
+            given = model.columns if model.columns is not None else recorded.features or ()
+            inputs = frame[[c for c in given if c in frame.columns]] if model.columns is None and model.kind == "estimator" else frame
+            frame = frame.assign(**{PREDICTOR_SCORE: model.scores(self._parsed(inputs, given))})
+        column, columns = str(recorded.score), list(map(str, frame.columns))
+        lacking = [(what, c) for what, names in (("score", [column]), ("feature", features)) for c in names if c not in columns]
+        if problems := [f"no {what} column {c!r}.{did_you_mean(c, columns, 0.6)}" for what, c in lacking]:
+            raise BadInput(*problems, source=name, advice=f"The columns are: {', '.join(columns)}.")
+        twice = [c for c in (column, *features) if columns.count(c) > 1]
+        raise_all([f"column {c!r} is there more than once. Rename all but one." for c in twice], name)
+        values, problems = read_score_column(frame[column], column, recorded.logits)
+        raise_all(problems, name)
+        return score_and_logit(values, recorded.logits)[0], frame[features].reset_index(drop=True) if features else None
+
+    def _with_decisions(self, id_frame: pd.DataFrame, scores: Scores, seed: int, columns: dict[str, Any]) -> pd.DataFrame:
         """Identifiers, score and decision of each row; for a randomised rule also the probability with which the decision was drawn."""
-        probability = self.rule.decide(scores)
-        decisions = pd.DataFrame({"score": scores.score})
+        decisions, probability = pd.DataFrame({"score": scores.score}), self.rule.decide(scores)
         if self.rule.randomised:
-            drawn = self.rule.draw(scores, seed)  # type: ignore[attr-defined]
-            decisions = decisions.assign(probability=probability, decision=drawn.astype(int))
-        else:
-            decisions = decisions.assign(decision=probability.astype(int))
-        decisions = decisions.assign(**columns)
+            decisions["probability"] = probability
+            probability = self.rule.draw(scores, seed)  # type: ignore[attr-defined]
+        decisions = decisions.assign(decision=probability.astype(int), **columns)
         if taken := [column for column in id_frame.columns if column in decisions.columns]:
             shown = ", ".join(map(repr, taken))
             raise BadInput(f"the ids are in {shown}, which is also the name of a column of the decisions. Rename the column.")
         return pd.concat([id_frame, decisions], axis=1)
 
-    def _log_notes(self, frame: pd.DataFrame, attributes: tuple[Attribute, ...], id_frame: pd.DataFrame, name: str) -> None:
-        """Logs warnings about new rows that get a decision but differ from those of the repair."""
-        recorded = self.run.inputs
-        notes = notes_on_rows(attributes, len(frame) - len(id_frame), id_frame, recorded.id, name)
-        view = recorded.view_column
+    def _notes(self, frame: pd.DataFrame, attributes: tuple[Attribute, ...], id_frame: pd.DataFrame, name: str) -> list[str]:
+        """Warnings about new rows without a decision, a group or an id of their own, or that cannot be checked as in the repair."""
+        recorded, left_out = self.run.inputs, len(frame) - len(id_frame)
+        notes = [f"{left_out:,} rows whose image cannot be read have no decision"] if left_out else []
+        if without_group := int(np.any([attribute.codes < 0 for attribute in attributes], axis=0).sum()) if attributes else 0:
+            notes.append(f"{without_group:,} rows have no group; the rule decides them as rows of unknown group")
+        id, view = recorded.id, recorded.view_column
+        if id is not None and id not in id_frame.columns:
+            notes.append(f"{name} has no column {id!r}, which held the ids in the repair; rows are identified by {id_frame.columns[0]!r}")
+        elif id is not None and (repeated := id_frame[id][id_frame[id].duplicated() & id_frame[id].notna()].nunique()):
+            notes.append(f"{repeated:,} ids in {id!r} are in more than one row, and each row has its own decision")
         if view is not None and view not in frame.columns:
             notes.append(f"the network was repaired on frontal views only, and there is no column {view!r} to check the new rows by")
         if self.rule.needs_group and recorded.conflicts != "row":
-            notes.append(
-                "the group of each row is taken as recorded; the repair resolved patients with several groups by "
-                f"data.conflicts={recorded.conflicts}"
-            )
-        for note in notes:
-            log.warning(note)
+            how = f"data.conflicts={recorded.conflicts}"
+            notes.append(f"the group of each row is taken as recorded; the repair resolved patients with several groups by {how}")
+        return notes
 
 
-def _network(files: Verified, model: object, trust: bool, running: Callable[[Code], None] | None) -> tuple[nn.Module, Code | None]:
-    """The network with the repaired weights, in eval mode, and the code that was run to build it, if any."""
-    named = model if isinstance(model, str) else None
-    if ORIGINAL_ONNX in files.contents:
-        code_to_run(files, named, trust)  # raises an error if another model is named
-        graph = onnx_file_and_output(str(files.run.network.load))
-        return OnnxNetwork(files.contents[ORIGINAL_ONNX], files.source(ORIGINAL_ONNX), graph[1] if graph else None), None
-    if isinstance(model, nn.Module):
-        state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
-        return fit_weights(copy.deepcopy(model), state, files.source(WEIGHTS)).eval(), None
-    code = code_to_run(files, named, trust)
-    if code is not None and running is not None and (named is None or named.endswith(PROGRAM)):
-        running(code)
-    if code is not None and code.named.endswith(PROGRAM):
-        return network_with(code.named, code, None, str(code.path)), code
-    state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
-    load = named or str(files.run.network.load)
-    if load == OWN_NETWORK:
-        return fit_weights(_own_network(state, files.source(WEIGHTS)), state, files.source(WEIGHTS)).eval(), None
-    return network_with(load, code, state, files.source(WEIGHTS)), code
+def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
+    """The classifier of a bundle: from its file, or as given; raises an error if that would run code that is not trusted."""
+    recorded, folder = files.run.predictor, files.folder
+    assert recorded is not None
+    if given is not None and not isinstance(given, str):
+        return predictor(given, positive=recorded.positive)
+    if given is not None:
+        raise BadInput(f"{folder} holds its classifier, a {recorded.named}. Omit --model.")
+    if (file := recorded.file) is None:
+        raise BadInput(f"{folder} was saved from a function, which is not written. Give it again: Bundle.load(folder, model=function)")
+    try:
+        types = recorded.trusted if trust else ()
+        return predictor_in(files.contents[file], files.source(file), trusted=types, trust_pickle=trust, positive=recorded.positive)
+    except Untrusted:
+        form = "a pickle" if file.endswith(".joblib") else f"a file with the types {', '.join(recorded.trusted)}"
+        raise Untrusted(
+            f"{folder} holds its classifier, a {recorded.named}, as {form}, which can run code when it is read. If you know "
+            "who wrote the folder, load it with --trust (Python: trust=True)."
+        ) from None
 
 
-def _own_network(state: Mapping[str, Tensor], source: str) -> MLP:
-    """The network that `train` builds for tables, with the layer sizes of these weights."""
-    first = state.get("linears.0.weight")
-    if first is None or first.ndim != 2:
-        raise BadInput(f"{source} does not hold the weights of the network that eq.train builds. {AGAIN}")
-    depth = sum(key.startswith("linears.") and key.endswith(".weight") for key in state) - 1
-    return MLP(first.shape[1], first.shape[0], depth)
+# New rows
+
+
+def _check_images(run: Run, images: bool, folder: Path) -> None:
+    """Raises an error if images are given for a classifier that takes none, or missing for one that does."""
+    if run.inputs.images is None and images:
+        raise BadInput(f"the classifier in {folder} takes columns of numbers, not images. Omit --images.")
+    if run.inputs.images is not None and not images:
+        raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
+
+
+def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: dict[str, Bins]) -> tuple[Attribute, ...]:
+    """The groups of new rows in the columns that a rule needs, binned as in the repair. Rows may all be of one group, or have none."""
+    if missing := [column for column in columns if column not in frame.columns]:
+        raise BadInput(
+            f"the rule decides by group and needs the column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}; "
+            f"the columns are: {', '.join(map(str, frame.columns))}. Add what is missing, or repair with a method that needs no group, "
+            "such as bias-gda.",
+            source=source,
+        )
+    attributes = []
+    for column in columns:
+        if (own := bins.get(column)) is not None:
+            attributes.append(Attribute(column, own.names, own.codes(read_numeric_column(frame[column], column)), bins=own))
+            continue
+        names = group_names(frame[column])
+        levels = tuple(sorted(str(level) for level in names.dropna().unique())) or ("(none)",)
+        attributes.append(Attribute(column, levels, pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)))
+    return tuple(attributes)
+
+
+def identifiers(
+    frame: pd.DataFrame, kept: IntArray, id: str | None, patient: str | None, image: str | None = None
+) -> tuple[pd.DataFrame, ObjectArray]:
+    """The identifying columns of the kept rows, and an id per row as text, None if it is empty; without such columns, row numbers.
+
+    The id of a row is in the column of ids, else in that of images, else in that of patients.
+    """
+    columns = [name for name in dict.fromkeys((id, patient, image)) if name in frame.columns]
+    if not columns:
+        return pd.DataFrame({"row": kept + 1}), row_numbers(len(kept))
+    key = next(name for name in (id, image, patient) if name in columns)
+    texts = [None if pd.isna(value) or not str(value).strip() else str(value) for value in read_identifiers(frame[key])[kept]]
+    return frame[columns].iloc[kept].reset_index(drop=True), np.array(texts, dtype=object)
+
+
+def _check_one_patient(frame: pd.DataFrame, image: str | None, patient: str | None, name: str) -> None:
+    """Raises an error if one image is named for several patients, who would get another patient's score."""
+    if not {image, patient} <= set(frame.columns):
+        return
+    patients = frame.groupby(image)[patient].nunique()
+    if len(shared := patients[patients > 1].index):
+        shown = ", ".join(map(repr, shared[:5])) + (" ..." if len(shared) > 5 else "")
+        raise BadInput(
+            f"image column {image!r}: {len(shared):,} images are named for more than one patient of {patient!r}: {shown}. "
+            "Correct the table: an image belongs to one patient.",
+            source=name,
+        )
+
+
+def _check_views(frame: pd.DataFrame, view: str | None, name: str) -> None:
+    """Raises an error if a row is not a frontal view: the repair left other views out, so their scores are untested."""
+    if view in frame.columns and (other := ~is_view(frame[view])).any():
+        raise BadInput(
+            f"{int(other.sum()):,} of {len(frame):,} rows are not frontal views by the column {view!r}; the first is row "
+            f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
+            source=name,
+        )
+
+
+def unlabelled(
+    score: FloatArray,
+    attributes: tuple[Attribute, ...],
+    ids: ObjectArray,
+    name: str,
+    features: pd.DataFrame | None = None,
+    patients: ObjectArray | None = None,
+) -> Scores:
+    """The scores of new rows, which have no labels; rows whose group is not needed have the group "(none)"."""
+    no_group = Attribute("group", ("(none)",), np.full(len(score), MISSING, dtype=np.int64))
+    table = None if features is None else Table(features)
+    return Scores(np.zeros(len(score), dtype=np.int64), score, attributes or (no_group,), patients, ids, name, features=table)

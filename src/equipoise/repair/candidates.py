@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Rows, Scores
 from equipoise.measures import FloatArray, Rule, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal, LabelCandidate, Note, choose_method, select
-from equipoise.models import MASKED, predict
+from equipoise.models import MASKED, is_network, predict
 from equipoise.repair.progress import Bars
 
 ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
@@ -93,7 +93,7 @@ def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]
 
 def unit_maps(model: object) -> tuple[UnitMap, ...]:
     """For each convolution of images with units switched off, the share of channels that is still on at each position."""
-    if not isinstance(model, nn.Module):
+    if not is_network(model):
         return ()
     masked = [(name, module) for name, module in model.named_modules() if type(module) is MASKED[nn.Conv2d]]
     return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)

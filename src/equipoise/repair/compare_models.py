@@ -5,29 +5,25 @@ and bundles are written from `Comparison.found`, which is computed once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from torch import nn
 
-from equipoise.data import Cohort, Identities, Rows, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import AuditSpec, Baseline, Gap, Threshold, canonical_name, choose_rule
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress
 from equipoise.models import classifier, predict
-from equipoise.presenting import presenter
+from equipoise.presenting import presenter, save_comparison
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.candidates import ScoredCandidate, choose, evaluate_rule
 from equipoise.repair.eq_audit import trained_rule
 from equipoise.repair.findings import Findings, find
-from equipoise.repair.save import save_all
 from equipoise.repair.schema import Provenance
-from equipoise.repair.sections import ReportSpec
-from equipoise.repair.serving import Serving, saved_model, serving_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +51,7 @@ class Comparison:
     failures: Mapping[str, str] = field(default_factory=dict)  # methods that could not be run, and why
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
     probes: Probes | None = None  # on the test set
-    serving: Serving | None = None  # how new rows become inputs and the network is built again
+    rows: Rows | None = None  # the held-out rows, which show how new ones become inputs; None for a repair of a case
     baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
     forced: bool = False  # the repair was run although a cell has too few patients for any claim
@@ -77,10 +73,10 @@ class Comparison:
         return str(presenter("comparison_html")(self))
 
     @property
-    def kind(self) -> str:
-        """The kind of output: "classes" of a network that decides by argmax, or "labels"."""
+    def kind(self) -> LabelKind:
+        """The kind of outputs: labels or classes."""
         rule = self.original.candidate.rule
-        return "classes" if rule.argmax else "labels"
+        return LabelKind.CLASSES if rule.argmax else LabelKind.LABELS
 
     @property
     def result(self) -> ScoredCandidate:
@@ -142,15 +138,11 @@ class Comparison:
         build it again. For a rule for scores, `score` names the column that will hold new scores. `overwrite=True` replaces an earlier
         bundle; other options are those of the section [report] of a case.
         """
-        if self.serving is None:
-            raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
-        serving = self.serving
-        if model is not None and serving.model is not None:
-            serving = replace(serving, model=saved_model(model, serving.model.output, output_name=serving.model.output_name))
-        if score is not None:
-            serving = replace(serving, inputs=replace(serving.inputs, score=score))
-        save_all({self.label: self}, Path(folder), {self.label: serving}, ReportSpec(**options), overwrite=overwrite)
-        return Path(folder)
+        if self.rows is None:
+            raise BadInput(
+                "this comparison does not know how its network is served; save the repair of its case: case.debias().save(folder)"
+            )
+        return save_comparison(self, Path(folder), model=model, score=score, overwrite=overwrite, options=options)
 
 
 def compare_models(
@@ -184,13 +176,12 @@ def compare_models(
         )
     chosen = choose([{label: entry} for entry in candidates])
     settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
-    model = original.candidate.model
-    serving = serving_of(model, cohort if isinstance(model, nn.Module) else original.test)
+    rows = original.test if original.candidate.rule_only else cohort
     baseline = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
         baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
     provenance = Provenance.now(seed=seed)
-    return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, serving=serving, baseline=baseline)
+    return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, rows=rows, baseline=baseline)
 
 
 def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:

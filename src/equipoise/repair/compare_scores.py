@@ -31,7 +31,7 @@ from equipoise.measures import (
     Ranking,
     SignedSum,
     adjusted,
-    audit_label,
+    audit_labels,
     choose_rule,
     coefficients,
     combined,
@@ -165,7 +165,7 @@ def compare_scores(
             f"{same} and {reference} are of the same patients, {different} is not. Compare the models on the same patients first."
         )
     if not shared[0]:
-        audits = {name: replace(audit_label(own, rules[name], spec), name=name) for name, own in subjects.items()}
+        audits = {name: replace(audit_labels({"": own}, {"": rules[name]}, spec).only, name=name) for name, own in subjects.items()}
         return compare_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()})
     tables, changed = _Tables(level), {}
     shown = shown_scores(first, min_patients)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, Speed, Work, cross_fitting_parts, make_settings
-from equipoise.models import encoding
+from equipoise.models import encoding, is_network
 from equipoise.repair.methods_tried import Methods, Repairable
 
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
@@ -68,7 +67,7 @@ def estimate(
     of a network together takes one run, with one evaluation per label; any other method takes one run per label.
     """
     labels, first = len(classifier.labels), classifier.first
-    network = first.model if isinstance(first.model, nn.Module) else None
+    network = first.model if is_network(first.model) else None
     counts = [
         _counts(getattr(task, name), name, classifier.name_of(label))
         for name in ("repair", "test", "train")
@@ -112,11 +111,11 @@ def _rule_estimate(
 
 def _fit_seconds(name: str, scores: Scores, speed: Speed, settings: Mapping[str, Any]) -> float:
     """Seconds of a method with cross-fitted selection: one fit of a rule is timed; methods of other kinds have a cost model."""
-    method, goal = METHODS[name], speed.task.goal
+    method, goal = METHODS[name], speed.goal
     if method.kind != Kind.RULE:
         return speed.seconds(speed.work(name, settings)) or 0.0
     start = time.perf_counter()
-    (method.frontier or method.run)(scores, goal.for_steps(), make_settings(name, settings))
+    method.run(scores, goal.for_steps(), make_settings(name, settings)).grid()
     fits = 1 if goal.selection == "paper" or not method.selects else 1 + cross_fitting_parts(method, len(scores))
     return (time.perf_counter() - start) * fits
 

@@ -5,23 +5,11 @@ Torch is imported only if a network is audited.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
-from equipoise.data import Cohort, Scan, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, LabelKind, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import (
-    ARGMAX,
-    Audit,
-    AuditSpec,
-    Progress,
-    Rule,
-    Threshold,
-    audit_labels,
-    audit_scans,
-    given_or_chosen,
-    rules_by_label,
-)
+from equipoise.measures import ARGMAX, Audit, AuditSpec, Progress, Rule, Threshold, audit_labels, rules_by_label
 
 SUGGESTIONS = {  # for a wrong argument, by its type
     "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
@@ -95,38 +83,34 @@ def audit(
     if unknown := [name for name in OF_FILES if name in options]:
         raise BadInput(f"{', '.join(unknown)} of an audit are about a file; see `equipoise audit`, or eq.encoding(model, cohort)")
     spec = AuditSpec(**options)
-    each_label = None if progress is None else lambda _label: progress
-    by_label = _by_label(subject)
-    if by_label and cohort is not None:
-        raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
-    if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
+    tables, also, kind, name = _tables(subject), {}, LabelKind.LABELS, ""
+    on_cohort = isinstance(cohort, Cohort)
+    if train is not None and (tables or not on_cohort or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
-    several = isinstance(subject, Mapping) if by_label else isinstance(cohort, Cohort) and cohort.targets is not None
-    if spec.no_finding is not None and not several:
+    if spec.no_finding is not None and not (isinstance(subject, Mapping) if tables else isinstance(cohort, Cohort) and cohort.several):
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
-    if by_label:
+    if tables:
+        if cohort is not None:
+            raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
         if isinstance(subject, Mapping) and valid is not None and (not isinstance(valid, Mapping) or set(valid) != set(subject)):
             raise BadInput(f"valid must hold scores by label too, of {', '.join(map(str, subject))}")
-        valid_by_label: Any = valid if isinstance(valid, Mapping) else dict.fromkeys(by_label, valid)
-        rules = rules_by_label(by_label, rule, threshold, valid_by_label, spec.optimise)
-        if all(isinstance(each, Scan) for each in by_label.values()):
-            return audit_scans(by_label, rules, spec, each_label)
-        return audit_labels(by_label, rules, spec, progress=each_label)
-    if isinstance(cohort, Cohort):
-        check_apart(training=train, test=cohort)
-    if isinstance(cohort, Cohort) and cohort.targets is not None:
-        decided = _decided_labels(subject, cohort, spec, rule, threshold, valid, outputs)
+        valid_scores: Any = valid if isinstance(valid, Mapping) else dict.fromkeys(tables, valid)
+        rules = rules_by_label(tables, rule, threshold, valid_scores, spec.optimise)
     else:
-        decided = {"": _decided(subject, cohort, spec, rule, threshold, valid, output)}
-    scores = {label: own.scores for label, own in decided.items()}
-    also = {label: own.also for label, own in decided.items()} if spec.measures is None else {}
-    kind = cohort.kind if isinstance(cohort, Cohort) else "labels"
-    name = cohort.name if several and isinstance(cohort, Cohort) else ""
-    found = audit_labels(scores, {label: own.rule for label, own in decided.items()}, spec, kind, name, each_label, also)
-    return found if train is None or not isinstance(cohort, Cohort) else with_baselines(found, scores, cohort, train)
+        if isinstance(cohort, Cohort):
+            check_apart(training=train, test=cohort)
+            kind, name = cohort.kind, cohort.name if cohort.several else ""
+        tables, rules, goals = _decided(subject, cohort, rule, threshold, valid, output, outputs, spec.optimise)
+        also = goals if spec.measures is None else {}
+    found = audit_labels(tables, rules, spec, kind, name, None if progress is None else lambda _label: progress, also)
+    if train is None or not isinstance(cohort, Cohort):
+        return found
+    from equipoise.repair.baseline import with_baselines
+
+    return with_baselines(found, tables, cohort, train)
 
 
-def _by_label(subject: object) -> dict[str, Any]:
+def _tables(subject: object) -> dict[str, Any]:
     """The scores, or the scans of one table, by label; empty if the subject is something else."""
     if isinstance(subject, Mapping) and {type(value) for value in subject.values()} in ({Scores}, {Scan}):
         return dict(subject)
@@ -135,117 +119,68 @@ def _by_label(subject: object) -> dict[str, Any]:
     return {"": subject} if isinstance(subject, Scores) else {}
 
 
-@dataclass(frozen=True, eq=False)
-class _Decided:
-    """The scores of a label, the rule that decides on them, and the measure of the goal of a debiasing result."""
-
-    scores: Scores
-    rule: Rule
-    also: tuple[str, ...] = ()
-
-
 def _decided(
-    subject: object,
-    cohort: Cohort | Scores | None,
-    spec: AuditSpec,
-    rule: Rule | None,
-    threshold: float | Mapping[str, float] | None,
-    valid: object,
-    output: str,
-) -> _Decided:
-    """The scores of a classifier or of a debiasing result on a cohort, and how they are decided."""
+    subject: object, cohort: Cohort | Scores | None, rule: Rule | None, threshold: Any, valid: Any, output: str, outputs: Any, optimise: str
+) -> tuple[dict[str, Scores], dict[str, Rule], dict[str, tuple[str, ...]]]:
+    """By label: the scores of a classifier or of a debiasing result on a cohort, their rules, and the measures of the result's goals."""
     from equipoise.methods import Candidate
+    from equipoise.models import scores_of
 
     if isinstance(subject, Candidate):
-        if threshold is not None:
-            raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-        also = (subject.goal.measure,)
-        if subject.rule_only and isinstance(cohort, Scores):
-            return _Decided(cohort, subject.rule, also)
-        if subject.model is None:
-            raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
-        return _Decided(predicted_scores(subject.model, cohort, output), subject.rule, also)
-    if valid is None:
-        if rule is None and threshold is None:
-            rule = trained_rule(subject)
-        rule = given_or_chosen(rule, threshold)
-        return _Decided(predicted_scores(subject, cohort, output), rule)
-    scores = predicted_scores(subject, cohort, output)
-    valid_scores = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return _Decided(scores, given_or_chosen(rule, threshold, valid_scores, spec.optimise))
-
-
-def with_baselines(audit: Audit, scores: Mapping[str, Scores], cohort: Cohort, train: Cohort) -> Audit:
-    """The audit of a network on a cohort, with a simple model fitted to the training set for each label."""
-    from equipoise.methods import Goal
-    from equipoise.repair.baseline import fit_baseline
-
-    labels = {}
-    for (label, own), rows, fitted_rows in zip(audit.labels.items(), cohort.by_label.values(), train.by_label.values(), strict=True):
-        if fitted_rows.encoder is not None and (encoder := rows.encoder) is not None:
-            fitted_rows = fitted_rows.encoded_by(encoder)
-        original, spec = (scores[label], own.rule.decide(scores[label])), own.settings
-        baseline = fit_baseline(rows, original, fitted_rows, Goal(), fitted_on="training set", settings=spec, seed=spec.seed)
-        labels[label] = replace(own, baseline=baseline)
-    return replace(audit, labels=labels)
-
-
-def _decided_labels(
-    subject: object,
-    cohort: Cohort,
-    spec: AuditSpec,
-    rule: Rule | None,
-    threshold: float | Mapping[str, float] | None,
-    valid: object,
-    outputs: Mapping[str, int | str] | None,
-) -> dict[str, _Decided]:
-    """The scores of each label, and how they are decided: of a debiasing result, or of a network's outputs."""
-    from torch import nn
-
-    from equipoise.methods import Candidate
-    from equipoise.models import Predictor, chosen_outputs, classifier, predictor_scores, scores_of
-
-    if isinstance(subject, Candidate):
-        results = subject.labels
         if threshold is not None or outputs is not None:
             raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
-        unknown = [label for label in cohort.labels if label not in results]
-        if unknown:
-            raise BadInput(f"the result is one of {', '.join(results)}; {cohort.name!r} has other labels too: {', '.join(unknown)}")
-        scores = scores_of({label: results[label].network for label in cohort.labels}, cohort)
-        return {label: _Decided(own, results[label].rule, (results[label].goal.measure,)) for label, own in scores.items()}
-    subject = classifier(subject)
-    if isinstance(subject, Predictor):
-        predictor_scores(subject, cohort)  # raises: it has one score per row
-    if not isinstance(subject, nn.Module):
-        kind = type(subject).__name__
-        raise BadInput(f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on one; got {kind}")
-    chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
-    views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
-    scores = scores_of(views, cohort)
-    if cohort.kind == "classes":
+        if isinstance(cohort, Cohort) and cohort.several:
+            if unknown := [label for label in cohort.labels if label not in subject.labels]:
+                known = ", ".join(subject.labels)
+                raise BadInput(f"the result is one of {known}; {cohort.name!r} has other labels too: {', '.join(unknown)}")
+            results = {label: subject.labels[label] for label in cohort.labels}
+            scores = scores_of({label: own.network for label, own in results.items()}, cohort)
+        else:
+            results = {"": subject.only}
+            if subject.model is None and not (subject.rule_only and isinstance(cohort, Scores)):
+                raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
+            scores = {"": cohort} if subject.rule_only and isinstance(cohort, Scores) else classifier_scores(subject.model, cohort, output)
+        return scores, {label: own.rule for label, own in results.items()}, {label: (own.goal.measure,) for label, own in results.items()}
+    labels = cohort.labels if isinstance(cohort, Cohort) else ("",)
+    if isinstance(cohort, Cohort) and cohort.kind.argmax:
         if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        return {label: _Decided(own, ARGMAX) for label, own in scores.items()}
-    if valid is None:
-        return {label: _Decided(scores[label], own) for label, own in rules_by_label(scores, rule, threshold).items()}
-    if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
-        raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
-    valid_scores = scores_of(views, valid)
-    return {label: _Decided(own, given_or_chosen(rule, None, valid_scores[label], spec.optimise)) for label, own in scores.items()}
+        rule = ARGMAX
+    elif rule is None and threshold is None and valid is None and len(labels) == 1:
+        rule = trained_rule(subject)
+    if isinstance(valid, Cohort) and valid.labels != labels:
+        raise BadInput(f"a validation cohort needs the labels {', '.join(labels)}; it has {', '.join(valid.labels)}")
+    rules = rules_by_label(labels, rule, threshold) if valid is None else {}
+    scores = classifier_scores(subject, cohort, output, outputs)
+    if valid is not None:
+        own = {"": valid} if isinstance(valid, Scores) else classifier_scores(subject, valid, output, outputs, "valid of eq.audit")
+        rules = rules_by_label(labels, rule, threshold, own, optimise)
+    return scores, rules, {}
 
 
-def predicted_scores(model: object, cohort: Cohort | Scores | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
-    """The scores of a classifier on a cohort; raises an error if one of them is something else."""
-    from equipoise.models import classifier, predict
+def classifier_scores(
+    subject: object,
+    cohort: Cohort | Scores | None,
+    output: str = "auto",
+    outputs: Mapping[str, int | str] | None = None,
+    where: str = "eq.audit, after the network,",
+) -> dict[str, Scores]:
+    """The scores of a classifier on a cohort, by label; raises an error if one of them is something else."""
+    from equipoise.models import classifier, scores_by_label
 
-    predictor = None if isinstance(model, str) and cohort is None else classifier(model)
-    if predictor is None:
-        raise Misuse("eq.audit", "scores, a table on disk, or a classifier or a debiasing result with a cohort", model, SUGGESTIONS)
+    model = None if isinstance(subject, str) and cohort is None else classifier(subject)
+    if model is None:
+        raise Misuse(
+            "eq.audit",
+            "scores, a table on disk, or a classifier (a torch.nn.Module or an estimator) or a debiasing result with a cohort",
+            subject,
+            SUGGESTIONS,
+        )
     if cohort is None:
         raise BadInput("a classifier is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
     check_cohort(where, cohort)
-    return predict(predictor, cohort, output=output)
+    assert isinstance(cohort, Cohort)
+    return scores_by_label(model, cohort, cohort.labels, output, outputs)
 
 
 def trained_rule(model: object) -> Threshold | None:

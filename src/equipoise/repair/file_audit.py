@@ -1,4 +1,4 @@
-"""`audit_file`: the audit of scores in a file, or of a network or estimator on its rows, as `equipoise audit` runs it.
+"""`audit_file`: the audit of a case, of the scores in its table or of the network or estimator that is run on its rows.
 
 Nothing but what reads a table is imported before the file is read, and torch only if there is a network.
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise import data, measures
 from equipoise.errors import BadInput
+from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
-from equipoise.repair.file_source import check_group_names, check_known, load_classifier
 from equipoise.repair.progress import Bars, counting, no_bars
 
 if TYPE_CHECKING:
@@ -97,10 +97,14 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
         return scores_by_label(model, files[path].cohort, case.labels, case.model.output, case.outputs)
 
     scores = {} if in_batches else read(table)
-    checks = check_known(case, images, model, files[table].cohort, scores) if model is not None else []
+    checks: list[ScoreCheck] = []
+    if model is not None:
+        from equipoise.repair.score_checks import check_known_scores
+
+        checks = check_known_scores(case, images, model, files[table].cohort, scores)
     training_set = None
     if spec.train is not None and model is not None:
-        like_table = columns.with_bins_of(files[table].cohort)
+        like_table = columns.with_bins_of(files[table].cohort.attributes)
         training_set = data.read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
         data.check_apart(training=training_set, test=files[table].cohort)
     returning = None
@@ -110,30 +114,55 @@ def audit_file(case: CaseSpec, *, bars: Bars = no_bars, running: Callable[[Code 
     valid = {} if spec.valid is None else read(spec.valid)
     if scores:
         check_group_names(case.report.words, next(iter(scores.values())))
-    argmax = measures.ARGMAX if columns.kind == "classes" else None  # on the margin over the other classes
+    argmax = measures.ARGMAX if columns.kind.argmax else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
 
         def progress(label: str) -> measures.Progress:  # as a share of that of all labels
             return lambda done, total: step(case.labels.index(label) * total + done, len(case.labels) * total)
 
-        if in_batches:
-            audit = measures.audit_scans(data.scan_scores(table, case.data), rules, spec, progress)
-        else:
-            audit = measures.audit_labels(scores, rules, spec, columns.kind, table.name, progress)
+        tables: Any = data.scan_scores(table, case.data) if in_batches else scores
+        audit = measures.audit_labels(tables, rules, spec, columns.kind, table.name, progress)
     if training_set is not None:
-        from equipoise.repair.eq_audit import with_baselines
+        from equipoise.repair.baseline import with_baselines
 
         with bars("simple model"):
             audit = with_baselines(audit, scores, files[table].cohort, training_set)
-    layers = _probe_layers(model, files[table].cohort, spec, bars) if spec.probe and model is not None else None
+    layers = None
+    if spec.probe and model is not None:
+        from equipoise.models import encoding
+
+        limits: dict[str, Any] = {"level": spec.level, "seed": spec.seed, "min_patients": spec.min_patients}
+        with bars("probes") as step:
+            layers = encoding(model, files[table].cohort, draws=spec.draws, progress=step, **limits)
     return FileAudit(case, audit, scores, files, checks, layers, origin, returning)
 
 
-def _probe_layers(network: Any, cohort: data.Cohort, spec: measures.AuditSpec, bars: Bars) -> pd.DataFrame:
-    """How well each layer of a network predicts the group."""
-    from equipoise.models import encoding
+def load_classifier(
+    case: CaseSpec, *, code: Code | None = None, running: Callable[[Code | None], None] | None = None
+) -> tuple[Any, data.Columns, data.ImageFolder, str]:
+    """The network or estimator of a case, the columns and images that it reads, and the origin of the images' preprocessing in words.
 
-    limits: dict[str, Any] = {"level": spec.level, "seed": spec.seed, "min_patients": spec.min_patients}
-    with bars("probes") as step:
-        return encoding(network, cohort, draws=spec.draws, progress=step, **limits)
+    There is no model if the table holds scores. `running` is called before the code in an exported program is run.
+    """
+    model, images = case.model, case.images
+    if model.load is None:
+        return None, case.data, images, ""
+    from equipoise.models import load_estimator, load_network, load_transform, with_saved_preprocessing
+
+    if model.is_estimator:
+        return *load_estimator(model.load, case.data, trusted=model.trust_types, trust_pickle=model.trust_pickle), images, ""
+    if isinstance(images.transform, str):
+        images = images.changed(transform=load_transform(images.transform))
+    images, origin = with_saved_preprocessing(model.load, images)
+    return (
+        load_network(model.load, model.weights, images, output_name=case.output_name, code=code, running=running),
+        case.data,
+        images,
+        origin,
+    )
+
+
+def check_group_names(group_names: Mapping[str, str] | None, rows: data.Rows) -> None:
+    """Raises an error for words for a group that the rows do not have."""
+    presenter("group_words")(group_names, {attribute.name: attribute.levels for attribute in rows.attributes})

@@ -18,26 +18,25 @@ from equipoise.data import (
     Scores,
     check_apart,
     conflicts_in,
-    hold_out,
-    hold_out_scores,
+    hold_out_each,
     read_cohort,
     read_scores,
     same_groups,
     without_folders,
 )
 from equipoise.errors import UnknownName, collecting, raise_all
-from equipoise.methods import METHODS, read_settings
+from equipoise.methods import METHODS
 from equipoise.models import Code, code_of, resolve_output, scores_by_label, set_output
 from equipoise.presenting import presenter
 from equipoise.repair.case import CaseSpec
 from equipoise.repair.compare_models import Comparison
 from equipoise.repair.dry_run import RepairEstimate, estimate
-from equipoise.repair.file_source import check_group_names, check_known, load_classifier
+from equipoise.repair.file_audit import check_group_names, load_classifier
 from equipoise.repair.methods_tried import Methods, Repairable, check_methods, offers, try_methods
 from equipoise.repair.progress import Bars, counting, no_bars
 from equipoise.repair.save import Saved, save_all
-from equipoise.repair.saved_predictor import PREDICTOR_SCORE
-from equipoise.repair.schema import Provenance
+from equipoise.repair.schema import PREDICTOR_SCORE, Provenance
+from equipoise.repair.score_checks import check_known_scores
 from equipoise.repair.serving import ROWS_CHECKED, Serving, inputs_of, original_weights, saved_models
 
 
@@ -53,7 +52,8 @@ class Repaired:
         """The files written for each label in the folder: weights, rule, audits, report, cards and checksums."""
         case = self.case
         title = case.report.title or f"{len(case.labels)} {case.data.kind} of {without_folders(case.model.load or case.table.name)}"
-        return save_all(self.comparisons, Path(folder), self.serving, case.report, overwrite=overwrite, title=title, bars=bars)
+        how: dict[str, Any] = {"overwrite": overwrite, "title": title, "bars": bars, "made_from": case.to_dict()}
+        return save_all(self.comparisons, Path(folder), self.serving, case.report, **how)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class PreparedRepair:
 
 
 def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
-    """The methods of a case with their settings as the types that the methods declare; raises one error with everything wrong with them."""
+    """The methods of a case with their settings; raises one error with everything wrong with them."""
     names, problems = case.repair.method, list[str]()
     problems += [f"--method {name} was given twice; name each method once" for name in dict.fromkeys(names) if names.count(name) > 1]
     methods: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -103,8 +103,7 @@ def methods_of(case: CaseSpec) -> dict[str, dict[str, Any]]:
         if name not in methods:
             problems += UnknownName("method with settings, which is not among repair.method (--method):", name, methods).problems
         else:
-            with collecting(problems):
-                methods[name] = read_settings(name, given)
+            methods[name] = dict(given)
     for name in names if not case.repair.group_rules else ():
         if name in METHODS and METHODS[name].needs_group:
             problems.append(f"repair.group_rules = false leaves out rules that need each patient's group; --method {name} is one. Omit it.")
@@ -157,9 +156,9 @@ def prepare_file(
 
     rows = read(table, columns)
     check_group_names(case.report.words, rows[0])
-    like_table = columns.with_bins_of(rows[0])
+    like_table = columns.with_bins_of(rows[0].attributes)
     train = None if spec.train is None else read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
-    repair, test = _sets(case, rows, lambda path: read(path, columns.like(rows[0])))
+    repair, test = _sets(case, rows, lambda path: read(path, columns.like(rows[0].attributes)))
     for repaired, held_out in zip(repair, test, strict=True):  # a label may be unknown in rows where another one is known
         check_apart(training=train, repair=repaired, test=held_out)
     output = _output(case, network, repair[0])
@@ -167,7 +166,7 @@ def prepare_file(
     checks = []
     if file is not None and case.model.check_scores is not None:
         scores = scores_by_label(model, file.cohort, labels, output, case.outputs)
-        checks = check_known(case, images, model, file.cohort, scores)
+        checks = check_known_scores(case, images, model, file.cohort, scores)
     classifier = Repairable.of(model, labels, repair, test, train, case.outputs if len(labels) > 1 else None)
     names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
     if network is None or file is None:
@@ -198,12 +197,7 @@ def _sets(case: CaseSpec, rows: Sequence[Rows], read: Callable[[Path], Sequence[
     spec = case.repair
     if spec.test is not None:
         return rows, [same_groups(own, held_out) for own, held_out in zip(rows, read(spec.test), strict=True)]
-    if isinstance(rows[0], Cohort):
-        repair, test = hold_out(rows[0], spec.test_fraction, seed=spec.seed)
-        return [repair], [test]
-    scores = cast(Sequence[Scores], rows)
-    by_label = hold_out_scores(dict(zip(case.labels, scores, strict=True)), spec.test_fraction, seed=spec.seed)
-    return list(by_label[0].values()), list(by_label[1].values())
+    return hold_out_each(rows, spec.test_fraction, seed=spec.seed)
 
 
 def _output(case: CaseSpec, network: nn.Module | None, repair: Rows) -> str:
@@ -230,7 +224,7 @@ def _notes(
         return [*varying, "the rule decides from scores; the classifier that makes them was not examined"], varying
     inputs = presenter("input_words")(checks, file.cohort.source.to_dict(), origin)
     limits, notes = ([*presenter("reading_words")(file, names=names), *weight_notes] for names in (False, True))
-    if rows.labels:
+    if rows.several:
         listed = f"{len(rows.labels)} {rows.kind} at once: {', '.join(rows.labels)}"
         limits.append(f"the network was repaired for {listed}; each has its own report")
     return [*limits, *inputs], [*notes, *inputs]

@@ -25,7 +25,7 @@ from equipoise.measures import (
     LabelAudit,
     Shift,
     ShownScores,
-    audit_label,
+    audit_labels,
     group_estimate,
     is_quotient,
     paired,
@@ -209,7 +209,8 @@ def find(
         same_rows(original.test, tried.test)
     audits = []
     for tried in entries:
-        audits.append(audit_label(tried.test, tried.candidate.rule, settings.changed(also=(tried.candidate.goal.measure,))))
+        asked = settings.changed(also=(tried.candidate.goal.measure,))
+        audits.append(audit_labels({"": tried.test}, {"": tried.candidate.rule}, asked).only)
         if progress is not None:
             progress(len(audits), len(entries))
     shown = shown_scores(original.test, settings.min_patients)

@@ -1,8 +1,7 @@
 """The folder of a bundle is replaced as a whole: checks before a run, and the swap after it.
 
 Everything is first written to a hidden folder next to it, flushed to disk, and then swapped in with one step: a reader sees the old folder
-or the new one, never files of both. A hidden folder left by a killed run is removed by the next run; one that is locked by a running
-process is not.
+or the new one, never files of both. A hidden folder is locked while its process runs; one that a killed run left is removed by the next.
 """
 
 import ctypes
@@ -12,22 +11,20 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equipoise.data import add_path_to_errors, check_writable, take_lock, uninterrupted
+from equipoise.data import check_writable, take_lock, uninterrupted
 from equipoise.errors import BadInput
-from equipoise.models import HEADS, ORIGINAL_ONNX, rank
+from equipoise.models import rank
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
-FILES: tuple[str, ...] = (*WEIGHT_FILES, HEADS, "model.onnx", "model.onnx.data", ORIGINAL_ONNX, "predictor.skops", "predictor.joblib")
-FILES += ("rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "README.txt", "run.json")  # all files of a bundle
+FILES: tuple[str, ...] = (*WEIGHT_FILES, "heads.safetensors", "model.onnx", "model.onnx.data", "original.onnx", "predictor.skops")
+FILES += ("predictor.joblib", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "README.txt", "run.json")
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
 ROOM = 2**25  # bytes for everything but the weights
 HIDDEN, OLD = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
-WAIT = 5.0  # seconds that a reader waits for a run that is replacing the folder
 
 
 def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
@@ -38,15 +35,15 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
     """
     if rank() > 0:
         return
-    recover(folder)
+    target = recover(folder)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"cannot write {folder}: it is a file. Name a folder.")
     check_writable(folder / "run.json")
-    held = sorted(path.name for path in folder.iterdir() if not _hidden(path.name, folder)) if folder.is_dir() else []
-    shown = ", ".join(held[:5]) + (" ..." if len(held) > 5 else "")
+    held = sorted(path.name for path in folder.iterdir() if not _is_hidden(path, target)) if folder.is_dir() else []
     if held and not overwrite:
+        shown = ", ".join(held[:5]) + (" ..." if len(held) > 5 else "")
         raise BadInput(f"{folder} is not empty ({shown}). Name another folder, or replace the output of an earlier run with --overwrite.")
-    if held and replaced and (reason := _why_not_renamed(folder.resolve())):
+    if held and replaced and (reason := _why_not_renamed(target)):
         raise BadInput(f"{folder} cannot be replaced as a whole: {reason}. Empty it, or name a folder inside it: {folder / 'repaired'}")
     written = _written_by_run(folder)
     if replaced and (foreign := [name for name in held if name in FILES and Path(name) not in written]):
@@ -69,9 +66,8 @@ def _why_not_renamed(target: Path) -> str:
     return "" if os.access(target.parent, os.W_OK | os.X_OK) else f"the folder that it is in, {target.parent}, may not be written to"
 
 
-def _hidden(name: str, folder: Path) -> bool:
-    """Whether a name is that of a hidden folder for this folder."""
-    return re.fullmatch(rf"{re.escape(HIDDEN)}{re.escape(folder.resolve().name)}\.[a-z0-9_]{{8}}(\.old)?", name) is not None
+def _is_hidden(place: Path, target: Path) -> bool:
+    return re.fullmatch(rf"{re.escape(HIDDEN + target.name)}\.[a-z0-9_]{{8}}(\.old)?", place.name) is not None
 
 
 def _written_by_run(folder: Path) -> set[Path]:
@@ -92,22 +88,23 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     Files of an earlier run are replaced. Other files are carried over. Without `overwrite`, a folder that another run has filled in the
     meantime stays, and the new one is kept under another name.
     """
-    recover(folder)
-    target = folder.resolve()
+    target = recover(folder)
     inside = target.is_dir() and bool(_why_not_renamed(target))  # then it is empty, or check_folder has rejected it
-    home, place, lock = target if inside else target.parent, folder, None
+    home, place, lock = target if inside else target.parent, None, None
     try:
         home.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        while lock is None and (place == folder or not place.is_dir()):  # another run may remove it as a leftover before it is locked
+        with _locked(home):  # so that no other run removes the new folder before it is locked
+            remove_leftovers(target)
             place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{target.name}.", dir=home))
-            with suppress(FileNotFoundError):
-                lock = take_lock(place, wait=True)  # the system releases it when this process ends in any way
-            if lock is not None and not place.is_dir():
-                os.close(lock)
-                lock = None
+            lock = take_lock(place)  # the system releases it when this process ends in any way
         yield place
-        _flush(place, target)
+        os.umask(umask := os.umask(0))
+        for path in place.rglob("*"):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)  # some libraries write files that only their owner can read
+        place.chmod(target.stat().st_mode & 0o7777 if target.is_dir() else 0o777 & ~umask)
+        if not inside and target.is_dir():
+            _carry_over(target, place)
+        _sync(*place.rglob("*"), place)
         with uninterrupted():
             if inside:  # run.json comes last: without it the folder is not read
                 for path in sorted(place.iterdir(), key=lambda path: (path.name == "run.json", path.name == "audit.json", path)):
@@ -117,14 +114,25 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
             _sync(home)
     except OSError as error:
         named = Path(os.fsdecode(error.filename or ""))
-        path = folder / named.relative_to(place) if named.is_relative_to(place) else folder
+        path = folder / named.relative_to(place) if place is not None and named.is_relative_to(place) else folder
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         remedy = "Free some space there, or name another place." if full else "Choose another place."
         kept = "What was there is unchanged." if folder.exists() else "Nothing was left behind."
         raise BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {remedy}") from error
     finally:
-        if place != folder:
+        if place is not None:
             shutil.rmtree(place, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Holds the lock of a folder, once it is free."""
+    lock = take_lock(place, wait=True)
+    try:
+        yield
+    finally:
         if lock is not None:
             os.close(lock)
 
@@ -134,7 +142,7 @@ def remove_leftovers(target: Path) -> list[Path]:
     removed = []
     for home in (target.parent, target):
         for place in sorted(home.iterdir()) if home.is_dir() and os.access(home, os.R_OK | os.W_OK) else ():
-            if _hidden(place.name, target) and place.is_dir() and not place.is_symlink():
+            if _is_hidden(place, target) and place.is_dir() and not place.is_symlink():
                 with suppress(OSError):
                     if (lock := take_lock(place)) is not None:
                         shutil.rmtree(place, ignore_errors=True)
@@ -143,8 +151,8 @@ def remove_leftovers(target: Path) -> list[Path]:
     return removed
 
 
-def recover(folder: Path) -> None:
-    """Restores a folder that a run had moved away when it was killed; waits briefly if a running process has moved it away.
+def recover(folder: Path) -> Path:
+    """The folder behind links, restored if a killed run had moved it away; if a running process has, waits until it is done.
 
     Folders are moved away only on systems that cannot exchange two folders in one step.
     """
@@ -152,47 +160,26 @@ def recover(folder: Path) -> None:
         target = folder.resolve()
     except (OSError, RuntimeError) as error:  # depending on the version of Python
         raise BadInput(f"{folder} is a link that leads to itself. Name another folder.") from error
-    deadline = time.monotonic() + WAIT
-    while not target.exists() and target.parent.is_dir():
-        with suppress(OSError):
-            moved = [place for place in target.parent.iterdir() if place.name.endswith(OLD) and _hidden(place.name, target)]
-            if not moved:
-                return
-            new = moved[0].with_name(moved[0].name.removesuffix(OLD))
-            lock = take_lock(new) if new.is_dir() else None
-            if lock is not None or not new.is_dir():
-                moved[0].rename(target)
-            if lock is not None:
-                os.close(lock)
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
-
-
-def _flush(place: Path, target: Path) -> None:
-    """Sets the usual modes of files, flushes everything to disk, and carries over the files that no run wrote."""
-    os.umask(umask := os.umask(0))
-    for folder, _, names in os.walk(place):
-        for path in (Path(folder, name) for name in names):
-            path.chmod(0o666 & ~umask)
-            with add_path_to_errors(path), path.open("rb") as file:
-                os.fsync(file.fileno())
-        Path(folder).chmod(0o777 & ~umask)
-    if target.is_dir():
-        _carry_over(target, place)
-        place.chmod(target.stat().st_mode & 0o7777)
-    for folder, _, _ in os.walk(place):
-        _sync(Path(folder))
-
-
-def _sync(folder: Path) -> None:
-    """Flushes the names in a folder to disk, if the system can open a folder."""
     with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        for old in () if target.exists() else [place for place in target.parent.iterdir() if _is_hidden(place, target)]:
+            if old.name.endswith(OLD):
+                with suppress(FileNotFoundError), _locked(old.with_name(old.name.removesuffix(OLD))):
+                    pass
+                if not target.exists():
+                    old.rename(target)
+    return target
+
+
+def _sync(*paths: Path) -> None:
+    """Flushes files, and the names in folders, to disk."""
+    for path in paths:
+        with suppress(PermissionError):
+            if not path.is_symlink() and (path.is_file() or path.is_dir()):
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
 
 
 def _carry_over(old: Path, new: Path) -> None:
@@ -204,10 +191,10 @@ def _carry_over(old: Path, new: Path) -> None:
         if within in written or any(part.startswith(HIDDEN) for part in within.parts) or target.exists() or target.is_symlink():
             continue
         new.stat()  # raises if another run has moved it away: it must not reappear with only these files
-        target.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() and not path.is_symlink():
-            target.mkdir(exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
             continue
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(path, target, follow_symlinks=False)
         except OSError:
@@ -220,8 +207,7 @@ def _swap(place: Path, target: Path, shown: Path, overwrite: bool) -> None:
         if not target.exists() or (not overwrite and os.name != "nt"):
             place.rename(target)  # replaces an empty folder only
         elif not _exchange(place, target):
-            old = place.with_name(f"{place.name}{OLD}")
-            target.rename(old)
+            target.rename(old := place.with_name(f"{place.name}{OLD}"))
             place.rename(target)
             with suppress(OSError):  # the new folder is in place; the next run removes the old one
                 old.rename(place)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from equipoise.data import Cohort, Images, Rows, Scores
+from equipoise.data import Cohort, Images, LabelKind, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
 from equipoise.measures import AuditSpec
 from equipoise.methods import (
@@ -27,7 +27,7 @@ from equipoise.methods import (
     make_settings,
     recalibrated,
 )
-from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding
+from equipoise.models import ChosenOutputs, ExportedNetwork, Predictor, chosen_outputs, encoding, is_network
 from equipoise.repair.candidates import ScoredCandidate, choose, scored
 from equipoise.repair.compare_models import Comparison, Probes, baseline_of
 from equipoise.repair.progress import Bars, no_bars
@@ -75,11 +75,11 @@ class Repairable:
         outputs: Mapping[str, int | str] | None = None,
     ) -> "Repairable":
         """The classifier with the sets of each label; or with one set of all labels, which are then outputs of the network."""
-        if not repair[0].labels:
+        if not repair[0].several:
             tasks = zip(labels, repair, test, strict=True)
             return cls({label: LabelTask(model, rows, held_out, train) for label, rows, held_out in tasks})
         (rows,), (held_out,) = repair, test
-        assert isinstance(model, nn.Module)  # only networks have several outputs
+        assert is_network(model)  # only networks have several outputs
         assert isinstance(rows, Cohort)
         chosen = chosen_outputs(model, rows.inputs, rows.labels, rows.kind, outputs)
         trains = {label: None if train is None else train.labelled(label) for label in rows.labels}
@@ -122,7 +122,7 @@ def check_methods(
     layers: bool = True,
     features: bool = True,
     labels: Sequence[str] = (),
-    kind: str = "labels",
+    kind: LabelKind = LabelKind.LABELS,
 ) -> None:
     """Raises every reason why methods with these settings cannot run on a classifier that offers this, before anything is run.
 
@@ -156,7 +156,7 @@ def check_methods(
 
 def offers(model: nn.Module | Predictor | None, features: bool) -> dict[str, Any]:
     """What a classifier offers to methods, as arguments of `check_methods`; `features` is whether scores have further columns."""
-    network = isinstance(model, nn.Module)
+    network = is_network(model)
     return {"network": network, "layers": not isinstance(model, ExportedNetwork), "features": model is not None or features}
 
 
@@ -184,7 +184,7 @@ def try_methods(
     `title` (default: the label and the model); with `probe_draws`, it also has probes of the layers with as many resamples.
     """
     first, whole = classifier.first, classifier.network
-    labels, kind = ((), "labels") if whole is None else (whole.repair.labels, whole.repair.kind)
+    labels, kind = ((), LabelKind.LABELS) if whole is None else (whole.repair.labels, whole.repair.kind)
     features = isinstance(first.repair, Scores) and first.repair.features is not None
     check_methods(methods, train=first.train is not None, labels=labels, kind=kind, **offers(first.model, features))
     too_small = classifier.small_cells({label: (goals or {}).get(label, goal) for label in classifier.labels})
@@ -242,7 +242,7 @@ class _Repairs:
         tasks, network, about = self.classifier.labels, self.classifier.network, METHODS[method]
         jobs: list[tuple[LabelTask, str, dict[str, Any]]]
         # Without originals this is the original itself; argmax leaves it no threshold to choose for a class alone.
-        if network is not None and about.labels == ALL_AT_ONCE and (originals is not None or network.repair.kind == "classes"):
+        if network is not None and about.labels == ALL_AT_ONCE and (originals is not None or network.repair.kind.argmax):
             goals = {"goal": self.goal} if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
             jobs = [(network, "", {**goals, "outputs": self.classifier.outputs or {}})]
         else:

@@ -8,63 +8,34 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
-from torch import nn
 
 from equipoise.data import add_path_to_errors, sha256_of, write_text
 from equipoise.errors import EquipoiseError
-from equipoise.measures import UPPER_BOUND, AuditSpec, Baseline, LabelAudit, records
-from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
-from equipoise.models import HEADS, Exported, Predictor, heads_of, onnx_in, plain_weights, rank, save_weights, to_onnx
+from equipoise.measures import UPPER_BOUND, LabelAudit, records
+from equipoise.methods import joint_met, joint_outcome, rule_to_dict
+from equipoise.models import TRUSTED_TYPES, Predictor, rank
 from equipoise.presenting import presenter
 from equipoise.repair.candidates import ScoredCandidate
+from equipoise.repair.compare_models import Comparison
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling
 from equipoise.repair.progress import Bars, no_bars
-from equipoise.repair.saved_predictor import SavedPredictor, save_predictor
-from equipoise.repair.schema import RUN, RUN_FORMAT, Provenance, Run, SavedOnnx, SetSize
+from equipoise.repair.schema import RUN, RUN_FORMAT, Run, SavedOnnx, SavedPredictor, SetSize
 from equipoise.repair.sections import ReportSpec
-from equipoise.repair.serving import Serving
+from equipoise.repair.serving import Serving, saved_model, serving_of
 from equipoise.repair.verify import sealed
+
+if TYPE_CHECKING:
+    from equipoise.models import Exported
 
 AUDITS, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
-
-
-class Compared(Protocol):
-    """The attributes of a `Comparison` that are saved. The class itself cannot be imported here: its method `save` imports this module."""
-
-    @property
-    def original(self) -> ScoredCandidate: ...
-    @property
-    def candidates(self) -> tuple[ScoredCandidate, ...]: ...
-    @property
-    def result(self) -> ScoredCandidate: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def provenance(self) -> Provenance: ...
-    @property
-    def settings(self) -> AuditSpec: ...
-    @property
-    def failures(self) -> Mapping[str, str]: ...
-    @property
-    def probes(self) -> Any: ...
-    @property
-    def baseline(self) -> Baseline | None: ...
-    @property
-    def forced(self) -> bool: ...
-    @property
-    def judgement(self) -> Judgement: ...
-    def measured(self, progress: Progress | None = None) -> Findings: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +46,21 @@ class Saved:
     files: tuple[str, ...]
     document: Mapping[str, object]
     failures: Mapping[str, str]
-    onnx: Exported | None = None
+    onnx: "Exported | None" = None
+
+
+def save_comparison(
+    case: Comparison, folder: Path, *, model: str | None, score: str | None, overwrite: bool, options: Mapping[str, Any]
+) -> Path:
+    """The folder with the bundle of a comparison that was made in Python, served as its network or its scores are."""
+    assert case.rows is not None
+    serving = serving_of(case.original.candidate.model, case.rows)
+    if model is not None and serving.model is not None:
+        serving = replace(serving, model=saved_model(model, serving.model.output, output_name=serving.model.output_name))
+    if score is not None:
+        serving = replace(serving, inputs=replace(serving.inputs, score=score))
+    save_all({case.label: case}, folder, {case.label: serving}, ReportSpec(**options), overwrite=overwrite)
+    return folder
 
 
 def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
@@ -97,7 +82,7 @@ def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
 
 
 def save_all(
-    comparisons: Mapping[str, Compared],
+    comparisons: Mapping[str, Comparison],
     folder: Path,
     serving: Mapping[str, Serving],
     options: ReportSpec = ReportSpec(),
@@ -105,30 +90,30 @@ def save_all(
     overwrite: bool = False,
     title: str = "",
     bars: Bars = no_bars,
+    made_from: Mapping[str, object] | None = None,
 ) -> dict[str, Saved]:
     """The saved bundles of all labels, written completely or not at all: one label in `folder`, several in one subfolder each.
 
-    With several labels, `folder` has an overview with this title. Of several processes that share a job (torchrun), only the first writes;
-    the others return no bundles.
+    With several labels, `folder` has an overview with this title. `made_from` is the case, as plain values. Of several processes that
+    share a job (torchrun), only the first writes; the others return no bundles.
     """
     if rank() > 0:
         return {}
     check_folder(folder, overwrite)
     with filling(folder, overwrite=overwrite) as temporary:
-        places = folders(folder, list(comparisons))
-        if len(places) == 1:
-            return {label: _write_bundle(case, temporary, folder, serving[label], options, bars) for label, case in comparisons.items()}
-        saved = {}
+        places, saved = folders(folder, list(comparisons)), {}
         for label, place in places.items():
-            (temporary / place.name).mkdir()
-            saved[label] = _write_bundle(comparisons[label], temporary / place.name, place, serving[label], options, bars)
-        _write_overview(temporary, comparisons, saved, places, title, options)
+            here = temporary if len(places) == 1 else temporary / place.name
+            here.mkdir(exist_ok=True)
+            saved[label] = _write_bundle(comparisons[label], here, place, serving[label], options, bars, made_from)
+        if len(places) > 1:
+            _write_overview(temporary, comparisons, saved, places, title, options)
     return saved
 
 
 def _write_overview(
     temporary: Path,
-    comparisons: Mapping[str, Compared],
+    comparisons: Mapping[str, Comparison],
     saved: Mapping[str, Saved],
     places: Mapping[str, Path],
     title: str,
@@ -151,19 +136,24 @@ def _write_overview(
         write_text(temporary / file, text)
 
 
-def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Serving, options: ReportSpec, bars: Bars) -> Saved:
+def _write_bundle(
+    case: Comparison,
+    temporary: Path,
+    folder: Path,
+    serving: Serving,
+    options: ReportSpec,
+    bars: Bars,
+    made_from: Mapping[str, object] | None,
+) -> Saved:
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
     failures = dict(case.failures)
     candidate = case.result.candidate
-    if isinstance(candidate.model, nn.Module):
-        save_weights(candidate.model, temporary, serving.checkpoint)
-    predictor = save_predictor(candidate.model, temporary) if isinstance(candidate.model, Predictor) else None
+    heads = _write_network(candidate.network, temporary, serving) if serving.model is not None else None
+    predictor = _write_predictor(candidate.model, temporary) if isinstance(candidate.model, Predictor) else None
     _write_json(temporary / "rule.json", rule_to_dict(candidate.rule))
     with add_path_to_errors(temporary / "trace.csv"):
         _traces(case).to_csv(temporary / "trace.csv", index=False)
-    onnx = None
-    if options.onnx and isinstance(candidate.model, nn.Module):
-        onnx = _write_onnx(case, temporary, serving, options, failures, bars)
+    onnx = _write_onnx(case, temporary, serving, options, failures, bars) if options.onnx and serving.model is not None else None
     with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
@@ -177,12 +167,63 @@ def _write_bundle(case: Compared, temporary: Path, folder: Path, serving: Servin
     with add_path_to_errors(temporary / "README.txt"):
         text = presenter("readme")(case, folder, temporary, serving, options, onnx, failures)
         (temporary / "README.txt").write_text(text, encoding="utf-8")
-    checksums = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
-    run = _run_of(case, serving, onnx, failures, checksums, predictor)
+    run = Run(
+        title=case.title,
+        label=case.label,
+        provenance=case.provenance,
+        case=None if made_from is None else dict(made_from),
+        model=serving.model,
+        predictor=predictor,
+        heads=heads,
+        inputs=serving.inputs,
+        groups=[attribute.name for attribute in case.result.test.attributes],
+        method=candidate.method,
+        ran=candidate.ran,
+        settings=dict(candidate.settings),
+        methods=[tried.name for tried in case.candidates],
+        goal={"words": str(candidate.goal), **vars(candidate.goal)},
+        outcome=case.judgement.outcome,
+        met=case.judgement.met,
+        forced=case.forced,
+        sets={"repair": _size(case.result.valid), "test": _size(case.result.test)},
+        onnx=None if onnx is None else SavedOnnx(max_difference=onnx.max_difference, opset=onnx.opset, rows=onnx.rows),
+        failures=failures,
+        files={path.name: sha256_of(path) for path in sorted(temporary.iterdir())},
+    )
     with add_path_to_errors(temporary / RUN):
         (temporary / RUN).write_text(sealed(json.loads(RUN_FORMAT.dump_json(run, fallback=str))), encoding="utf-8")
     files = tuple(sorted(path.name for path in temporary.iterdir()))
     return Saved(folder, files, document, failures, onnx)
+
+
+def _write_network(network: Any, folder: Path, serving: Serving) -> dict[str, Any] | None:
+    """Writes the weights, and returns the heads around the network, which are not among them, for run.json."""
+    from equipoise.models import HEADS, heads_of, plain_weights, save_weights
+
+    save_weights(network, folder, serving.checkpoint)
+    heads = heads_of(network, plain_weights(network, serving.checkpoint))
+    return None if heads is None else {"file": HEADS, **heads.to_dict()}
+
+
+def _write_predictor(model: Predictor, folder: Path) -> SavedPredictor:
+    """Writes an estimator with skops if that is installed and knows its types, otherwise as a pickle; a function is not written."""
+    file, content, trusted = None, b"", list[str]()
+    if model.kind == "estimator":
+        try:
+            import skops.io
+
+            file, content = "predictor.skops", skops.io.dumps(model.model)
+            trusted = [name for name in skops.io.get_untrusted_types(data=content) if name not in TRUSTED_TYPES]
+        except Exception:  # not installed, or a type that it cannot write
+            import joblib
+
+            joblib.dump(model.model, stream := BytesIO())
+            file, content = "predictor.joblib", stream.getvalue()
+        with add_path_to_errors(folder / file):
+            (folder / file).write_bytes(content)
+    columns = None if model.columns is None else list(model.columns)
+    named, positive, libraries = type(model.model).__name__, cast(str, model.positive), dict(model.libraries)
+    return SavedPredictor(named=named, file=file, positive=positive, columns=columns, libraries=libraries, trusted=trusted)
 
 
 @contextmanager
@@ -199,9 +240,11 @@ def _recording(failures: dict[str, str], what: str) -> Iterator[None]:
 
 
 def _write_onnx(
-    case: Compared, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars
-) -> Exported | None:
+    case: Comparison, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars
+) -> "Exported | None":
     """Writes model.onnx and compares it with torch; None if the export failed."""
+    from equipoise.models import onnx_in, to_onnx
+
     rule = case.result.candidate.rule
     with_rule = options.onnx_rule or onnx_in(case.result.candidate.network) is not None  # the repair of an ONNX file returns decisions
     threshold = rule.shared if with_rule else None
@@ -222,7 +265,7 @@ def _write_onnx(
     return exported
 
 
-def audit_document(case: Compared, found: Findings) -> dict[str, object]:
+def audit_document(case: Comparison, found: Findings) -> dict[str, object]:
     """The content of audit.json: the audits before and after, of every method, and the paired changes, on held-out patients."""
     candidate = case.result.candidate
     return {
@@ -286,7 +329,7 @@ def _method_document(tried: ScoredCandidate, audit: LabelAudit, row: MethodRow) 
     }
 
 
-def _traces(case: Compared) -> pd.DataFrame:
+def _traces(case: Comparison) -> pd.DataFrame:
     """Every step of every method on the repair set, with a column that marks the chosen one."""
     frames = []
     for tried in (case.original, *case.candidates):
@@ -295,40 +338,6 @@ def _traces(case: Compared) -> pd.DataFrame:
         frame.insert(0, "method", tried.name)
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
-
-
-def _run_of(
-    case: Compared,
-    serving: Serving,
-    onnx: Exported | None,
-    failures: Mapping[str, str],
-    files: Mapping[str, str],
-    predictor: SavedPredictor | None,
-) -> Run:
-    """The run.json of a comparison and the files written for it."""
-    candidate = case.result.candidate
-    heads = None if candidate.rule_only else heads_of(candidate.network, plain_weights(candidate.network, serving.checkpoint))
-    return Run(
-        title=case.title,
-        label=case.label,
-        provenance=case.provenance,
-        model=serving.model,
-        predictor=predictor,
-        heads=None if heads is None else {"file": HEADS, **heads.to_dict()},  # they are not among the network's weights
-        inputs=serving.inputs,
-        groups=[attribute.name for attribute in case.result.test.attributes],
-        method=candidate.method,
-        ran=candidate.ran,
-        settings=dict(candidate.settings),
-        methods=[tried.name for tried in case.candidates],
-        goal={"words": str(candidate.goal), **vars(candidate.goal)},
-        outcome=case.judgement.outcome,
-        met=case.judgement.met,
-        sets={"repair": _size(case.result.valid), "test": _size(case.result.test)},
-        onnx=None if onnx is None else SavedOnnx(max_difference=onnx.max_difference, opset=onnx.opset, rows=onnx.rows),
-        failures=dict(failures),
-        files=dict(files),
-    )
 
 
 def _size(scores: Any) -> SetSize | None:

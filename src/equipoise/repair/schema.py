@@ -1,4 +1,4 @@
-"""What run.json and audit.json in a bundle hold: every key with its type, and the checks across keys.
+"""What run.json in a bundle holds: every key with its type, and the checks across keys.
 
 run.json is the dump of a `Run`, and reading it gives that `Run` back.
 """
@@ -6,27 +6,26 @@ run.json is the dump of a `Run`, and reading it gives that `Run` back.
 import platform
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import field
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
-import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
-from pydantic.dataclasses import dataclass as checked
+from pydantic.dataclasses import dataclass
 
 from equipoise import __version__
 from equipoise.data import CONFLICTS, Bins, Cohort, Images, Transform, make_preprocessing, sha256, sha256_of, without_folders
-from equipoise.methods import STRICT, Cut, Outcome
-from equipoise.models import ORIGINAL_ONNX, onnx_file_and_output
+from equipoise.methods import Outcome
 from equipoise.repair.folder import FILES
-from equipoise.repair.saved_predictor import SavedPredictor
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 7
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 8
 RUN = "run.json"
-OPEN = ConfigDict(extra="allow", strict=True)
+OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
+PREDICTOR_SCORE = "score of the model"  # the column of the scores of a classifier that is not a network
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -34,18 +33,19 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 # Of a name that is no UTF-8, what cannot be written to a file becomes "?".
 Text = Annotated[str, BeforeValidator(lambda text: text.encode("utf-8", "replace").decode() if isinstance(text, str) else text)]
 OutputType = Annotated[str, Field(pattern="^(logit|probability)$")]
+STRICT = ConfigDict(extra="forbid", strict=True)
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
-class ServedTransform:
-    """The code of a transform: its path and checksum; neither for a callable from Python."""
+@dataclass(config=STRICT, kw_only=True, frozen=True)
+class SavedCode:
+    """The code of a network or a transform, with the checksum of the bytes that were run; neither path nor checksum for a callable."""
 
-    named: str
+    named: str = ""
     path: str | None
     sha256: Checksum | Literal[""]
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class ServedImages:
     """The preprocessing in run.json: the options of `Images.open`."""
 
@@ -57,36 +57,26 @@ class ServedImages:
     mean: list[Finite] = Field(default_factory=list)
     std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
     preset: str | None = None
-    transform: ServedTransform | None = None
+    transform: SavedCode | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Any:
-        options = self.options()
-        if self.transform is not None:
-            if surplus := sorted(set(options) - {"channels", "transform"}):
-                raise ValueError(f"has a `transform` and {', '.join(surplus)} as well")
-        elif self.interpolation is None:
+        options = {name: value for name, value in self.options().items() if name != "transform"}
+        if self.transform is None and self.interpolation is None:
             raise ValueError("needs `interpolation`, or a `transform`")
-        else:
-            make_preprocessing(**{name: value for name, value in options.items() if name != "transform"})  # do they exclude each other?
+        if self.transform is None:
+            make_preprocessing(**options)  # do they exclude each other?
+        elif surplus := sorted(set(options) - {"channels"}):
+            raise ValueError(f"has a `transform` and {', '.join(surplus)} as well")
         return self
 
     def options(self, transform: Transform | None = None) -> dict[str, Any]:
         """The options of `Images.open`, with the code of the transform if there is one."""
-        return {name: value for name, value in vars(self).items() if name != "transform" and value not in (None, [])} | {
-            "transform": transform
-        }
+        given = {name: value for name, value in vars(self).items() if name != "transform" and value not in (None, [])}
+        return given | {"transform": transform}
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
-class SavedCode:
-    """The code that builds a network, with the checksum of the bytes that were run."""
-
-    path: str | None
-    sha256: Checksum | Literal[""]
-
-
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class SavedClasses:
     """The classes that a network decides between by argmax."""
 
@@ -101,7 +91,7 @@ class SavedClasses:
         return self
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class SavedModel:
     """How to build the network again."""
 
@@ -112,27 +102,33 @@ class SavedModel:
     code: SavedCode | None = None
 
 
+@dataclass(config=STRICT, kw_only=True, frozen=True)
+class SavedPredictor:
+    """A classifier that is not a network."""
+
+    named: str  # its type
+    file: Annotated[str, Field(pattern=r"^predictor\.(skops|joblib)$")] | None  # None: it is given when the bundle is loaded
+    positive: str | int | float | bool | None  # the positive class
+    columns: list[str] | None  # the columns that it was fitted on
+    libraries: dict[str, str]
+    trusted: list[str]  # types in a .skops file that were trusted when it was written
+
+
 def _ascending(bins: Bins) -> Bins:
     if not bins.edges or list(bins.edges) != sorted({*bins.edges}) or not np.isfinite(bins.edges).all():
         raise ValueError("has edges that do not ascend")
     return bins
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class SavedEncoder:
     """The encoding of columns as numbers."""
 
-    numeric: dict[str, tuple[Finite, Finite]]  # column: mean, scale
+    numeric: dict[str, tuple[Finite, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]  # column: mean, scale
     levels: dict[str, tuple[str, ...]]
 
-    @model_validator(mode="after")
-    def _scales(self) -> Any:
-        if zero := [name for name, (_, scale) in self.numeric.items() if scale <= 0]:
-            raise ValueError(f"has scales that are not positive: {', '.join(zero)}")
-        return self
 
-
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class Inputs:
     """How new rows are prepared: columns and their encoding, or the preprocessing of images."""
 
@@ -142,7 +138,7 @@ class Inputs:
     images: ServedImages | None = None
     image_column: str | None = None
     view_column: str | None = None
-    conflicts: str = "row"
+    conflicts: Annotated[str, Field(pattern=f"^({'|'.join(CONFLICTS)})$")] = "row"
     features: list[str] | None = None
     encoder: SavedEncoder | None = None  # None: numbers without scaling
     width: Positive | None = None  # columns of inputs that are arrays
@@ -151,8 +147,6 @@ class Inputs:
 
     @model_validator(mode="after")
     def _one_kind(self) -> Any:
-        if self.conflicts not in CONFLICTS:
-            raise ValueError(f"`conflicts` must be one of {', '.join(CONFLICTS)}; got {self.conflicts!r}")
         if self.score is None and sum((self.images is not None, bool(self.features), self.width is not None)) != 1:
             raise ValueError("needs `images`, `features` (the columns that are the network's inputs) or `width`, one of them")
         if self.encoder is not None and {*self.encoder.numeric, *self.encoder.levels} != {*(self.features or ())}:
@@ -160,7 +154,7 @@ class Inputs:
         return self
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class SetSize:
     """The size of the repair set or the test set."""
 
@@ -168,7 +162,7 @@ class SetSize:
     patients: Count | None
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class SavedOnnx:
     """The comparison of model.onnx with torch."""
 
@@ -177,7 +171,7 @@ class SavedOnnx:
     rows: Count
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class Provenance:
     """The information needed to reproduce a repair."""
 
@@ -208,27 +202,25 @@ class Provenance:
             hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
             if (transform := cohort.source.transform) is not None and transform.path is not None:
                 hashes[transform.path.name] = transform.sha256
-        libraries = {"torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
-        return cls(
-            command=shlex.join(map(without_folders, arguments)),
-            model=without_folders(model),
-            seed=seed,
-            when=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions={"equipoise": __version__, **libraries, "python": platform.python_version()},
-            hashes=hashes,
-            limits=list(limits),
-        )
+        versions = {"equipoise": __version__, "python": platform.python_version()}
+        for library in ("torch", "numpy", "pandas"):
+            with suppress(PackageNotFoundError):
+                versions[library] = version(library)
+        command, when = shlex.join(map(without_folders, arguments)), datetime.now(UTC).isoformat(timespec="seconds")
+        named = without_folders(model)
+        return cls(command=command, model=named, seed=seed, when=when, versions=versions, hashes=hashes, limits=list(limits))
 
 
-@checked(config=STRICT, kw_only=True, frozen=True)
+@dataclass(config=STRICT, kw_only=True, frozen=True)
 class Run:
     """The content of run.json: everything needed to reproduce the repair and to serve the classifier."""
 
     schema: Literal["equipoise.repaired"] = "equipoise.repaired"
-    schema_version: Literal[7] = 7
+    schema_version: Literal[8] = 8
     title: Text
     label: Text
     provenance: Provenance
+    case: dict[str, Any] | None = None  # what the repair was made from, as `Case.to_dict` gives it; None if it was made in Python
     model: SavedModel | None  # None for a rule for scores
     predictor: SavedPredictor | None = None  # a classifier that is not a network
     heads: dict[str, Any] | None
@@ -241,6 +233,7 @@ class Run:
     goal: dict[str, Any]
     outcome: Outcome
     met: bool | None
+    forced: bool = False  # the repair was run although a cell (group, label) has too few patients for any claim
     sets: dict[Literal["repair", "test"], SetSize | None]
     onnx: SavedOnnx | None
     failures: dict[str, Text]
@@ -257,8 +250,9 @@ class Run:
         if self.predictor is not None and self.predictor.file is not None:
             needed.append(self.predictor.file)
         if self.model is not None:
-            needed += ["repaired.safetensors", *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])]
-            needed += [ORIGINAL_ONNX] if onnx_file_and_output(self.model.load or "") else []
+            load = self.model.load or ""
+            needed += ["repaired.safetensors", *(["repaired.pt2"] if load.endswith(".pt2") else [])]
+            needed += ["original.onnx"] if ".onnx" in (Path(load).suffix, Path(load.rpartition(":")[0]).suffix) else []
         if missing := [name for name in needed if name not in self.files]:
             raise ValueError(f"does not list {', '.join(missing)} among `files`")
         if self.model is not None and self.model.classes is not None and self.label not in self.model.classes.names:
@@ -272,35 +266,4 @@ class Run:
         return self.model
 
 
-@checked(config=OPEN, kw_only=True)
-class SavedAudit:
-    """An audit in audit.json."""
-
-    schema: Literal["equipoise.audit"]
-    rows: Count
-    patients: Count | None
-    threshold: Cut | None
-    needs_group: bool
-    groups: list[dict[str, Any]]
-    gaps: list[dict[str, Any]]
-
-
-@checked(config=OPEN, kw_only=True)
-class RepairAudits:
-    """The content of audit.json, as far as it is read."""
-
-    schema: Literal["equipoise.debias"]
-    schema_version: int
-    outcome: Outcome
-    met: bool | None
-    judgement: dict[str, Any]
-    forced: bool = False
-    chosen: str
-    why: list[dict[str, Any]]
-    goal: dict[str, Any]
-    before: SavedAudit
-    after: SavedAudit
-    methods: dict[str, dict[str, Any]]
-
-
-RUN_FORMAT, AUDITS_FORMAT, IMAGES_FORMAT = TypeAdapter(Run), TypeAdapter(RepairAudits), TypeAdapter(ServedImages)
+RUN_FORMAT, IMAGES_FORMAT = TypeAdapter(Run), TypeAdapter(ServedImages)

@@ -1,37 +1,25 @@
-"""How the classifier of a repair is served: its code, its weights and its inputs, as run.json records them."""
+"""How the classifier of a repair is served: its code, its weights and its inputs, as run.json records them.
+
+Torch is imported only if there is a network.
+"""
 
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.data import Rows, Scores, Table
 from equipoise.errors import BadInput
-from equipoise.models import (
-    MLP,
-    Checkpoint,
-    ChosenOutputs,
-    Code,
-    HuggingFaceNetwork,
-    OneOutput,
-    code_of,
-    is_folder,
-    onnx_file_and_output,
-    onnx_in,
-    output_kind,
-    read_checkpoint,
-    state_like,
-    weights_of,
-)
-from equipoise.repair.saved_predictor import PREDICTOR_SCORE
-from equipoise.repair.schema import IMAGES_FORMAT, Inputs, SavedClasses, SavedCode, SavedEncoder, SavedModel
+from equipoise.repair.schema import IMAGES_FORMAT, OWN_NETWORK, PREDICTOR_SCORE, Inputs, SavedClasses, SavedCode, SavedEncoder, SavedModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.models import Checkpoint, ChosenOutputs, Code
 
 ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
-OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +28,20 @@ class Serving:
 
     inputs: Inputs
     model: SavedModel | None = None  # None: a rule without a network
-    sample: Tensor | None = None  # a few real rows, to check the ONNX file with
-    checkpoint: Checkpoint | None = None  # the original weights' file
+    sample: "Tensor | None" = None  # a few real rows, to check the ONNX file with
+    checkpoint: "Checkpoint | None" = None  # the original weights' file
 
 
-def saved_model(load: str | None, output: str, *, code: Code | None = None, **more: Any) -> SavedModel:
+def saved_model(load: str | None, output: str, *, code: "Code | None" = None, **more: Any) -> SavedModel:
     """How to build a network again from an argument of `load_model`; None: the network is given when the bundle is loaded."""
+    from equipoise.models import code_of
+
     load = None if load is None else absolute_model_name(load)
     if code is None and load not in (None, OWN_NETWORK):
         with suppress(BadInput):  # not found from this folder: `apply` will require --model
             code = code_of(str(load))
-    saved = None if code is None else SavedCode(path=None if code.path is None else str(code.path), sha256=code.sha256)
-    return SavedModel(load=load, output=output, code=saved, **more)
+    found = None if code is None else SavedCode(path=None if code.path is None else str(code.path), sha256=code.sha256)
+    return SavedModel(load=load, output=output, code=found, **more)
 
 
 def serving_of(model: object, rows: Rows) -> Serving:
@@ -59,16 +49,20 @@ def serving_of(model: object, rows: Rows) -> Serving:
 
     `rows` are its inputs; of a classifier that is not a network, its scores.
     """
-    if not isinstance(model, nn.Module) or isinstance(rows, Scores):
+    if isinstance(rows, Scores):
         return Serving(inputs_of(rows, **({} if model is None else {"score": PREDICTOR_SCORE})))
-    name = OWN_NETWORK if type(model) is MLP else None
-    if (graph := onnx_in(model)) is not None and graph.content:
+    from equipoise.models import MLP, onnx_in, output_kind
+
+    name, network = OWN_NETWORK if type(model) is MLP else None, cast(Any, model)
+    if (graph := onnx_in(network)) is not None and graph.content:
         name = f"{absolute_model_name(graph.source)}:{graph.which}"
-    return Serving(inputs_of(rows), saved_model(name, output_kind(model, rows.inputs)), rows.inputs[:ROWS_CHECKED])
+    return Serving(inputs_of(rows), saved_model(name, output_kind(network, rows.inputs)), rows.inputs[:ROWS_CHECKED])
 
 
-def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoint | None, list[str]]:
+def original_weights(network: Any, weights: Path | None) -> "tuple[Checkpoint | None, list[str]]":
     """The original weights as in their file, and a note if the repaired weights cannot be written in the same format."""
+    from equipoise.models import Checkpoint, HuggingFaceNetwork, OneOutput, read_checkpoint, state_like, weights_of
+
     if weights is None:
         while isinstance(network, (OneOutput, HuggingFaceNetwork)):
             network = network.inner
@@ -82,12 +76,12 @@ def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoi
 
 
 def saved_models(
-    chosen: ChosenOutputs | None, labels: Sequence[str], load: str, code: Code | None, output: str, output_name: str | None
+    chosen: "ChosenOutputs | None", labels: Sequence[str], load: str, code: "Code | None", output: str, output_name: str | None
 ) -> dict[str, SavedModel]:
     """How the network of each label is built: with its output of the network; of the only label, with this output."""
     if chosen is None:
         return {labels[0]: saved_model(load, output, code=code, output_name=output_name)}
-    if chosen.kind == "classes":  # the score of a class is the margin of its logit over the others
+    if chosen.kind.argmax:  # the score of a class is the margin of its logit over the others
         classes = SavedClasses(names=list(labels), columns=list(chosen.columns), output=chosen.output)
         return {label: saved_model(load, "logit", code=code, classes=classes) for label in labels}
     names = {label: None if chosen.flat else str(column) for label, column in zip(labels, chosen.columns, strict=True)}
@@ -113,12 +107,14 @@ def inputs_of(rows: Rows, **names: Any) -> Inputs:
 
 
 def absolute_model_name(model: str) -> str:
-    """The model's name with an absolute path, so that it can be found from any folder."""
-    if (graph := onnx_file_and_output(model)) is not None:
-        return str(Path(graph[0]).absolute()) + (f":{graph[1]}" if graph[1] else "")
-    if is_folder(model):
-        return str(Path(model).absolute())
+    """The model's name with an absolute path, so that it can be found from any folder.
+
+    >>> absolute_model_name("/nets/my_model.py:build"), absolute_model_name("resnet-18")
+    ('/nets/my_model.py:build', 'resnet-18')
+    """
     place, colon, name = model.rpartition(":")
-    if colon and (place.endswith(".py") or "/" in place):
-        return f"{Path(place).absolute()}:{name}"
-    return str(Path(model).absolute()) if model.endswith(".pt2") else model
+    if colon and (place.endswith((".py", ".onnx")) or "/" in place):
+        return f"{Path(place).absolute()}{colon}{name}".removesuffix(":")
+    from equipoise.models import is_folder
+
+    return str(Path(model).absolute()) if model.endswith((".pt2", ".onnx")) or is_folder(model) else model

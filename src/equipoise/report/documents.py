@@ -114,7 +114,7 @@ def overview(
 ) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
-    method, one = method_words(first.result), "class" if first.kind == "classes" else "label"
+    method, one = method_words(first.result), first.kind.one
     rule_only = first.result.candidate.rule_only
     rules = [
         f"The scores of {len(cases)} labels, each with a decision rule of its own. Each folder here is complete: the rule, the audits, the",

@@ -30,7 +30,7 @@ def labels_table(audit: Audit, links: Mapping[str, str], names: GroupNames, most
         first = Cell((Span(label),), href=links.get(label, ""))
         accuracy = "" if math.isnan(estimate.value) else f"{100 * estimate.value:.1f}"
         rows.append((first, Cell(text, style=f"outcome-{style}"), Cell(value=estimate), f"{own.rows:,}", accuracy, *largest))
-    heads = ["Class" if audit.kind == "classes" else "Label", Column("Answer", style="text"), "Balanced accuracy", "rows"]
+    heads = [sentence(audit.kind.one), Column("Answer", style="text"), "Balanced accuracy", "rows"]
     heads += ["balanced accuracy, %", Column("largest gap", style="text"), "points"]
     level = percent(next(iter(audit.labels.values())).settings.level)
     caption = f"The answer for each, with the balanced accuracy over all patients and its {level} interval"
@@ -42,7 +42,7 @@ def audit_screen(audit: Audit, names: Mapping[str, str] | None = None, *, most: 
     first = LabelSections(next(iter(audit.labels.values())), names)
     if len(audit.labels) == 1:
         return first.screen()
-    one, warning = "class" if audit.kind == "classes" else "label", wording.unflagged_words(audit.labels, audit.kind)
+    one, warning = audit.kind.one, wording.unflagged_words(audit.labels, audit.kind)
     notes = (
         f"{first.interval_words().partition('.')[0]}. *: clear of 0 after adjustment for {first.comparisons} of all {audit.kind} (Holm). "
         "Largest gap: of the clear ones if there are any, and among these of single attributes before intersections. "
@@ -114,7 +114,7 @@ def matrix(audit: Audit, measure: str, links: Mapping[str, str], called: Called)
             drawn = (Span(amount(gap.value, "points"), "value"), marks)
             line.append(Cell(drawn, style=style, deep=round(60 * abs(gap.value) / widest)) if known else Cell("—", style="quiet"))
         rows.append(line)
-    one = "Class" if audit.kind == "classes" else "Label"
+    one = sentence(audit.kind.one)
     heads = [one, *(Column((Span(called(key[1])),), style=part) for key, part in zip(keys, parts, strict=True))]
     over = [
         ((Span(name), " ", Span("minus ", "means"), Span(called(first.references[name]))), sum(key[0] == name for key in keys), "part")

@@ -12,6 +12,7 @@ import yaml
 from torch import nn
 
 from equipoise.measures import Estimate, group_estimate
+from equipoise.models import is_network
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
 from equipoise.report.pages import render
@@ -79,7 +80,7 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     title = _metadata_name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
-        "library_name": "pytorch" if isinstance(case.result.candidate.model, nn.Module) else "equipoise",
+        "library_name": "pytorch" if is_network(case.result.candidate.model) else "equipoise",
         "pipeline_tag": task,
         "tags": list(dict.fromkeys(["equipoise", "fairness", "bias-mitigation", *facts.model.keywords])),
         "metrics": [HUB_METRICS.get(key, key) for key in shown],
@@ -89,7 +90,7 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
 
 def pipeline_tag(network: object) -> str:
     """The hub's name of the task: images if the network has two-dimensional convolutions, a table otherwise."""
-    images = isinstance(network, nn.Module) and any(isinstance(module, nn.Conv2d) for module in network.modules())
+    images = is_network(network) and any(isinstance(module, nn.Conv2d) for module in network.modules())
     return "image-classification" if images else "tabular-classification"
 
 

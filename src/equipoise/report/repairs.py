@@ -473,7 +473,7 @@ def overview_document(
 ) -> doc.Document:
     """The overview that links to the reports of several labels; `names` are words for groups."""
     first = next(iter(cases.values()))
-    after, called, one = first.found.after, words.groups_called(first, names), "class" if first.kind == "classes" else "label"
+    after, called, one = first.found.after, words.groups_called(first, names), first.kind.one
     rows = []
     for label, case in cases.items():
         found = case.found

@@ -14,7 +14,6 @@ few hundred steps), and there is no stochastic depth.
 
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,44 +77,31 @@ class SamePad(nn.Module):
         return f"{self.kernel}, stride={self.stride}"
 
 
-class Separable(nn.Module):
-    """A depthwise convolution and a pointwise one: the block of the first stage."""
-
-    def __init__(self, channels: int, out: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        self.pad, self.conv_dw = _depthwise(channels, kernel, stride)
-        self.bn1 = _batch_norm(channels)
-        self.act = nn.ReLU6()
-        self.conv_pw = nn.Conv2d(channels, out, 1, bias=False)
-        self.bn2 = _batch_norm(out)
-        self.skip = stride == 1 and channels == out
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.act(self.bn1(self.conv_dw(self.pad(x))))
-        out: Tensor = self.bn2(self.conv_pw(hidden))
-        return out + x if self.skip else out
-
-
-class Inverted(nn.Module):
-    """An inverted residual: a pointwise expansion, a depthwise convolution, a pointwise projection."""
+class Block(nn.Module):
+    """An inverted residual: a pointwise expansion (none in the first stage), a depthwise convolution, a pointwise projection."""
 
     def __init__(self, channels: int, out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
-        hidden = channels * expansion
-        self.conv_pw = nn.Conv2d(channels, hidden, 1, bias=False)
-        self.bn1 = _batch_norm(hidden)
-        self.pad, self.conv_dw = _depthwise(hidden, kernel, stride)
-        self.bn2 = _batch_norm(hidden)
+        self.convolutions = ["conv_pw", "conv_dw", "conv_pwl"] if expansion > 1 else ["conv_dw", "conv_pw"]
+        self.pad: nn.Module = nn.Identity() if stride == 1 else SamePad(kernel, stride)
         self.act = nn.ReLU6()
-        self.conv_pwl = nn.Conv2d(hidden, out, 1, bias=False)
-        self.bn3 = _batch_norm(out)
         self.skip = stride == 1 and channels == out
+        hidden, padding = channels * expansion, kernel // 2 if stride == 1 else 0  # a convolution pads by itself if all sides are equal
+        for k, name in enumerate(self.convolutions, start=1):
+            if name == "conv_dw":
+                conv = nn.Conv2d(hidden, hidden, kernel, stride=stride, padding=padding, groups=hidden, bias=False)
+            else:
+                conv = nn.Conv2d(channels if k == 1 else hidden, hidden if k == 1 else out, 1, bias=False)
+            self.add_module(name, conv)
+            self.add_module(f"bn{k}", _batch_norm(conv.out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.act(self.bn1(self.conv_pw(x)))
-        hidden = self.act(self.bn2(self.conv_dw(self.pad(hidden))))
-        out: Tensor = self.bn3(self.conv_pwl(hidden))
-        return out + x if self.skip else out
+        hidden = x
+        for k, name in enumerate(self.convolutions, start=1):
+            hidden = self.get_submodule(name)(self.pad(hidden) if name == "conv_dw" else hidden)
+            hidden = self.get_submodule(f"bn{k}")(hidden)
+            hidden = hidden if k == len(self.convolutions) else self.act(hidden)
+        return hidden + x if self.skip else hidden
 
 
 class EfficientNetLite(nn.Module):
@@ -136,8 +122,7 @@ class EfficientNetLite(nn.Module):
         for (expansion, out, kernel, stride), count in zip(STAGES, variant.blocks, strict=True):
             blocks = list[nn.Module]()
             for k in range(count):
-                shape = (channels, out, kernel, stride if k == 0 else 1)
-                blocks.append(Separable(*shape) if expansion == 1 else Inverted(*shape, expansion))
+                blocks.append(Block(channels, out, kernel, stride if k == 0 else 1, expansion))
                 channels = out
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
@@ -160,8 +145,8 @@ class EfficientNetLite(nn.Module):
 
 def imagenet(name: str) -> EfficientNetLite:
     """The network as it was trained on ImageNet: 1,000 classes, three channels whose pixels are normalised as in NORM, eval mode."""
-    network = EfficientNetLite(name)
-    network.load_state_dict(renamed(load_weights(weights_file(name)), VARIANTS[name].blocks))
+    network, published = EfficientNetLite(name), load_weights(weights_file(name))
+    network.load_state_dict(dict(zip(network.state_dict(), published.values(), strict=True)))  # other names, in the same order
     return network.eval()
 
 
@@ -181,23 +166,6 @@ def weights_file(name: str) -> Path:
     return path
 
 
-def renamed(state: Mapping[str, Tensor], blocks: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of the package under the names of this network; an error lists unknown names."""
-    block_names = [f"blocks.{stage}.{k}" for stage, count in enumerate(blocks) for k in range(count)]
-    names = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
-    separable = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-    inverted = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2", "_project_conv": "conv_pwl"}
-    inverted["_bn2"] = "bn3"
-    for k, block in enumerate(block_names):
-        layers = separable if k < blocks[0] else inverted
-        names |= {f"_blocks.{k}.{published}": f"{block}.{layer}" for published, layer in layers.items()}
-    unknown = [key for key in state if key.rpartition(".")[0] not in names]
-    if unknown:
-        raise BadInput(f"these are not the weights of an EfficientNet-Lite of {len(block_names)} blocks; unknown: {', '.join(unknown[:5])}")
-    keys = {key: key.rpartition(".") for key in state}
-    return {f"{names[layer]}.{parameter}": state[key] for key, (layer, _, parameter) in keys.items()}
-
-
 def absorb_norm(network: nn.Module, norm: Norm) -> None:
     """Changes a network trained on pixels normalised as in NORM, in place, so that it takes pixels normalised as in `norm`.
 
@@ -214,13 +182,6 @@ def absorb_norm(network: nn.Module, norm: Norm) -> None:
         offset = (mean - NORM["mean"][0]) / NORM["std"][0]
         batch_norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(batch_norm.running_mean)
         conv.weight.copy_(kernels * (std / NORM["std"][0])[:, None, None])
-
-
-def _depthwise(channels: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Conv2d]:
-    """A layer of padding and a convolution, which pads by itself if the padding is the same on all sides."""
-    pad: nn.Module = nn.Identity() if stride == 1 else SamePad(kernel, stride)
-    padding = kernel // 2 if stride == 1 else 0
-    return pad, nn.Conv2d(channels, channels, kernel, stride=stride, padding=padding, groups=channels, bias=False)
 
 
 def _batch_norm(channels: int) -> nn.BatchNorm2d:

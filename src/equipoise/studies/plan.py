@@ -1,132 +1,233 @@
-"""The plan of a study as validated dataclasses (data, arms, splits, measures, training), and its tasks. An arm is a method with settings.
+"""The plan of a study, read from a TOML file or a preset and validated as a whole, narrowed and adjusted; and its tasks.
 
-Pydantic checks the types and collects every problem; `reading` turns them into messages. Nothing here is imported by `import equipoise`.
+    name = "my-hospital"
+    splits = 20                                    # seeds first_seed, first_seed + 1, ...
+    measures = ["eod"]
+    model = "networks.py:make"                     # default: the paper's MLP; for images also a backbone such as resnet-18
+    protocol = "balanced"                          # default: "split", a random split
+
+    [[data]]
+    file = "patients.csv"                          # or source = "adult", with options = { attribute_as_input = false }
+    name = "icu"
+    label = "died"                                 # the columns, as in [data] of a case file
+    group = "sex"
+    reference = "M"
+    patient = "subject_id"
+
+    [[methods]]                                    # an arm: a method with settings and a goal
+    method = "bias-gda"
+    settings = { epochs = 50 }
+    overrides = { icu = { learning_rate = 1e-6 } } # settings for these data only
+    min_performance = { icu = { eod = 0.70 } }     # or one number; by measure, by data, or by both
+    train = false                                  # true gives bias-score and auto the training set as well
+    training = "published"                         # one of the study's `trainings`; default: its `training`
+
+    [trainings.published]                          # another recipe, for the arms that name it
+    restore = "last"
+
+Data and methods may also be plain lists of names. An entry of data may have its own `model`. `pretrained`, in an entry of data or for the
+whole study (one value, or a table by backbone), is a file with initial weights of a backbone, or "imagenet" for its published weights.
+Paths are relative to the folder of the TOML file. The presets are in the folder `presets`.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any, get_type_hints
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Self, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, field_validator
-from pydantic.dataclasses import dataclass
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import ValidationInfo as Info
 
-from equipoise.errors import BadInput, raise_all
+from equipoise.data import Cohort, Columns, cohort_from_table, read_table, sha256, user_cache
+from equipoise.errors import BadInput, UnknownName, collecting, did_you_mean, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
-from equipoise.studies.catalogue import CATALOGUE
-from equipoise.studies.networks import MLP, Network, backbones
-from equipoise.studies.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, parse_values
+from equipoise.models import Training
+from equipoise.specification import Share, Specification, one_of, specification_problems
+from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, file_states, load
+from equipoise.studies.networks import IMAGENET, MLP, Network, backbones, check_model
 
-Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
 PROTOCOLS = {  # ways to split: the default fractions of training, validation and test set
     "split": (0.6, 0.2, 0.2),
     "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: equal numbers of both labels, groups in the shares of `privileged`
     "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
 }
+UNUSED = ("score", "score_prefix", "logits", "classes", "weight", "view")  # roles of columns that no study uses
+SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do not affect results
+MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
+FOLDER = files("equipoise.studies") / "presets"
+PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml")))
+Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
+Shares = tuple[float, float, float]
 
 
-def _check_limits(value: Any) -> Limit | None:
-    table = value if isinstance(value, Mapping) else {"": value}
-    numbers = [v for entry in table.values() for v in (entry.values() if isinstance(entry, Mapping) else (entry,))]
-    if value is not None and not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= 1 for v in numbers):
-        raise ValueError(f"should be a number from 0 to 1, or a table of them by data, by measure or by both; got {value!r}")
-    return value  # type: ignore[no-any-return]
-
-
-def _not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not value:
-        raise ValueError("is empty; name at least one")
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", value):
+        raise ValueError(f"expected letters, digits and . _ + = - in a name (a title may contain anything); got {value!r}")
     return value
 
 
-def _no_duplicates(value: tuple[str, ...]) -> tuple[str, ...]:
-    if twice := sorted({name for name in value if value.count(name) > 1}):
-        raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, in any spelling")
-    return _not_empty(value)
+def _absolute(value: str, info: Info) -> str:
+    """The path of a file, relative to the folder of the study; "" and "imagenet" are no paths."""
+    folder = (info.context or {}).get("folder")
+    return value if folder is None or value in ("", IMAGENET) else str(folder / value)
 
 
-def _canonical_measure(value: Any) -> str:
-    """The canonical name of a measure or of a signed sum of rates."""
-    if not isinstance(value, (str, Mapping)):
-        raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
-    return canonical_name(value)
+def _file(value: str, info: Info) -> str:
+    path = _absolute(value, info)
+    if (folder := (info.context or {}).get("folder")) is not None and not Path(path).is_file():
+        raise ValueError(f"no such file: {path}. Check the name; it is relative to {folder}.")
+    return path
 
 
-Limits = Annotated[Limit | None, PlainValidator(_check_limits)]
+def _model(value: str, info: Info) -> str:
+    code, _, factory = value.rpartition(":")
+    return f"{_file(code, info)}:{factory}" if code.endswith(".py") else check_model(value)
 
 
-@dataclass(frozen=True, config=STRICT)
-class Arm:
-    """A method with settings and a goal. Several arms may use the same method under different names."""
-
-    method: Annotated[str, one_of("method", METHODS)]
-    name: Name = ""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # further settings by name of data
-    min_performance: Limits = None
-    max_gap: Limits = None
-    selection: Annotated[str, one_of("selection", SELECTIONS)] = DEFAULT_SELECTION
-    max_loss: float | None = None  # of performance compared with the original, where there is neither min_performance nor max_gap
-    train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
-    training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained
-
-    @field_validator("settings")
-    @classmethod
-    def _settings(cls, raw: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        method = info.data.get("method")
-        return raw if method is None else _parse_settings(method, raw, {})
-
-    @field_validator("overrides")
-    @classmethod
-    def _overrides(cls, raw: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        method, settings = info.data.get("method"), info.data.get("settings")
-        if method is None or settings is None:
-            return raw
-        values, problems = {}, []
-        for data, overrides in raw.items():
-            try:
-                values[data] = _parse_settings(method, overrides, settings)
-            except BadInput as error:
-                problems += [f"{data}: {problem}" for problem in error.problems]
-        raise_all(problems)
-        return values
-
-    @field_validator("max_loss")
-    @classmethod
-    def _max_loss(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and not 0 <= value <= 1:
-            raise ValueError(f"should be a number from 0 to 1; got {value}")
-        combined = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
-        if value is not None and combined:
-            raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(combined)}")
-        return value
-
-    @field_validator("train")
-    @classmethod
-    def _train(cls, value: bool, info: ValidationInfo) -> bool:
-        method = info.data.get("method")
-        if value and method is not None and not METHODS[method].takes_train:
-            users = ", ".join(name for name, method in METHODS.items() if method.takes_train)
-            raise ValueError(f"{method} makes no use of the training set; these methods do: {users}")
-        return value
-
-    def settings_for(self, data: str) -> dict[str, Any]:
-        """The settings on these data."""
-        return {**self.settings, **self.overrides.get(data, {})}
-
-    def goal(self, data: str, measure: str, performance: str) -> Goal:
-        """The goal of this arm on these data."""
-        least, most = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
-        loss = self.max_loss if least is None and most is None else None  # a table of limits may leave some data out
-        return Goal(measure, performance=performance, min_performance=least, max_gap=most, selection=self.selection, max_loss=loss)
-
-
-def _parse_settings(method: str, raw: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    kind = METHODS[method].settings
-    values = parse_values(f"setting of {method}", raw, {f.name: get_type_hints(kind)[f.name] for f in dataclasses.fields(kind)})
-    kind(**{**others, **values})  # checks values and combinations
+def parse_values(kind: str, raw: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """The values converted to their declared types (a list becomes a tuple). Raises one error with every unknown name and wrong type."""
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in raw.items():
+        try:
+            with collecting(problems):
+                pick(kind, name, types)
+                values[name] = TypeAdapter(types[name]).validate_json(json.dumps(value, default=str), strict=True)
+        except ValidationError as error:
+            expected = " or ".join(dict.fromkeys(e["msg"].removeprefix("Input should be ") for e in error.errors()))
+            problems.append(f"{kind} {name!r} should be {expected}; got {value!r}")
+    raise_all(problems)
     return values
+
+
+def _recipe(raw: dict[str, Any]) -> dict[str, Any]:
+    values = parse_values("training setting", raw, get_type_hints(Training))
+    Training(**values)  # checks values and combinations
+    return values
+
+
+def _named(key: str) -> Callable[[Any], Any]:
+    """A function from an entry, or just what it would have under `key`, to the entry with a name."""
+
+    def entry(raw: Any) -> Any:
+        full = {key: raw} if isinstance(raw, str) else raw
+        if not isinstance(full, Mapping):
+            return full
+        name = full.get(key) or (Path(full["file"]).stem if isinstance(full.get("file"), str) else "")
+        return {"name": name, **full} if isinstance(name, str) and name else full
+
+    return entry
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Model = Annotated[str, AfterValidator(_model)]
+Weights = Annotated[str, AfterValidator(_absolute)]
+Recipe = Annotated[dict[str, Any], AfterValidator(_recipe)]
+
+
+def option_types(source: str) -> dict[str, Any]:
+    """The options of a data set of the catalogue with their types."""
+    return {name: kind for name, kind in CATALOGUE[source].options.items() if name not in SET_BY_RUN}
+
+
+class StudyData(Columns):
+    """An entry of data: a data set of the catalogue (`source`) with options of its loader, or a table (`file`) with its columns."""
+
+    source: Annotated[str, one_of("data", CATALOGUE)] | None = None
+    file: Annotated[str, AfterValidator(_file)] | None = None
+    name: Name = ""
+    title: str = ""  # in tables of results
+    options: dict[str, Any] = Field(default_factory=dict)
+    redraw: bool = False  # whether a simulation is drawn again for each split, with the seed of the split
+    attribute_as_input: bool = False  # of a table: whether the group is an input
+    scale: bool = True  # of a table: whether inputs are standardised
+    optional: bool = False  # whether it is run only if named
+    published: str = ""  # key of its results in the paper, such as adult/sex
+    model: Model | None = None  # instead of the study's
+    pretrained: Weights = ""  # initial weights of a backbone: a file, or "imagenet"
+    training: Recipe = Field(default_factory=dict)  # overrides the study's
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, raw: dict[str, Any], info: Info) -> dict[str, Any]:
+        source = info.data.get("source")
+        options = raw if source is None else parse_values(f"option of {source}", raw, option_types(source))
+        return {name: _absolute(str(value), info) if name == "mimic_iv" else value for name, value in options.items()}
+
+    @field_validator("redraw")
+    @classmethod
+    def _redraw(cls, value: bool, info: Info) -> bool:
+        source = info.data.get("source")
+        if value and source is not None and "seed" not in option_types(source):
+            raise ValueError(f"only a simulation can be drawn again for each split; {source} has no option `seed`")
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.source is not None:
+            other, kind = {*Columns.model_fields, "file", "attribute_as_input", "scale"}, f"{self.source!r} is a data set of the catalogue"
+        else:
+            other, kind = {*UNUSED, "options", "redraw", "published"}, "these data are a table"
+        problems = [f"{name} cannot be given, since {kind}. Leave it out." for name in sorted(other & self.model_fields_set)]
+        if self.source is None:
+            problems += [] if self.file is not None else ["no data set (source) and no table (file) is named. Add one of them."]
+            problems += self.problems() if len(self.label) < 2 else [f"expected one label; got {', '.join(self.label)}"]
+        raise_all(problems)
+        return self
+
+    def load(self, root: str | Path | None = None, decoding: Callable[[int], None] | None = None, **options: Any) -> Cohort:
+        """The cohort. Pixels are cached on disk, so that only the file name is sent to other processes; `decoding` gets their number."""
+        if self.source is None:
+            path = Path(str(self.file))
+            frame, how = read_table(path, text=self.text, words=self.words), {"attribute_as_input": self.attribute_as_input}
+            return cohort_from_table(frame, self, path.name, text=self.text, scale=self.scale, **how)
+        images = "cache" in CATALOGUE[self.source].options
+        cached = {"cache": user_cache() / "images", "progress": decoding} if images else {}
+        return load(self.source, root, **{**self.options, **options}, **cached)
+
+    def checksum(self, root: str | Path | None) -> str:
+        """A checksum of the names and contents of the tables, or "" if the catalogue has checksums; raises an error if files are missing.
+
+        Images are not included: they are taken to belong to their tables.
+        """
+        if self.source is None:
+            return sha256(Path(str(self.file)).read_bytes())
+        if not CATALOGUE[self.source].by_hand:
+            wrong = [f"{state.file} {state.status}" for state in check_files(self.source, root) if state.status != "ok"]
+            if wrong:
+                place = "" if root is None else f" --root {root}"
+                raise BadInput(f"data set {self.source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {self.source}{place}")
+            return ""
+        folders = [data_folder(self.source, root), *(Path(place) for place in [self.options.get("mimic_iv")] if place)]
+        paths = [state.path for folder in folders for state in file_states(self.source, folder)]
+        return sha256(repr(sorted({_table_checksum(path) for path in paths if path is not None})).encode())
+
+
+def _table_checksum(path: Path) -> tuple[str, str]:
+    size = path.stat().st_size
+    return path.name.lower(), sha256(path.read_bytes()) if size <= MAX_HASHED else str(size)
+
+
+def _canonical(measure: Any) -> str:
+    """The canonical name of a measure; anything else is returned as text, and reported where names are compared."""
+    try:
+        return canonical_name(measure)
+    except (BadInput, TypeError):
+        return str(measure)
+
+
+def _limits(value: Any) -> Limit | None:
+    """Limits with canonical names of measures: one number, or a table by data, by measure or by both."""
+    if isinstance(value, Mapping):
+        return {_canonical(key): _limits(entry) for key, entry in value.items()}  # type: ignore[misc]
+    if value is not None and not (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1):
+        raise ValueError(f"should be a number from 0 to 1, or a table of them by data, by measure or by both; got {value!r}")
+    return value
 
 
 def limit(limits: Limit | None, data: str, measure: str) -> float | None:
@@ -146,30 +247,138 @@ def limit(limits: Limit | None, data: str, measure: str) -> float | None:
     return None
 
 
-@dataclass(frozen=True, config=STRICT)
-class Plan:
+def _parse_settings(method: str, raw: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    kind = METHODS[method].settings
+    values = parse_values(f"setting of {method}", raw, {f.name: get_type_hints(kind)[f.name] for f in dataclasses.fields(kind)})
+    kind(**{**others, **values})  # checks values and combinations
+    return values
+
+
+Limits = Annotated[Limit | None, PlainValidator(_limits)]
+
+
+class Arm(Specification):
+    """A method with settings and a goal. Several arms may use the same method under different names."""
+
+    method: Annotated[str, one_of("method", METHODS)]
+    name: Name = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # further settings by name of data
+    min_performance: Limits = None
+    max_gap: Limits = None
+    selection: Annotated[str, one_of("selection", SELECTIONS)] = DEFAULT_SELECTION
+    max_loss: Share | None = None  # of performance compared with the original, where there is no other limit
+    train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
+    training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained
+
+    @field_validator("settings")
+    @classmethod
+    def _settings(cls, raw: dict[str, Any], info: Info) -> dict[str, Any]:
+        method = info.data.get("method")
+        return raw if method is None else _parse_settings(method, raw, {})
+
+    @field_validator("overrides")
+    @classmethod
+    def _overrides(cls, raw: dict[str, dict[str, Any]], info: Info) -> dict[str, dict[str, Any]]:
+        method, settings = info.data.get("method"), info.data.get("settings")
+        if method is None or settings is None:
+            return raw
+        values, problems = {}, []
+        for data, overrides in raw.items():
+            try:
+                values[data] = _parse_settings(method, overrides, settings)
+            except BadInput as error:
+                problems += [f"{data}: {problem}" for problem in error.problems]
+        raise_all(problems)
+        return values
+
+    @field_validator("max_loss")
+    @classmethod
+    def _max_loss(cls, value: float | None, info: Info) -> float | None:
+        combined = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
+        if value is not None and combined:
+            raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(combined)}")
+        return value
+
+    @field_validator("train")
+    @classmethod
+    def _train(cls, value: bool, info: Info) -> bool:
+        method = info.data.get("method")
+        if value and method is not None and not METHODS[method].takes_train:
+            users = ", ".join(name for name, method in METHODS.items() if method.takes_train)
+            raise ValueError(f"{method} makes no use of the training set; these methods do: {users}")
+        return value
+
+    def settings_for(self, data: str) -> dict[str, Any]:
+        """The settings on these data."""
+        return {**self.settings, **self.overrides.get(data, {})}
+
+    def goal(self, data: str, measure: str, performance: str) -> Goal:
+        """The goal of this arm on these data."""
+        least, most = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
+        loss = self.max_loss if least is None and most is None else None  # a table of limits may leave some data out
+        return Goal(measure, performance=performance, min_performance=least, max_gap=most, selection=self.selection, max_loss=loss)
+
+    def narrowed(self, data: Sequence[str], measures: Sequence[str]) -> Self:
+        """The arm without settings and limits for other data and measures."""
+
+        def kept(limits: Limit | None) -> Limit | None:
+            if not isinstance(limits, Mapping):
+                return limits
+            few = {k: v for k, v in limits.items() if k in data or k in measures}
+            return {k: {m: n for m, n in v.items() if m in measures} if isinstance(v, Mapping) else v for k, v in few.items()} or None
+
+        overrides = {name: settings for name, settings in self.overrides.items() if name in data}
+        return self.changed(overrides=overrides, min_performance=kept(self.min_performance), max_gap=kept(self.max_gap))
+
+
+def _not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not value:
+        raise ValueError("is empty; name at least one")
+    return value
+
+
+def _measure(value: Any) -> str:
+    if not isinstance(value, (str, Mapping)):
+        raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
+    return canonical_name(value)
+
+
+def _measures(value: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({name for name in value if value.count(name) > 1}):
+        raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, in any spelling")
+    return _not_empty(value)
+
+
+class Plan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
     name: Name
-    data: Annotated[tuple[Data, ...], AfterValidator(_not_empty)]
-    methods: Annotated[tuple[Arm, ...], AfterValidator(_not_empty)]
-    measures: Annotated[tuple[Annotated[str, BeforeValidator(_canonical_measure)], ...], AfterValidator(_no_duplicates)] = ("spd", "eod")
+    data: Annotated[tuple[Annotated[StudyData, BeforeValidator(_named("source"))], ...], AfterValidator(_not_empty)]
+    methods: Annotated[tuple[Annotated[Arm, BeforeValidator(_named("method"))], ...], AfterValidator(_not_empty)]
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
-    fractions: tuple[float, float, float] = PROTOCOLS["split"]
-    privileged: tuple[float, float, float] = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
+    fractions: Shares = PROTOCOLS["split"]  # by default those of the protocol
+    privileged: Shares = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
-    pretrained: str | dict[str, str] = ""  # initial weights of backbones (a file, or "imagenet"), or a table by backbone
+    pretrained: Weights | dict[str, Weights] = ""  # initial weights of backbones (a file, or "imagenet"), or a table by backbone
     keep_networks: bool = True  # False: networks are deleted once all of their methods have finished
     training: Recipe = Field(default_factory=dict)
     trainings: dict[Name, Recipe] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
     about: str = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_fractions(cls, raw: Any) -> Any:
+        default = PROTOCOLS.get(str(raw.get("protocol", "split"))) if isinstance(raw, Mapping) else None
+        return raw if default is None else {"fractions": default, **raw}
+
     @field_validator("fractions")
     @classmethod
-    def _fractions(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+    def _fractions(cls, value: Shares) -> Shares:
         if min(value) <= 0 or abs(sum(value) - 1) > 1e-9:
             raise ValueError(
                 f"fractions must be three positive numbers that add up to 1, for training, validation and test set; got {value}"
@@ -178,17 +387,64 @@ class Plan:
 
     @field_validator("privileged")
     @classmethod
-    def _privileged(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+    def _privileged(cls, value: Shares) -> Shares:
         if not all(0 < share < 1 for share in value):
             raise ValueError(f"privileged must be three shares between 0 and 1, for training, validation and test set; got {value}")
         return value
+
+    @model_validator(mode="after")
+    def _entries(self, info: Info) -> Self:
+        raise_all([*self._entry_problems(), *self._weight_problems((info.context or {}).get("folder"))])
+        return self
+
+    def _entry_problems(self) -> Iterator[str]:
+        """Names that are used twice, and settings, limits and recipes for names that are not in the study."""
+        data = [entry.name for entry in self.data]
+        for kind, names in (("data", data), ("methods", [arm.name for arm in self.methods])):
+            folded = [name.casefold() for name in names]
+            duplicates = dict.fromkeys(name for name in names if folded.count(name.casefold()) > 1)
+            yield from (f"{kind}: the name {name!r} is used more than once. Give each entry a unique name." for name in duplicates)
+        for position, arm in enumerate(self.methods):
+            where = f"methods[{position}]"
+            for name in arm.overrides:
+                if name not in data:
+                    yield f"{where}.overrides: {name!r} is not among the data of this study.{_hint(name, data)}"
+            if arm.training and arm.training not in self.trainings:
+                hint = _hint(arm.training, self.trainings) if self.trainings else f" The study has none; add [trainings.{arm.training}]."
+                yield f"{where}.training: {arm.training!r} is none of the study's trainings.{hint}"
+            for key, table in (("min_performance", arm.min_performance), ("max_gap", arm.max_gap)):
+                for name, inner in table.items() if isinstance(table, Mapping) else ():
+                    if name not in (*data, *self.measures):
+                        known = [*data, *self.measures]
+                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_hint(name, known)}"
+                    for measure in inner if isinstance(inner, Mapping) else ():
+                        if measure not in self.measures:
+                            yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_hint(measure, self.measures)}"
+
+    def _weight_problems(self, folder: Path | None) -> Iterator[str]:
+        """Initial weights that no network would use, and files that do not exist."""
+        models = [data.model or self.model for data in self.data]
+        for position, (data, model) in enumerate(zip(self.data, models, strict=True)):
+            if data.pretrained and model not in backbones():
+                yield f"data[{position}].pretrained: only {', '.join(backbones())} start from a file; the model is {model!r}"
+        # One value for all backbones is checked as the name "".
+        common = self.pretrained if isinstance(self.pretrained, Mapping) else {"": self.pretrained} if self.pretrained else {}
+        for name in common:
+            if name and name not in backbones():
+                yield f"pretrained: {name!r} is not a backbone.{_hint(name, backbones())}"
+            elif not any(model == name if name else model in backbones() for model in models):
+                wanted = name or " or ".join(backbones())
+                yield f"pretrained: none of the data has the model {wanted}. Name one with `model`, or leave it out."
+        for file in {*common.values(), *(data.pretrained for data in self.data)} - {"", IMAGENET}:
+            if folder is not None and not Path(file).is_file():
+                yield f"no such file: {file}. Check the name; it is relative to {folder}."
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed of each split."""
         return tuple(range(self.first_seed, self.first_seed + self.splits))
 
-    def named(self, name: str) -> FromSource | FromFile:
+    def named(self, name: str) -> StudyData:
         """The data with this name."""
         return next(d for d in self.data if d.name == name)
 
@@ -206,6 +462,93 @@ class Plan:
         model = data.model or self.model
         common = self.pretrained if isinstance(self.pretrained, str) else self.pretrained.get(model, "")
         return Network(model, data.pretrained or (common if model in backbones() else ""))
+
+
+def _hint(name: object, valid: Iterable[str]) -> str:
+    return f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}."
+
+
+def read_plan(source: str | Path) -> Plan:
+    """The plan of a preset, by name, or in a TOML file. Raises one error with every problem."""
+    path = Path(source)
+    preset = str(source) in PRESETS
+    if not preset and path.suffix != ".toml" and not path.is_file():
+        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
+    if not preset and not path.is_file():
+        raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
+    try:
+        raw = tomllib.loads((FOLDER / f"{source}.toml" if preset else path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a TOML file: {error}. Correct that place.") from error
+    name, folder = (str(source), None) if preset else (path.stem, path.absolute().parent)
+    return make_plan({"name": name, **raw}, source=str(source), folder=folder)
+
+
+def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | None = None) -> Plan:
+    """The plan in a dictionary. If `folder` is given, paths are relative to it and the files must exist."""
+    try:
+        return Plan.model_validate(raw, context={"folder": folder})
+    except ValidationError as error:
+        raise BadInput(*specification_problems(error, Plan, placed=True), source=source) from None
+
+
+def narrow(
+    plan: Plan,
+    *,
+    splits: int | None = None,
+    data: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    measures: Sequence[str] | None = None,
+) -> Plan:
+    """The plan restricted to these splits and names. Without names of data, the optional ones are left out."""
+    problems = []
+    measures = None if measures is None else [_canonical(measure) for measure in measures]
+    for kind, names, known in (
+        ("data in this study", data, [d.name for d in plan.data]),
+        ("method in this study", methods, [a.name for a in plan.methods]),
+        ("measure in this study", measures, list(plan.measures)),
+    ):
+        problems += [p for name in names or () if name not in known for p in UnknownName(kind, name, known).problems]
+    if splits is not None and splits < 1:
+        problems.append(f"splits must be at least 1; got {splits}")
+    raise_all(problems, plan.name)
+    kept_data = [d for d in plan.data if (d.name in data if data else not d.optional)]
+    kept_measures = [m for m in plan.measures if not measures or m in measures]
+    arms = [a.narrowed([d.name for d in kept_data], kept_measures) for a in plan.methods if not methods or a.name in methods]
+    recipes = {name: recipe for name, recipe in plan.trainings.items() if name in {a.training for a in arms}}
+    return plan.changed(splits=splits or plan.splits, data=kept_data, methods=arms, measures=kept_measures, trainings=recipes)
+
+
+def with_options(plan: Plan, **options: Any) -> Plan:
+    """The plan with these options set for every source that has them; None leaves an option unchanged.
+
+    Raises an error if no source has an option.
+    """
+    new = {name: value for name, value in options.items() if value is not None}
+    taken = [{name: new[name] for name in new.keys() & option_types(d.source).keys()} if d.source else {} for d in plan.data]
+    listed = ", ".join(entry.name for entry in plan.data)
+    unused = sorted(new.keys() - {name for some in taken for name in some})
+    raise_all([f"{name} is an option of none of the data: {listed}. Leave it out." for name in unused], plan.name)
+    return plan.changed(data=[d.changed(options={**d.options, **some}) if some else d for d, some in zip(plan.data, taken, strict=True)])
+
+
+def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
+    """The plan with initial weights of backbones, each as resnet-18=file, or resnet-18=imagenet for the published ones."""
+    pairs = [text.partition("=")[::2] for text in weights]
+    names = [name for name, _ in pairs]
+    problems = [f"expected weights as resnet-18=file; got {text!r}" for text, pair in zip(weights, pairs, strict=True) if not all(pair)]
+    problems += [f"weights of {name} were given twice. Give each network once." for name in dict.fromkeys(names) if names.count(name) > 1]
+    raise_all(problems, plan.name)
+    new = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, file in pairs}
+    before = plan.pretrained if isinstance(plan.pretrained, dict) else dict.fromkeys(backbones(), plan.pretrained)
+    problems += plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())
+    raise_all(problems, plan.name)
+    return plan.model_copy(update={"pretrained": {**{k: v for k, v in before.items() if v}, **new}}) if new else plan
+
+
+def without_weights(plan: Plan) -> Plan:
+    """The plan with networks that start from random weights."""
+    return plan.changed(pretrained="", data=[data.changed(pretrained="") for data in plan.data])
 
 
 TRAINING_EFFORT = 10.0  # of training a small network, on the scale of `METHODS[name].effort`
@@ -275,7 +618,7 @@ def cost(plan: Plan, task: Task) -> float:
     """The approximate duration of a task, in arbitrary units."""
     data = plan.named(task.data)
     rows, features = UNKNOWN_ROWS, 50
-    if isinstance(data, FromSource) and data.source in CATALOGUE:
+    if data.source is not None:
         recipe = CATALOGUE[data.source]
         rows, features = int(data.options.get("n", recipe.rows)), recipe.features
     effort = METHODS[plan.arm(task.method).method].effort if task.method else TRAINING_EFFORT

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,16 +20,15 @@ import pandas as pd
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import atomic_path, sha256, write_text
+from equipoise.data import Columns, atomic_path, sha256, write_text
 from equipoise.errors import BadInput, raise_all, validation_problems
 from equipoise.studies import networks, rows
-from equipoise.studies.plan import Plan, Task, tasks_of
-from equipoise.studies.reading import make_plan
-from equipoise.studies.sources import FromFile
+from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
-SCHEMA, SCHEMA_VERSION = "equipoise.study", 2  # of study.json
+SCHEMA: Literal["equipoise.study"] = "equipoise.study"
+SCHEMA_VERSION: Literal[2] = 2  # of study.json
 CODE = (  # that results depend on
     *(f"{room}/**/*.py" for room in ("data", "models", "measures", "methods")),
     *(f"studies/{name}.py" for name in ("sets/*", "catalogue", "protocols", "efficientnet_lite")),
@@ -68,31 +67,35 @@ class StudyFolder:
 
 @contextmanager
 def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[StudyFolder]:
-    """The folder for this study, new or existing, locked against other runs. Raises an error if it holds anything else."""
+    """The folder for this study, new or existing, locked against other runs. Raises an error if it holds anything else.
+
+    An existing one may hold more: a part of its study, down to one cell, can be run in it, and splits can be added.
+    """
     path, study_identity = Path(path), identity(plan, root)
-    folder = StudyFolder(path, plan, fingerprint(study_identity), present_version())
-    _check_same_study(folder, study_identity)
+    _check_same_study(path, plan, study_identity)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {path}: {error.strerror}. Choose another one.") from error
     with _locked(path):
-        _check_same_study(folder, study_identity)  # another run may have written in the meantime
-        if not (path / DEFINITION).exists():
-            content = {
-                "schema": SCHEMA,
-                "schema_version": SCHEMA_VERSION,
-                "study": plan.name,
-                "fingerprint": folder.fingerprint,
-                "version": folder.version,
-                "code": code_digest(),
-                "identity": study_identity,
-                "definition": json.loads(TypeAdapter(Plan).dump_json(plan)),
-            }
-            write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n", follow=False)
-        elif _read_definition(path).code != code_digest():
-            log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", folder.version, path)
-        yield folder
+        stored = _check_same_study(path, plan, study_identity)  # another run may have written in the meantime
+        if stored is not None and stored.code != code_digest():
+            log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", stored.version, path)
+        if stored is None:
+            stored = Definition(
+                schema=SCHEMA,
+                schema_version=SCHEMA_VERSION,
+                study=plan.name,
+                fingerprint=fingerprint(study_identity),
+                version=present_version(),
+                code=code_digest(),
+                identity=study_identity,
+                definition=plan.model_dump(mode="json", exclude_unset=True),
+            )
+            _write_definition(path, stored)
+        elif stored.definition.get("splits", 0) < plan.splits:
+            _write_definition(path, replace(stored, definition={**stored.definition, "splits": plan.splits}))
+        yield StudyFolder(path, plan, stored.fingerprint, stored.version)
 
 
 def open_study(path: str | Path) -> StudyFolder:
@@ -155,22 +158,22 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
 
     Raises one error with every data set whose files are missing.
     """
-    content = json.loads(TypeAdapter(Plan).dump_json(plan))
-    problems: list[str] = []
-    for entry, data in zip(content["data"], plan.data, strict=True):
+    content = plan.model_dump(mode="json", exclude={"data", "model", "pretrained", "name"})
+    content["data"], problems = [], list[str]()
+    for data in plan.data:
+        kept = {
+            "name",
+            "training",
+            *(("source", "options", "redraw") if data.source else {*Columns.model_fields, "attribute_as_input", "scale"}),
+        }
+        entry = data.model_dump(mode="json", include=kept)
+        entry.get("options", {}).pop("mimic_iv", None)  # a folder, whose files are included in the checksum
         try:
-            entry["content"] = data.checksum(root)
-            entry["model"] = plan.network(data.name).content()
+            entry |= {"content": data.checksum(root), "model": plan.network(data.name).content()}
         except (BadInput, OSError) as error:
             problems.append(str(error))
-        del entry["pretrained"]  # included in the content of the model
-        if isinstance(data, FromFile):
-            entry["file"] = data.path.name
-        else:
-            entry["options"].pop("mimic_iv", None)  # a folder, whose files are included in the checksum
+        content["data"].append(entry | ({} if data.source else {"file": Path(str(data.file)).name}))
     raise_all(list(dict.fromkeys(problems)), plan.name)
-    for replaced in ("model", "pretrained", "name"):
-        del content[replaced]
     plain: dict[str, Any] = _without_cosmetic(content)
     return plain
 
@@ -252,33 +255,8 @@ def _verified_origin(content: bytes, task: Task, source: str) -> tuple[str, str]
     return str(frame["fingerprint"].iloc[0]), str(frame["version"].iloc[0])
 
 
-def _check_same_study(folder: StudyFolder, study_identity: dict[str, Any]) -> None:
-    """Raises an error if the folder exists and holds anything but this study."""
-    path = folder.path
-    if path.exists() and not path.is_dir():
-        raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")
-    if not (path / DEFINITION).exists():
-        inside = path.iterdir() if path.exists() else ()
-        other_files = sorted(p.name for p in inside if p.name != LOCK and not p.name.startswith(".equipoise."))
-        if other_files:
-            raise BadInput(f"{path} is not empty and holds no study ({', '.join(other_files[:3])} ...). Choose another folder with --out.")
-        return
-    stored = _read_definition(path)
-    if stored.version != folder.version:
-        raise BadInput(
-            f"{path} holds results of Equipoise {stored.version}, and this is {folder.version}; rows of two versions are not mixed. "
-            "Nothing was changed. Choose another folder with --out, or install that version."
-        )
-    if stored.fingerprint != folder.fingerprint:
-        different = "; ".join(differences(study_identity, stored.identity)) or "the fingerprints differ"
-        raise BadInput(
-            f"{path} holds another study, {stored.study!r} ({stored.fingerprint}), not {folder.plan.name!r} ({folder.fingerprint}): "
-            f"{different}. Nothing was changed. Choose another folder with --out."
-        )
-
-
 @checked(config=ConfigDict(extra="allow", strict=True), kw_only=True)
-class _Definition:
+class Definition:
     """The content of study.json."""
 
     schema: Literal["equipoise.study"]
@@ -291,15 +269,54 @@ class _Definition:
     definition: dict[str, Any]
 
 
-def _read_definition(path: Path) -> _Definition:
+def _check_same_study(path: Path, plan: Plan, study_identity: dict[str, Any]) -> Definition | None:
+    """What the folder holds, or None if it is new. Raises an error if it holds anything but a study of which this one is a part."""
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")
+    if not (path / DEFINITION).exists():
+        inside = path.iterdir() if path.exists() else ()
+        other_files = sorted(p.name for p in inside if p.name != LOCK and not p.name.startswith(".equipoise."))
+        if other_files:
+            raise BadInput(f"{path} is not empty and holds no study ({', '.join(other_files[:3])} ...). Choose another folder with --out.")
+        return None
+    stored = _read_definition(path)
+    if stored.version != present_version():
+        raise BadInput(
+            f"{path} holds results of Equipoise {stored.version}, and this is {present_version()}; rows of two versions are not mixed. "
+            "Nothing was changed. Choose another folder with --out, or install that version."
+        )
+    if different := differences(study_identity, _same_part(stored, plan)):
+        raise BadInput(
+            f"{path} holds another study, {stored.study!r} ({stored.fingerprint}), not {plan.name!r} ({fingerprint(study_identity)}): "
+            f"{'; '.join(different)}. Nothing was changed. Choose another folder with --out."
+        )
+    return stored
+
+
+def _same_part(stored: Definition, plan: Plan) -> dict[str, Any]:
+    """The identity of a stored study, restricted to the splits, data, methods and measures of a plan if it has all of them."""
+    try:
+        names = {"data": [data.name for data in plan.data], "methods": [arm.name for arm in plan.methods]}
+        part = narrow(make_plan(stored.definition), splits=plan.splits, measures=plan.measures, **names)
+    except BadInput:  # it lacks some
+        return stored.identity
+    kept = part.model_dump(mode="json", include={"splits", "methods", "measures", "trainings"})
+    return {**stored.identity, **kept, "data": [entry for entry in stored.identity["data"] if entry["name"] in names["data"]]}
+
+
+def _read_definition(path: Path) -> Definition:
     """The content of study.json. Raises one error with every key that is missing or has a wrong type."""
     source = path / DEFINITION
     try:
-        return TypeAdapter(_Definition).validate_json(source.read_bytes())
+        return TypeAdapter(Definition).validate_json(source.read_bytes())
     except ValidationError as error:
         *others, last = validation_problems(error, skip=0)
         advice = "Restore the file from a copy, use the version of Equipoise that wrote it, or choose another folder with --out."
         raise BadInput(*others, f"{last}. {advice}", source=str(source)) from error
+
+
+def _write_definition(path: Path, definition: Definition) -> None:
+    write_text(path / DEFINITION, TypeAdapter(Definition).dump_json(definition, indent=1).decode() + "\n", follow=False)
 
 
 @contextmanager

@@ -18,9 +18,8 @@ from rich.text import Text
 
 from equipoise.data import write_text
 from equipoise.report import interval, p_value_words, plural, printable
-from equipoise.studies.plan import Plan
+from equipoise.studies.plan import Plan, StudyData
 from equipoise.studies.rows import SIZES
-from equipoise.studies.sources import FromFile, FromSource
 from equipoise.studies.summary import ORIGINAL, compare, published, published_sizes, study_table
 
 DIGITS = 3
@@ -192,7 +191,7 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
-def _size_notes(known: Sequence[FromSource | FromFile], rows: pd.DataFrame) -> Iterator[str]:
+def _size_notes(known: Sequence[StudyData], rows: pd.DataFrame) -> Iterator[str]:
     """The rows of each set next to the paper's, and a warning if there are far fewer."""
     if not set(SIZES) <= set(rows.columns):
         return

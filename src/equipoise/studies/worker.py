@@ -36,7 +36,6 @@ from equipoise.models import IMAGES, Training, compute_device, computing_on, pre
 from equipoise.studies import networks, rows
 from equipoise.studies.plan import Outcome, Plan, Work
 from equipoise.studies.protocols import balanced_parts, fold_parts
-from equipoise.studies.sources import FromSource
 
 KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
@@ -94,9 +93,7 @@ def _cached_parts(work: Work, cohort: bytes | None) -> Parts:
 
 def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
-        data = plan.named(name)
-        assert isinstance(data, FromSource)  # only simulations are drawn here; the main process loads files
-        cohort = data.load(seed=seed)
+        cohort = plan.named(name).load(seed=seed)  # a simulation; the main process loads files
     if plan.protocol == "balanced":
         parts = balanced_parts(cohort, seed=seed, fractions=plan.fractions, privileged=plan.privileged)
     elif plan.protocol == "folds":

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import AuditSpec, Estimate, LabelAudit, Shift, shown_rows
+from equipoise.measures import AuditSpec, Estimate, LabelAudit, Shift, shown_scores
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
@@ -37,7 +37,7 @@ def measure_words(measure: str) -> str:
 def size(scores: Scores, settings: AuditSpec) -> str:
     """The number of rows, patients and positives; without the latter if that of a small group would follow."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
-    positives = f", {int(scores.y.sum()):,} of them positive" if shown_rows(scores, settings.min_patients).all() else ""
+    positives = f", {int(scores.y.sum()):,} of them positive" if shown_scores(scores, settings.min_patients).kept.all() else ""
     return f"{len(scores):,} rows{patients}{positives}"
 
 
