@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from lxml import html
 
-from equipoise.data import Scores
+from equipoise.data import LabelKind, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Threshold, audit_from, audit_labels
 from equipoise.report import Origin, write_audit_page
@@ -164,7 +164,7 @@ def test_many_groups_are_in_the_explorer_and_not_drawn_one_by_one():
 def test_a_matrix_has_the_gap_of_each_label_and_group_and_marks_the_clear_ones():
     frames = {"Effusion": shifted(0.35), "Mass": shifted()}
     scores = {label: Scores.from_frame(f, label="y", score="p", group="sex", reference="M") for label, f in frames.items()}
-    audits = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(), "labels", "vendor.csv")
+    audits = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(), LabelKind.LABELS, "vendor.csv")
     page = html.fromstring(audit_page(audits, NAMES, links={"Effusion": "a.html"}))
     [table] = page.xpath("//table[@class='matrix'][caption/span='eod']")
     cells = {row.xpath("string(./th)"): row.xpath("./td")[0] for row in table.xpath("./tbody/tr")}
@@ -179,7 +179,7 @@ def test_a_matrix_has_the_gap_of_each_label_and_group_and_marks_the_clear_ones()
 def test_the_overview_states_the_threshold_and_names_the_labels_in_which_no_patient_is_flagged():
     scores = {label: Scores.from_frame(shifted(), label="y", score="p", group="sex", reference="M") for label in ("Effusion", "Hernia")}
     rules = {"Effusion": Threshold(0.5), "Hernia": Threshold(0.9999)}
-    audits = audit_labels(scores, rules, AuditSpec(), "labels", "vendor.csv")
+    audits = audit_labels(scores, rules, AuditSpec(), LabelKind.LABELS, "vendor.csv")
     page = html.fromstring(audit_page(audits))
     assert says(page.xpath("string(//p[@id='decided'])"), "0.5", "0.9999", "before adjustment", "no patient column")
     warning = page.xpath("string(//*[@id='unflagged'])")
@@ -195,7 +195,7 @@ def test_the_overview_states_the_threshold_and_names_the_labels_in_which_no_pati
 
 def test_several_labels_that_differ_in_another_measure_only_are_not_said_to_have_no_difference():
     scores = Scores.from_frame(shifted(0.3, n=900), label="y", score="p", group="sex", reference="M")
-    audits = audit_labels({"Mass": scores}, {"Mass": Threshold(0.5)}, AuditSpec(measures=("npv_gap",)), "labels", "vendor.csv")
+    audits = audit_labels({"Mass": scores}, {"Mass": Threshold(0.5)}, AuditSpec(measures=("npv_gap",)), LabelKind.LABELS, "vendor.csv")
     assert audits.findings
     style, text = overview_answer(audits)
     assert (style, text.startswith("A difference, not in missed findings")) == ("unclear", True)
