@@ -67,11 +67,12 @@ OTHERS: dict[str, dict[str, Any]] = {  # those that are not
     "safety": {"results": (Annotated[tuple[Result, ...], Field(strict=False)], ())},
     "resources": {"citation": (str, NOT_PROVIDED)},  # BibTeX, unchanged
 }
+MADE: Any = create_model  # models whose fields are only known here
 SECTIONS: dict[str, Any] = {
-    name: create_model(name, __base__=Section, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHERS.get(name, {}))
+    name: MADE(name, __base__=Section, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHERS.get(name, {}))
     for name, keys in KEYS.items()
 }
-Facts: Any = create_model("Facts", __base__=Section, **{name: (section, section()) for name, section in SECTIONS.items()})
+Facts: Any = MADE("Facts", __base__=Section, **{name: (section, section()) for name, section in SECTIONS.items()})
 
 
 def read_facts(path: Path | None) -> Any:

@@ -48,7 +48,7 @@ def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     facts, findings, unchanged = read_facts(toml), case.found, is_original(case)
     before, after = findings.before, findings.after
     gaps = [
-        Measured(measure, (str(row["attribute"]),), *(Estimate.of_gap(audit.gaps.loc[place].to_dict()) for audit in (before, after)))
+        Measured(measure, (str(row["attribute"]),), Estimate.of_gap(dict(before.gaps.loc[place])), Estimate.of_gap(dict(row)))
         for measure in dict.fromkeys([case.goal.measure, *GAPS_SHOWN])
         for place, row in after.gaps[after.gaps["measure"] == measure].iterrows()
     ]
@@ -88,10 +88,6 @@ def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     for rate in (r for r in rates if r.measure in XML_RATES):
         label = f"{rate_words(rate.measure)}, {name(rate.of[0])} {name(rate.of[1])}"
         fairness += [(f"{label}, {when}", value_json(e, level)) for when, e in rate.both]
-    goals = (
-        f"{performance_words(case.goal.performance).capitalize()}: {least}, on the repair set.",
-        f"{sentence(line(goal_words(case.goal)))}.",
-    )
     aim = f"{performance_words(case.goal.performance).capitalize()}: {least}, on the repair set."
     safety = facts.safety.results or (Result(label=NOT_PROVIDED, value=NOT_PROVIDED),)
     xml = {
