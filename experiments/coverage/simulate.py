@@ -274,9 +274,9 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     for name in RATES:
         low, high = sums.interval(name)
         events = _events(sums, name, world)
-        for k in np.flatnonzero(sums.patients(name) >= settings.min_patients):
+        for k in np.flatnonzero(sums[name].patients >= settings.min_patients):
             yield "rate of a group", name, NAMES[k % groups], world.group(k % groups)[name], low[k], high[k], events[k]
-    rarer = np.minimum(*(sums.rows[:, list(sums.ratios).index(name)] for name in ("tpr", "fpr")))
+    rarer = np.minimum(*(sums[name].rows for name in ("tpr", "fpr")))
     wrong = rarer * np.array([1 - world.group(k % groups)["auroc"] for k in range(many)])  # of the rarer label, on the wrong side of others
     area = aurocs(scores, attribute, whole.unit, settings.level)
     for k in np.flatnonzero(area.patients >= settings.min_patients):
@@ -303,8 +303,8 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
         own = Moments(sums.ratios, sums.total[part], sums.second[part], sums.rows[part], sums.units[part])
         for measure in (*GAPS, *ALSO):
             signed = coefficients(measure)
-            _, low, high = own.gaps(signed)
-            patients = np.min([own.patients(name) for name in signed], axis=0)
+            _, low, high = own.gap(signed).limits(0.95)
+            patients = np.min([own[name].patients for name in signed], axis=0)
             events = np.min([_events(own, name, world) for name in signed], axis=0)
             for g in range(1, groups):
                 if min(patients[0], patients[g]) >= settings.min_patients:
@@ -320,7 +320,7 @@ def _events(sums: Moments, name: str, world: World) -> FloatArray:
     """The expected number of rows with the rarer outcome of a rate, of each group."""
     groups = len(world.design.share)
     rates = np.array([world.group(k % groups)[name] for k in range(len(sums.total))])
-    return np.asarray(sums.rows[:, list(sums.ratios).index(name)] * np.minimum(rates, 1 - rates))
+    return np.asarray(sums[name].rows * np.minimum(rates, 1 - rates))
 
 
 def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: AuditSpec) -> Iterator[Hit]:
@@ -402,7 +402,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
     """
     groups, signed = len(world.design.share), coefficients(measure)
     sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit, sample.weight)
-    if min(sums.patients(name)[:2].min() for name in signed) < AuditSpec().min_patients:
+    if min(sums[name].patients[:2].min() for name in signed) < AuditSpec().min_patients:
         return
     gap = float(detectable_gaps(sums, [signed], 0.95)[0, 0])
     yield f"detectable {measure}", gap
@@ -411,7 +411,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
         if moved is None:
             continue
         drawn = World(moved).decisions(sample, np.random.default_rng([seed, len(sample.y), sign + 1, *measure.encode()]))
-        _, low, high = moments_of(drawn, sample.y, sample.group, groups, sample.unit, sample.weight).gaps(signed)
+        _, low, high = moments_of(drawn, sample.y, sample.group, groups, sample.unit, sample.weight).gap(signed).limits(0.95)
         yield f"shown {way} {measure}", float(low[0] > 0 or high[0] < 0)
 
 

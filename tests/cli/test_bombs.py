@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from fuzz import bombs
 
-from equipoise.data import batches, scans
+from equipoise.data import scans
 from support.facts import says
 
 pytest.importorskip("resource", reason="limits of memory are those of POSIX")
@@ -102,9 +102,8 @@ def test_a_line_without_an_end_in_a_folder_is_refused(tmp_path, beginning):
 
 
 def test_a_row_of_many_lines_in_a_folder_is_refused(tmp_path, run, monkeypatch):
-    from equipoise.data import batches
 
-    monkeypatch.setattr(batches, "MAX_TABLE_BYTES", 10**6)
+    monkeypatch.setattr(scans, "MAX_TABLE_BYTES", 10**6)
     Path("folder").mkdir()
     Path("folder/a.csv").write_bytes(b'y,p,sex\n1,0.5,F\n0,0.5,"' + b"aaaaaaa\n" * 200_000)
     code, _, err = run("audit", "folder", *AUDIT, "--group", "sex")
@@ -113,8 +112,8 @@ def test_a_row_of_many_lines_in_a_folder_is_refused(tmp_path, run, monkeypatch):
 
 
 def test_equal_rows_do_not_fill_the_temporary_folder(run, monkeypatch):
-    monkeypatch.setattr(batches, "HELD", 1000)
-    monkeypatch.setattr(batches, "FILES", 5)
+    monkeypatch.setattr(scans, "HELD", 1000)
+    monkeypatch.setattr(scans, "FILES", 5)
     monkeypatch.setattr(scans, "MAX_TABLE_BYTES", 10**6)
     monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000000")
     Path("folder").mkdir()

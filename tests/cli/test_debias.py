@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from equipoise import Cohort
 from equipoise.data import hold_out, sha256
-from equipoise.models import READ_IS_NOT_USED, load_exported, predict
+from equipoise.models import READ_IS_NOT_USED, load_model, predict
 from equipoise.report import p_value_words
 from support import hospital
 from support.command import instead
@@ -183,7 +183,7 @@ def test_a_repaired_program_is_saved_as_a_program(table, tmp_path):
     assert all(torch.equal(value, load_file("net.safetensors")[key]) for key, value in load_file("repaired/repaired.safetensors").items())
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    candidate = debias(load_exported("net.pt2"), hold_out(cohort, 0.3)[0], method="bias-score", min_performance=0.6)
+    candidate = debias(load_model("net.pt2"), hold_out(cohort, 0.3)[0], method="bias-score", min_performance=0.6)
     assert candidate.chosen > 0
     found = json.loads(table("apply", "repaired", "local.csv", "--trust", "--json").out)
     assert [row["score"] for row in found["decisions"]] == pytest.approx(predict(candidate.model, cohort).score, abs=1e-6)

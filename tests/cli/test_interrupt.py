@@ -37,9 +37,9 @@ main()
 STREAMED = """
 import os, sys
 import equipoise as eq
-from equipoise.data import batches
+from equipoise.data import scans
 
-batches.HELD, batches.FILES = 100, 5
+scans.HELD, scans.FILES = 100, 5
 scores = eq.scan(sys.argv[1], label="y", score="p", group="sex", reference="M")
 eq.audit(scores, threshold=0.5, progress=lambda *done: os.kill(os.getpid(), int(sys.argv[2])))
 """

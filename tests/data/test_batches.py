@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from equipoise.data import Scores, batches, is_large, scan
+from equipoise.data import Scores, is_large, scan, scans
 from equipoise.errors import BadInput
 from support.facts import says
 
@@ -54,9 +54,9 @@ def _rows(scores: Scores) -> list[tuple[object, ...]]:
 
 @pytest.fixture(params=["in memory", "in files"])
 def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(batches, "ROWS", 200)
-    monkeypatch.setattr(batches, "HELD", 10**6 if request.param == "in memory" else 300)
-    monkeypatch.setattr(batches, "FILES", 5)
+    monkeypatch.setattr(scans, "ROWS", 200)
+    monkeypatch.setattr(scans, "HELD", 10**6 if request.param == "in memory" else 300)
+    monkeypatch.setattr(scans, "FILES", 5)
     return bool(request.param == "in memory")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
 from equipoise.data import Attribute, Bins, read_bins
-from equipoise.data.bins import Span, parse_edges
+from equipoise.data.attribute import Span, parse_edges
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 

@@ -1,5 +1,7 @@
 """The columns of a user's frame: all problems in one error, each with its column and rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +17,8 @@ def _frame(**replaced) -> pd.DataFrame:
 
 
 def _read(frame: pd.DataFrame, **names):
-    return read_columns(frame, Columns(**({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names)))
+    columns = Columns(**({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names))
+    return SimpleNamespace(**read_columns(frame, columns))
 
 
 def _problems(frame: pd.DataFrame, **names) -> tuple[str, ...]:

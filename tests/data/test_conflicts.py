@@ -10,7 +10,8 @@ from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
 from equipoise.data.attribute import intersection_name, main_group, patients_varying, resolve_conflicts, varying_units
 from equipoise.errors import BadInput
-from equipoise.measures import bootstrap_cells, moments_of, units_of
+from equipoise.measures import moments_of, units_of
+from support.bootstrap import bootstrap_cells
 from support.facts import facts
 
 #         patient 1: F F M    2: M .   3: a tie, M first    4: always F
@@ -128,7 +129,7 @@ def test_a_patient_counts_once_in_every_cell_with_one_of_their_rows():
     units = units_of(np.array(["1", "1", "1", "2", "2", "3", "3"], dtype=object), 7)
     #            negative, positive, either: patient 1 has rows of both labels in a, and one in b
     sums = moments_of(np.ones(7), y, attribute.codes, 2, units)
-    assert np.stack([sums.patients(rate) for rate in ("fpr", "tpr", "selection_rate")], axis=1).tolist() == [[1, 2, 2], [0, 2, 2]]
+    assert np.stack([sums[rate].patients for rate in ("fpr", "tpr", "selection_rate")], axis=1).tolist() == [[1, 2, 2], [0, 2, 2]]
 
 
 def test_patients_with_rows_of_both_labels_are_not_counted_twice():

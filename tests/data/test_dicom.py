@@ -12,7 +12,7 @@ import pytest
 from equipoise.data import Cohort, Geometry, ImageLimit, Images, add_dicom_columns
 from equipoise.data.decode import attempt, decode
 from equipoise.data.dicom import age_in_years, header, is_dicom, read_pixels
-from equipoise.data.faults import Broken
+from equipoise.data.image_files import Broken
 from equipoise.errors import BadInput, MissingExtra
 from support.facts import facts, says
 from support.image_files import file_of, files_of
@@ -280,7 +280,7 @@ def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
 @pytest.fixture
 def small(monkeypatch):
     """Allows very few bytes in a file in addition to the pixels."""
-    monkeypatch.setattr("equipoise.data.faults.OVERHEAD", 2**14)
+    monkeypatch.setattr("equipoise.data.image_files.OVERHEAD", 2**14)
 
 
 def test_the_pixels_that_a_header_names_are_checked_first():

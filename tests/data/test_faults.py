@@ -87,7 +87,7 @@ def test_the_cache_depends_on_the_limit(tmp_path):
 
 
 def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.faults.OVERHEAD", 100)
+    monkeypatch.setattr("equipoise.data.image_files.OVERHEAD", 100)
     path = tmp_path / "large.png"
     path.write_bytes(_bytes(4) + bytes(1000))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: pytest.fail("read"))

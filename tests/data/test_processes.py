@@ -15,7 +15,7 @@ from PIL import Image
 
 from equipoise.data import Images, image_rows
 from equipoise.data.decode import decode
-from equipoise.data.faults import ImageLimit, NoRoom
+from equipoise.data.image_files import ImageLimit, NoRoom
 from equipoise.data.image_rows import fill_mapped, worker_processes
 from equipoise.data.preprocessing import Geometry
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from equipoise.data import Cohort, Scores, hold_out, split
-from equipoise.data.targets import equals
+from equipoise.data.column_values import equals
 from equipoise.errors import BadInput
 from equipoise.models import train
 from support.facts import facts, says, suggests

@@ -7,8 +7,6 @@ import pytest
 from equipoise.data import Attribute, Scores
 from equipoise.measures import (
     Ranking,
-    bootstrap_cells,
-    clusters,
     coefficients,
     gap_values,
     interval,
@@ -20,6 +18,7 @@ from equipoise.measures import (
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import MANY
 from equipoise.repair import audit
+from support.bootstrap import bootstrap_cells
 
 
 def _data(rng: np.random.Generator, n: int = 300, patients: int = 90):
@@ -45,7 +44,7 @@ def test_draws_equal_a_loop_that_repeats_the_rows_of_each_drawn_patient():
 def test_multiplicities_sum_to_the_units_and_do_not_depend_on_the_block(monkeypatch: pytest.MonkeyPatch):
     whole = np.concatenate(list(multiplicities(50, 30, 7)))
     assert (whole.sum(1) == 50).all()
-    monkeypatch.setattr(clusters, "BLOCK", 120)
+    monkeypatch.setattr("equipoise.measures.moments.BLOCK", 120)
     np.testing.assert_array_equal(np.concatenate(list(multiplicities(50, 30, 7))), whole)
     assert not np.array_equal(np.concatenate(list(multiplicities(50, 30, 8))), whole)
     assert not np.array_equal(np.concatenate(list(multiplicities(50, 30, 7, "another use"))), whole)
@@ -94,10 +93,10 @@ def test_intervals_from_sums_agree_with_resampling_patients_in_large_cells() -> 
     x = 1.5 * y + 0.3 * codes + rng.normal(size=patients)[units] + rng.normal(size=len(units))
     f = (x > 1.2).astype(float)
     sums = moments_of(f, y, codes, 2, units)
-    assert min(sums.patients(name).min() for name in ("tpr", "fpr")) >= MANY
+    assert min(sums[name].patients.min() for name in ("tpr", "fpr")) >= MANY
     drawn = bootstrap_cells(f, y, codes, ("M", "F"), units, draws=2000)
     for measure in ("spd", "eod", "aod", "fpr_gap", "ppv_gap", "npv_gap"):
-        value, low, high = (float(end[0]) for end in sums.gaps(coefficients(measure)))
+        value, low, high = (float(end[0]) for end in sums.gap(coefficients(measure)).limits(0.95))
         resampled = interval(gap_values(measure, drawn), np.array([value]))
         for end, other in zip((low, high), resampled, strict=True):
             assert abs(end - float(other[0])) < 0.1 * (high - low), measure

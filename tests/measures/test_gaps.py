@@ -62,8 +62,9 @@ def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample
     np.testing.assert_allclose(gap_values(name, cells), expected, atol=1e-10)
     assert labels_needed(name) == labels_needed(weights)
     codes, levels = sample.attribute.codes, sample.attribute.levels
-    swept = sweep(sample.score, sample.y, codes, levels, (name, "mine"), own={"mine": weights})
-    np.testing.assert_allclose(np.abs(swept.values[name]), np.abs(swept.values["mine"]), atol=1e-10)
+    mine = "".join(f"{w:+.17g}*{rate}" for rate, w in weights.items())
+    swept = sweep(sample.score, sample.y, codes, levels, (name, mine))
+    np.testing.assert_allclose(np.abs(swept.values[name]), np.abs(swept.values[mine]), atol=1e-10)
 
 
 def test_what_is_no_measure_is_said_with_the_rates_and_an_example():

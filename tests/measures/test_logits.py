@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import nn
 
 import equipoise as eq
-from equipoise.data import batches
+from equipoise.data import scans
 from equipoise.measures import streamed
 from support.command import ran
 
@@ -66,8 +66,8 @@ def test_commands_in_memory_and_in_parts_agree(sampled: int, tmp_path: Path, mon
     for k in range(3):
         frame.iloc[k::3].to_parquet(folder / f"{k}.parquet")
     roles = [word for name, column in COLUMNS.items() for word in (f"--{name}", column)]
-    monkeypatch.setattr(batches, "ROWS", 200)
-    monkeypatch.setattr(batches, "HELD", 300)
+    monkeypatch.setattr(scans, "ROWS", 200)
+    monkeypatch.setattr(scans, "HELD", 300)
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
     whole = _audit(frame)
     for file in (tmp_path / "scores.csv", folder):

@@ -8,7 +8,8 @@ from scipy import stats
 import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.measures import gap_values, holm, moments_of, p_values, tabulate
-from equipoise.measures.estimates import coefficients, simultaneous
+from equipoise.measures.estimates import simultaneous
+from equipoise.measures.gaps import coefficients
 from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, max_t
 
 MEASURES = ["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap"]
@@ -56,7 +57,7 @@ def _family(
             pd.DataFrame(
                 {
                     **{"measure": name, "attribute": "g", "group": LEVELS[1:], "value": gap_values(name, cells), "p_value": p[name]},
-                    "few": np.min([np.minimum(n[1:], n[0]) for n in map(sums.patients, coefficients(name))], axis=0) < 30,
+                    "few": np.min([np.minimum(n[1:], n[0]) for n in (sums[rate].patients for rate in coefficients(name))], axis=0) < 30,
                 }
             )
             for name in MEASURES

@@ -7,9 +7,8 @@ import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.measures import GAPS, Ranking, at_threshold, gap_values, performance_functional, tabulate
+from equipoise.measures import GAPS, Ranking, at_threshold, gap_values, performance_functional, performance_values, tabulate
 from equipoise.measures.cells import gap_functional
-from equipoise.measures.performance import f1
 from support.random_scores import Sample, samples
 
 FAIRLEARN = {
@@ -53,12 +52,11 @@ def test_performance_equals_scikit_learn(sample: Sample, cut: float, weighted: b
     decision = at_threshold(sample.score, cut)
     weight = sample.weight if weighted else None
     cells = tabulate(decision, sample.y, sample.attribute, weight)
-    total = cells.s.sum(-2), cells.n.sum(-2)
     ranking = Ranking(sample.score, sample.y)
     pairs = [
         (performance_functional("accuracy", cells.n)(cells), sk.accuracy_score(sample.y, decision, sample_weight=weight)),
         (performance_functional("balanced_accuracy", cells.n)(cells), sk.balanced_accuracy_score(sample.y, decision, sample_weight=weight)),
-        (f1(total[0][1], total[0][0], total[1][1]), sk.f1_score(sample.y, decision, sample_weight=weight, zero_division=0.0)),
+        (performance_values("f1", cells), sk.f1_score(sample.y, decision, sample_weight=weight, zero_division=0.0)),
         (ranking.auroc(weight), sk.roc_auc_score(sample.y, sample.score, sample_weight=weight)),
         (ranking.average_precision(weight), sk.average_precision_score(sample.y, sample.score, sample_weight=weight)),
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, predictive, sweep, tabulate, worst_gap
+from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, sweep, tabulate, worst_gap
 from equipoise.measures.cells import gap_functional
 from equipoise.repair import audit
 from support.facts import facts, says
@@ -177,7 +177,7 @@ def test_the_audit_says_where_nobody_is_decided_so():
     with pytest.raises(EmptyCell, match=facts("ppv_gap", "F", 20)):
         audit(scores, threshold=0.5, measures=["ppv_gap"])
     cells = tabulate(at_threshold(scores.score, 0.5), scores.y, scores.attribute)
-    assert predictive(1, cells).tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
+    assert cells.rate("ppv").tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize("few", [0, 4, 5])

@@ -34,13 +34,13 @@ def test_the_gaps_of_moments_are_those_of_their_signed_sums():
     for signs in ({"tpr": 1.0}, {"tpr": 0.5, "fpr": 0.5}, {"ppv": 1.0}):
         signed = sums.signed(signs)
         gaps = signed[1:].minus(signed[:1])
-        for mine, theirs in zip(gaps.limits(0.9), sums.gaps(signs, 0.9), strict=True):
+        for mine, theirs in zip(gaps.limits(0.9), sums.gap(signs).limits(0.9), strict=True):
             assert mine == pytest.approx(theirs)
         at = np.array([0.9, 0.99])
         assert [ends[k] for ends in gaps.limits(at) for k in (0, 1)] == pytest.approx(
             [
                 ends[k]
-                for ends in zip(*(sums.gaps(signs, float(level)) for level in at), strict=True)
+                for ends in zip(*(sums.gap(signs).limits(float(level)) for level in at), strict=True)
                 for ends, k in ((ends[0], 0), (ends[1], 1))
             ]
         )

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data import Columns, Scores, batches, read_scores, scan, scan_scores
+from equipoise.data import Columns, Scores, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, score_measures, streamed
-from equipoise.measures.score_measures import SCORE_BINS, score_bins
+from equipoise.measures.performance import SCORE_BINS, score_bins
 from equipoise.repair import audit
 from support.facts import says
 
@@ -69,9 +69,9 @@ def parts(table) -> Audited:
 
 
 def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
-    monkeypatch.setattr(batches, "ROWS", 1500)
-    monkeypatch.setattr(batches, "HELD", 1000)
-    monkeypatch.setattr(batches, "FILES", 6)
+    monkeypatch.setattr(scans_module, "ROWS", 1500)
+    monkeypatch.setattr(scans_module, "HELD", 1000)
+    monkeypatch.setattr(scans_module, "FILES", 6)
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
 
 
@@ -161,7 +161,7 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     if not held:
         _in_parts(monkeypatch, sampled=10**6)
     read = []
-    real = batches.read_batches
+    real = scans_module.read_batches
     monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
     found = audit(scan_scores(path, READING), threshold=0.5, no_finding="derived")
     assert len(read) == 1

@@ -47,7 +47,7 @@ def test_best_threshold_equals_brute_force(sample: Sample, max_gap: float):
 
 def test_a_bound_that_cannot_be_met_gives_the_smallest_gap_and_says_so():
     attribute = Attribute.of(["F", "M"], reference="M")
-    swept = sweep([0.5, 0.5], [1, 1], attribute.codes, attribute.levels, ("eod", "accuracy"), own={"odd": {"tpr": 1.0}})
+    swept = sweep([0.5, 0.5], [1, 1], attribute.codes, attribute.levels, ("eod", "accuracy"))
     choice = swept.best("accuracy", gap="eod", max_gap=-1.0)
     assert not choice.met
     assert choice.values["eod"] == 0.0
@@ -81,10 +81,10 @@ def test_neighbouring_floats_are_told_apart():
     assert at_threshold([low, high], best.threshold).tolist() == [0.0, 1.0]
 
 
-def test_own_gaps_and_unknown_names():
+def test_sums_of_rates_and_unknown_names():
     attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
-    swept = sweep([0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0], attribute.codes, attribute.levels, ("mine", "spd"), own={"mine": {"selection": 2.0}})
-    np.testing.assert_allclose(swept.values["mine"], 2 * swept.values["spd"])
+    swept = sweep([0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0], attribute.codes, attribute.levels, ("2*selection", "spd"))
+    np.testing.assert_allclose(swept.values["2*selection"], 2 * swept.values["spd"])
     with pytest.raises(UnknownName, match=suggests("spd")):
         sweep([0.5, 0.1], [1, 0], attribute.codes[:2], attribute.levels, ("spdd",))
 

@@ -48,7 +48,7 @@ def test_rates_of_weighted_rows_cover_the_truth(rows: int, share: float, heavy: 
     decided, weight = rng.random(len(codes)) < 0.7, np.where(rng.random(len(codes)) < share, heavy, 1.0)
     sums = moments_of(decided, np.ones(len(codes)), codes, SAMPLES, np.arange(len(codes)), weight)
     assert _covered(sums, "tpr", 0.7) > 0.93
-    _, low, high = sums.gaps({"tpr": 1.0})
+    _, low, high = sums.gap({"tpr": 1.0}).limits(0.95)
     assert ((low <= 0) & (high >= 0)).mean() > 0.93
 
 
@@ -58,17 +58,17 @@ def test_equal_patients_and_equal_weights_have_all_degrees_of_freedom() -> None:
     for units, patients, degrees in ((np.arange(600), 600, np.inf), (np.arange(600) // 4, 150, 149)):
         plain, weighted = (moments_of(f, y, codes, 1, units, weight) for weight in (None, np.full(600, 0.3)))
         for sums in (plain, weighted):
-            assert sums.effective_patients("tpr")[0] == pytest.approx(patients)
-            assert sums.degrees("tpr")[0] == degrees
+            assert sums["tpr"].effective[0] == pytest.approx(patients)
+            assert sums["tpr"].degrees[0] == degrees
         np.testing.assert_allclose(plain.interval("tpr"), weighted.interval("tpr"))
 
 
 def test_few_patients_with_most_of_the_rows_are_few() -> None:
     units = np.r_[np.repeat([0, 1], 50), np.arange(2, 60)]
     sums = moments_of(np.resize([1, 0, 1], len(units)), np.ones(len(units)), np.zeros(len(units), np.int64), 1, units)
-    assert sums.patients("tpr")[0] == 60
-    assert sums.effective_patients("tpr")[0] == pytest.approx(158**2 / (2 * 50**2 + 58))
-    assert sums.degrees("tpr")[0] == pytest.approx(158**2 / (2 * 50**2 + 58) - 1)
+    assert sums["tpr"].patients[0] == 60
+    assert sums["tpr"].effective[0] == pytest.approx(158**2 / (2 * 50**2 + 58))
+    assert sums["tpr"].degrees[0] == pytest.approx(158**2 / (2 * 50**2 + 58) - 1)
 
 
 def test_p_values_of_unequal_patients_hold_their_level() -> None:

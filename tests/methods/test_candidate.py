@@ -213,7 +213,7 @@ def test_a_goal_that_was_met_levels_up_whatever_the_method(method: str, asked, p
 
     def tpr(network, decide):
         scores = predict(network, valid)
-        return tabulate(decide(scores), scores.y, scores.attribute).rate(1)
+        return tabulate(decide(scores), scores.y, scores.attribute).rate("tpr")
 
     before = tpr(model, lambda scores: at_threshold(scores.score, result.trace["threshold"].iloc[0]))
     after = tpr(result.model, result.rule.decide)

@@ -8,13 +8,14 @@ from scipy.stats import norm
 
 from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
-from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest_gap, performance_values
+from equipoise.measures import at_threshold, gap_values, largest_gap, performance_values
 from equipoise.methods import METHODS, Goal, Outcome
 from equipoise.methods.cross_fitted import _halves, aligned, rungs
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import fit_steps
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import predict
+from support.bootstrap import bootstrap_cells
 from support.facts import facts
 from support.goals import paper_goal
 from support.networks import trained
@@ -53,7 +54,7 @@ def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, perfor
     signed = gaps * np.sign(found.gap)[:, None]  # |gap|, but for draws on the other side of zero
     np.testing.assert_allclose(found.gap_se(against=0)[1:], (signed - signed[0]).std(1)[1:], rtol=0.08)
     assert found.gap_se(against=0)[0] == 0
-    rates = np.stack([cells.rate(1) for cells in drawn])
+    rates = np.stack([cells.rate("tpr") for cells in drawn])
     np.testing.assert_allclose(found.rate_se("tpr"), rates.std(1), rtol=0.08)
 
 

@@ -59,7 +59,7 @@ def test_odds_are_equal_on_the_fitted_data_and_no_trivial_rule_is_better(sample:
     assert ((f >= 0) & (f <= 1)).all()
     cells = tabulate(f, y, scores.attribute)
     for label in (0, 1):
-        rates = cells.rate(label)
+        rates = cells.rate(("fpr", "tpr")[label])
         np.testing.assert_allclose(rates, rates[0], atol=1e-9)
     assert found.trace["gap"].tolist()[1] == 0.0
     fpr, tpr = (f[y == label].mean() for label in (0, 1))

@@ -90,7 +90,7 @@ def test_equalised_odds_ends_in_equal_odds():
     found = _frontier("equalised-odds", scores, paper_goal("eod"))
     *_, last, own = found.trace["performance"]
     assert last == pytest.approx(own, abs=1e-8)
-    rates = [_cells(found.steps[-2].rule, scores).rate(label) for label in (0, 1)]
+    rates = [_cells(found.steps[-2].rule, scores).rate(("fpr", "tpr")[label]) for label in (0, 1)]
     assert np.ptp(rates, axis=1) == pytest.approx([0.0, 0.0], abs=1e-8)
     with_f1 = _frontier("equalised-odds", scores, paper_goal("eod", "f1"))
     assert (np.diff(with_f1.trace["performance"].to_numpy()[1:-1]) <= 1e-8).all()

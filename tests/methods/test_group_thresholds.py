@@ -34,7 +34,7 @@ def _all(scores: Scores, goal: Goal, missing: float) -> list[tuple[float, float,
     decisions = scores.score >= combinations[:, scores.attribute.codes]
     cells = tabulate(decisions.astype(float), scores.y, scores.attribute)
     gaps, performances = np.abs(largest_gap(gap_values(goal.measure, cells))), performance_values(goal.performance, cells)
-    return list(zip(gaps.tolist(), performances.tolist(), cells.rate(1), strict=True))
+    return list(zip(gaps.tolist(), performances.tolist(), cells.rate("tpr"), strict=True))
 
 
 GOALS = [
@@ -61,7 +61,7 @@ def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, lim
         got = (abs(row["gap"]), row["performance"])
         everything = _all(scores, goal, fitted.rule.missing)
         if goal.keep:
-            start = tabulate((scores.score >= before["threshold"]).astype(float), scores.y, scores.attribute).rate(1)
+            start = tabulate((scores.score >= before["threshold"]).astype(float), scores.y, scores.attribute).rate("tpr")
             least = start if goal.keep["tpr"] == "before" else np.full(groups, goal.keep["tpr"])
             everything = [point for point in everything if (point[2] >= least - 1e-9).all()]
             assert row["spare"] >= -1e-9

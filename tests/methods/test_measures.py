@@ -12,7 +12,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
-from equipoise.measures import bootstrap_cells, gap_values, linearised, tabulate, worst_gap
+from equipoise.measures import gap_values, linearised, tabulate, worst_gap
 from equipoise.methods import METHODS, Label
 from equipoise.methods.blind_rule import Posteriors, Problem, parity_path
 from equipoise.methods.choosing import choose_step
@@ -22,6 +22,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train
 from equipoise.repair import audit
+from support.bootstrap import bootstrap_cells
 from support.facts import facts, suggests
 from support.goals import paper_goal
 from support.networks import trained

@@ -26,7 +26,7 @@ def _at(scores: Scores, goal: Goal, cut: float) -> tuple[float, float, float]:
     return (
         float(np.abs(largest_gap(gap_values(goal.measure, cells)))),
         float(performance_values(goal.performance, cells)),
-        cells.rate(1).min(),
+        cells.rate("tpr").min(),
     )
 
 
@@ -42,12 +42,12 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
         cuts = [cut for cut in np.unique(scores.score) if lowest < cut <= highest]  # none that decides the same for all
         every = np.array([_at(scores, goal, cut) for cut in cuts])
         if goal.keep:
-            before = tabulate((scores.score >= 0.6).astype(float), scores.y, scores.attribute).rate(1)
+            before = tabulate((scores.score >= 0.6).astype(float), scores.y, scores.attribute).rate("tpr")
             every = np.array(
                 [
                     own
                     for cut, own in zip(cuts, every, strict=True)
-                    if (tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute).rate(1) >= before - 1e-9).all()
+                    if (tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute).rate("tpr") >= before - 1e-9).all()
                 ]
             )
             assert kept >= before.min() - 1e-9

@@ -68,7 +68,7 @@ def test_feeds_of_a_subset_share_the_images_on_a_device_until_these_are_deleted(
     monkeypatch.setattr(devices, "FEW", 10)
     images = mapped(tmp_path)
     part, wider = images.take(np.arange(20, 50)), images.take(np.arange(15, 50))
-    devices._share(part, devices._copied(part, CPU))
+    devices._share(part, part.raw(torch.arange(len(part))))
     assert Feed(part, CPU).resident
     assert Feed(part.take(np.array([5, 1, 1])), CPU).resident
     assert not Feed(wider, CPU).resident
@@ -98,7 +98,7 @@ def test_feeds_on_a_gpu_share_one_copy(tmp_path: Path, monkeypatch: pytest.Monke
 def test_writeable_images_are_never_shared(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "FEW", 10)
     images = pictures()
-    devices._share(images, devices._copied(images, CPU))
+    devices._share(images, images.raw(torch.arange(len(images))))
     assert not Feed(images, CPU).resident
     images.pixels[5] = 7
     assert torch.equal(Feed(images, CPU)(torch.tensor([5])), images[[5]])

@@ -26,7 +26,7 @@ from equipoise.models import (
     to_onnx,
 )
 from equipoise.models.export import ExportFailed
-from equipoise.models.units import find_layers, switch_off
+from equipoise.models.units import find_units, switch_off
 from support.facts import facts
 from support.hospital import CODE, network
 from support.torch_alone import Run
@@ -37,7 +37,7 @@ X = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 1, 12, 12)).astype
 def masked() -> nn.Module:
     """The convolutional network, a third of the units of its convolutions switched off."""
     model = network("cnn").eval()
-    layers = find_layers(model, X, ["0", "3"])
+    layers = find_units(model, X, ["0", "3"])
     total = layers[-1].start + layers[-1].size
     switch_off(model, layers, torch.arange(total) % 3 == 0)
     return model
@@ -134,7 +134,7 @@ def test_tied_weights_can_be_written(tmp_path):
 @pytest.mark.parametrize("nested", [False, True])
 def test_repaired_weights_load_strictly_without_equipoise(alone, tmp_path, nested):
     model = network("cnn").eval()
-    switch_off(model, find_layers(model, X, channels=True), torch.arange(13) % 3 == 0)  # whole channels and linear units: no mask
+    switch_off(model, find_units(model, X, granularity="channel"), torch.arange(13) % 3 == 0)  # whole channels and linear units: no mask
     torch.save({"state_dict": network("cnn").state_dict()} if nested else network("cnn").state_dict(), tmp_path / "net.pt")
     save_weights(model, tmp_path, read_checkpoint(tmp_path / "net.pt"))
     torch.save(X, tmp_path / "x.pt")

@@ -15,7 +15,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, Untrusted
-from equipoise.models import HEADS, ExportedNetwork, load_exported, load_heads, load_model, predict, save_weights, to_onnx, weights_of
+from equipoise.models import HEADS, ExportedNetwork, load_heads, load_model, predict, save_weights, to_onnx, weights_of
 from support.facts import facts
 from support.hospital import network, patients, trained
 from support.published import debias
@@ -52,7 +52,7 @@ def test_scores_equal_the_networks_in_any_mode_and_after_a_copy(given):
 )
 def test_methods_repair_a_program_as_they_repair_the_network(given, method, settings):
     path, model, cohort = given
-    program = load_exported(path)
+    program = load_model(str(path))
     before = {key: value.clone() for key, value in weights_of(program).items()}
     ours, theirs = (debias(m, cohort, method=method, **settings) for m in (program, model))
     assert ours.trace.equals(theirs.trace)
@@ -61,11 +61,11 @@ def test_methods_repair_a_program_as_they_repair_the_network(given, method, sett
 
 def test_a_repaired_program_is_saved_as_a_program(given, tmp_path):
     path, _, cohort = given
-    repaired = debias(load_exported(path), cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5).model
+    repaired = debias(load_model(str(path)), cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5).model
     assert [p.name for p in save_weights(repaired, tmp_path)] == ["repaired.safetensors", "repaired.pt2", HEADS]
-    again = load_heads(load_exported(tmp_path / "repaired.pt2"), tmp_path / HEADS)  # a program keeps its recalibration next to it
+    again = load_heads(load_model(str(tmp_path / "repaired.pt2")), tmp_path / HEADS)  # a program keeps its recalibration next to it
     assert (predict(again, cohort).score == predict(repaired, cohort).score).all()
-    assert not (predict(again, cohort).score == predict(load_exported(path), cohort).score).all()
+    assert not (predict(again, cohort).score == predict(load_model(str(path)), cohort).score).all()
 
 
 def test_a_program_object_is_audited_repaired_saved_and_served(given, tmp_path):
@@ -100,15 +100,15 @@ def test_a_program_object_in_training_mode_is_refused():
 def test_a_program_is_exported_to_onnx(given, tmp_path):
     pytest.importorskip("onnxscript")
     path, _, cohort = given
-    assert to_onnx(load_exported(path), cohort.inputs[:5], tmp_path / "model.onnx").max_difference <= 1e-5
+    assert to_onnx(load_model(str(path)), cohort.inputs[:5], tmp_path / "model.onnx").max_difference <= 1e-5
 
 
 def test_a_program_for_one_batch_size_or_in_training_mode_is_refused_with_the_remedy(tmp_path):
     x = torch.randn(4, 1, 12, 12)
     with pytest.raises(BadInput, match=facts(4, "dynamic_shapes")):
-        load_exported(exported(tmp_path / "fixed.pt2", network("cnn").eval(), x, None))
+        load_model(str(exported(tmp_path / "fixed.pt2", network("cnn").eval(), x, None)))
     with pytest.raises(BadInput, match=facts("batch_norm", "model.eval")):
-        load_exported(exported(tmp_path / "training.pt2", network("cnn").train(), x))
+        load_model(str(exported(tmp_path / "training.pt2", network("cnn").train(), x)))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("none.pt2", r"none\.pt2"), ("text.pt2", r"text\.pt2")])
@@ -124,11 +124,11 @@ def test_a_damaged_program_is_refused(given, tmp_path, capfd):
         for name in old.namelist():
             new.writestr(name, b"{}" if name.endswith("model.json") else old.read(name))
     with pytest.raises(BadInput, match="torch"):
-        load_exported(tmp_path / "net.pt2")
+        load_model(str(tmp_path / "net.pt2"))
     assert "Traceback" not in capfd.readouterr().err  # torch logs one
     (tmp_path / "net.pt2").write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(BadInput, match=r"net\.pt2"):
-        load_exported(tmp_path / "net.pt2")
+        load_model(str(tmp_path / "net.pt2"))
 
 
 class Boom:
@@ -150,7 +150,7 @@ def test_a_pickle_inside_is_refused_whatever_its_name(given, tmp_path, name):
             new.writestr(member, content)
         new.writestr(next(m for m in old.namelist() if m.endswith("weight_0")).replace("weight_0", name), (tmp_path / "boom").read_bytes())
     with pytest.raises(BadInput, match="refused"):
-        load_exported(tmp_path / "net.pt2")
+        load_model(str(tmp_path / "net.pt2"))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -163,7 +163,7 @@ def test_a_second_member_of_the_same_name_is_refused(given, tmp_path):
                 new.writestr(member, (tmp_path / "boom").read_bytes())
             new.writestr(member, old.read(member))
     with pytest.raises(BadInput, match="refused"):
-        load_exported(tmp_path / "net.pt2")
+        load_model(str(tmp_path / "net.pt2"))
 
 
 @pytest.mark.parametrize("where", ["sample inputs", "weight", "constant", "library"])
@@ -189,7 +189,7 @@ def test_a_pickle_or_library_inside_is_refused_and_not_run(given, tmp_path, wher
         if where == "library":
             new.writestr("net/data/aotinductor/model/model.so", b"\x7fELF")
     with pytest.raises(BadInput, match="refused"):
-        load_exported(tmp_path / "net.pt2")
+        load_model(str(tmp_path / "net.pt2"))
 
 
 def test_a_weights_file_next_to_a_program_is_refused(given):

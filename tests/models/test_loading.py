@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise.data import Columns, ImageFolder
 from equipoise.errors import BadInput
-from equipoise.models import OneOutput, backbone, build, code_of, load_estimator, load_model, load_network
+from equipoise.models import OneOutput, backbone, build, code_of, load_estimator, load_model
 from support.factories import CODE
 from support.facts import facts, suggests
 
@@ -169,7 +169,7 @@ def test_a_network_may_be_loaded_with_one_of_its_outputs(tmp_path: Path):
 
 def test_a_backbone_for_a_file_needs_weights_and_images():
     with pytest.raises(BadInput, match=facts("weights=", "images=")):
-        load_network("resnet-18", None, ImageFolder())
+        load_model("resnet-18", None, images=ImageFolder())
 
 
 def test_an_estimator_in_a_file_is_read_with_the_columns_it_was_fitted_on(tmp_path: Path):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from equipoise.models import logistic
-from equipoise.models.logistic import Fit, fits, probabilities
+from equipoise.models import probes as logistic
+from equipoise.models.probes import Fit, fits, probabilities
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 

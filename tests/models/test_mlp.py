@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from equipoise.models import MLP, initial_mlp
-from equipoise.models.mlp import FlatMLP
-from equipoise.models.optimisers import FlatAdam
+from equipoise.models.mlp import FlatAdam, FlatMLP
 
 
 def _network(inputs: int = 5) -> MLP:

@@ -15,8 +15,7 @@ from equipoise.methods import Candidate, run_method
 from equipoise.methods.constrained import slope
 from equipoise.models import MLP, Training, computing_on, initial_mlp, repairable, requested_device, train, training, under_repair
 from equipoise.models.devices import DEVICE
-from equipoise.models.mlp import FlatMLP, Recorder
-from equipoise.models.optimisers import FlatAdam, copied
+from equipoise.models.mlp import FlatAdam, FlatMLP, Recorder, copied
 from equipoise.models.repairable import RepairableMLP
 from equipoise.models.training import _MLPRun
 from support.facts import facts
@@ -171,7 +170,7 @@ def _trained(device: str, monkeypatch: pytest.MonkeyPatch) -> MLP:
     parts = _parts(0)
     run = _MLPRun(parts.train, parts.valid, 0, Training(epochs=3, batch=16, patience=1))  # 12 steps per epoch; then they are replayed
     run.x, run.y, run.x_valid, run.y_valid = (t.double() for t in (run.x, run.y, run.x_valid, run.y_valid))
-    return run.run(None)
+    return training._trained(run, parts.valid, 0, None)
 
 
 @needs_gpu

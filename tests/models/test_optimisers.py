@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from equipoise.models import MLP
-from equipoise.models.mlp import FlatMLP
-from equipoise.models.optimisers import Blockwise, FlatAdam, FlatBlockwise
+from equipoise.models.mlp import Blockwise, FlatAdam, FlatBlockwise, FlatMLP
 
 
 def _network() -> MLP:

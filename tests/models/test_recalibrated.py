@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.errors import BadInput
 from equipoise.models import (
     HEADS,
     MLP,
@@ -133,5 +132,3 @@ def test_a_map_around_a_network_is_saved_and_loaded(tmp_path):
     assert {path.name for path in written} == {"repaired.safetensors", HEADS}
     with torch.no_grad():
         assert torch.equal(load_heads(copy.deepcopy(network), tmp_path / HEADS)(x), found(x))
-    with pytest.raises(BadInput, match="recalibrated"):
-        Recalibrated.from_dict(network, {"kind": "bias-score"})

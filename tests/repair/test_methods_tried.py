@@ -14,7 +14,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Goal, LabelCandidate
 from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
-from equipoise.models.units import find_layers, switch_off
+from equipoise.models.units import find_units, switch_off
 from equipoise.repair import Comparison, Repairable, ScoredCandidate, check_methods, try_methods
 from equipoise.repair.candidates import choose, rescored, unit_maps
 from equipoise.repair.methods_tried import most_changed
@@ -178,7 +178,7 @@ def test_a_network_with_a_layer_named_output_is_not_changed():
 
 def test_maps_of_switched_off_units_are_shares_of_channels():
     model = network("cnn")
-    layers = find_layers(model, torch.zeros(2, 1, 12, 12), "0")
+    layers = find_units(model, torch.zeros(2, 1, 12, 12), "0")
     off = torch.zeros(4, 12, 12, dtype=torch.bool)
     off[:2, 0, 0] = True
     off[:, 5, 5] = True

@@ -1,6 +1,5 @@
 """The chest X-ray studies: settings as in the paper, and whole runs on trees of tiny images."""
 
-import dataclasses
 import json
 from pathlib import Path
 from urllib.error import URLError
@@ -135,8 +134,8 @@ def test_the_study_of_the_paper_runs_with_its_settings(xrays: Path, hub: Path, t
         "bias-gda": {"epochs": 2},
         "random": {"trials": 2},
     }
-    arms = tuple(dataclasses.replace(arm, overrides={name: {**arm.settings_for(name), **fewer.get(arm.name, {})}}) for arm in plan.methods)
-    plan = with_options(dataclasses.replace(plan, methods=arms, training={**plan.training, "epochs": 1}), size=16)
+    arms = [arm.changed(overrides={name: {**arm.settings_for(name), **fewer.get(arm.name, {})}}) for arm in plan.methods]
+    plan = with_options(plan.changed(methods=arms, training={**plan.training, "epochs": 1}), size=16)
     rows = read_rows(run_study(plan, tmp_path / "out", runner="serial", root=xrays)).set_index("method")
     assert set(rows.index) == {arm.name for arm in plan.methods}
     assert rows["performance"].between(0, 1).all()
@@ -269,10 +268,7 @@ def test_phantoms_are_simulated_in_the_worker(tiny_xrays, tmp_path: Path) -> Non
 
 def test_the_network_of_the_phantom_study_runs(tmp_path: Path) -> None:
     raw = narrow(read_plan("phantom"), splits=1, methods=["standard"])
-    small = {"n": 120, "size": 32}
-    plan = type(raw)(
-        **{**raw.__dict__, "data": (type(raw.data[0])(**{**raw.data[0].__dict__, "options": small}),), "training": {"epochs": 1}}
-    )
+    plan = raw.changed(data=[raw.data[0].changed(options={"n": 120, "size": 32})], training={"epochs": 1})
     rows = read_rows(run_study(plan, tmp_path / "out", runner="serial"))
     assert rows["performance"].between(0, 1).all()
 

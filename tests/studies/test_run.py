@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
 from equipoise.studies import Event, Plan, open_study, read_rows, run, run_study
@@ -36,7 +35,7 @@ if __name__ == "__main__":
 
 def start(plan: Plan, folder: Path, runner: str, script: Path) -> "subprocess.Popen[str]":
     script.write_text(SCRIPT)
-    command = [sys.executable, str(script), TypeAdapter(Plan).dump_json(plan).decode(), str(folder), runner]
+    command = [sys.executable, str(script), plan.model_dump_json(), str(folder), runner]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -70,8 +69,8 @@ def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
     with start(plan, tmp_path / "out", "processes", tmp_path / "script.py") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        while process.stdout.readline().split()[:1] != ["2"]:  # the trainings are done, so both workers are up
-            pass
+        while (line := process.stdout.readline()).split()[:1] != ["2"]:  # the trainings are done, so both workers are up
+            assert line, process.stderr.read()
         workers = _workers(process.pid)
         process.send_signal(signal.SIGINT)
         try:

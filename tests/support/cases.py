@@ -13,7 +13,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Threshold, sweep
 from equipoise.methods import Goal, LabelCandidate, Note, equalised_odds, reject_option, select
 from equipoise.models import AUROC_LABELS
-from equipoise.models.layer_encoding import COLUMNS
+from equipoise.models.readings import COLUMNS
 from equipoise.repair import Comparison, Probes, Provenance, ScoredCandidate
 from equipoise.repair.candidates import UnitMap
 from support.goals import paper_goal

@@ -9,25 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise import data, measures, repair, report
-from equipoise.cli.console import (
-    FailIfOption,
-    JsonOption,
-    PdfOption,
-    bar,
-    check_exist,
-    check_places,
-    exit_if,
-    failures_of,
-    notes,
-    out,
-    parse_conditions,
-    place_problems,
-    say,
-    say_code,
-    say_places,
-    to_json,
-    typed,
-)
+from equipoise.cli import console
+from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import collecting, raise_all
 
@@ -64,26 +47,26 @@ def audit(
 
     [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex, with a folder of CSV or Parquet files.
     """
-    problems = place_problems({"--report": page, "--pdf": pdf}, save)
-    conditions = parse_conditions(fail_if, problems)
+    problems = console.place_problems({"--report": page, "--pdf": pdf}, save)
+    conditions = console.parse_conditions(fail_if, problems)
     with collecting(problems):
         asked = case(file)
     raise_all(problems)
     _check_files(asked, save, page, pdf)
-    with notes("equipoise.data.images"):
-        result = repair.audit_file(asked, bars=bar, running=say_code)
-    failures = failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
+    with console.notes("equipoise.data.images"):
+        result = repair.audit_file(asked, bars=console.bar, running=console.say_code)
+    failures = console.failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
     lines, history, figures = _input_notes(result), asked.history, asked.report.figures
     document = result.to_dict() if as_json or save else {}
     if save or page or pdf:
         spec, model = asked.audit_spec, asked.model
         paths = [path for path in (asked.table, spec.valid, spec.train, model.weights, model.check_scores) if path is not None]
-        origin = report.Origin.now(arguments=typed(ctx), files=paths, inputs=lines, group_names=asked.report.words)
+        origin = report.Origin.now(arguments=console.typed(ctx), files=paths, inputs=lines, group_names=asked.report.words)
         document["provenance"] = origin.to_dict()
         for place in filter(None, (page, pdf)):
             report.write_audit_page(result.audit, place, group_names=asked.report.words, origin=origin)
     if save:
-        data.write_text(save, to_json(measures.with_checksum(document)) + "\n")
+        data.write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
     if figures:
         for name, folder in repair.folders(figures, asked.labels).items():
             report.save_audit_figures(result.scores.get(name), result.audit.labels[name], folder)
@@ -94,19 +77,19 @@ def audit(
         past.append(result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups)
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
-        print(to_json(measures.with_checksum(document)))
+        print(console.to_json(measures.with_checksum(document)))
     else:
         _print(result, lines, verbose)
         places = {"result": save, "report": page, "PDF": pdf, "figures": figures, f"history with {history.date}": history.append}
-        say_places(places)
-    exit_if(failures)
+        console.say_places(places)
+    console.exit_if(failures)
 
 
 def _check_files(case: repair.Case, save: Path | None, page: Path | None, pdf: Path | None) -> None:
     """Raises an error before any work if a file does not exist or cannot be written."""
     figures, history = case.report.figures, case.history
-    check_exist(case.table, case.audit_spec.valid, case.model.check_scores, *history.earlier)
-    check_places(save, page, history.append, figures and figures / "rates.png", pdf=pdf)
+    console.check_exist(case.table, case.audit_spec.valid, case.model.check_scores, *history.earlier)
+    console.check_places(save, page, history.append, figures and figures / "rates.png", pdf=pdf)
     if history.append:
         measures.history(history.append).check_period(history.date or "", replace=history.replace)
     folders = [] if figures is None or len(case.labels) == 1 else repair.folders(figures, case.labels).values()

@@ -9,22 +9,8 @@ import typer
 from pydantic import Field
 
 from equipoise import data, measures, repair, report
-from equipoise.cli.console import (
-    FailIfOption,
-    JsonOption,
-    PdfOption,
-    bar,
-    check_exist,
-    check_places,
-    exit_if,
-    failures_of,
-    notes,
-    out,
-    parse_conditions,
-    place_problems,
-    say_places,
-    to_json,
-)
+from equipoise.cli import console
+from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out
 from equipoise.cli.options import takes_case
 from equipoise.data import Columns
 from equipoise.errors import BadInput, collecting, raise_all
@@ -86,21 +72,21 @@ def compare(
 
     [bold]An audit repeated over time:[/bold] equipoise compare history.parquet --fail-if changed
     """
-    problems = place_problems({"--report": page, "--pdf": pdf})
-    conditions = parse_conditions(fail_if, problems)
+    problems = console.place_problems({"--report": page, "--pdf": pdf})
+    conditions = console.parse_conditions(fail_if, problems)
     with collecting(problems):
         asked = case()
     raise_all(problems)
-    check_exist(*files)
-    check_places(save, page, pdf=pdf)
-    with notes():
+    console.check_exist(*files)
+    console.check_places(save, page, pdf=pdf)
+    with console.notes():
         result = _compare(files, asked)
     screen: Any = report.contrast_screen
     facts: Any = repair.score_comparison_facts
     if isinstance(result, measures.Monitoring):
         screen, facts = report.monitoring_screen, measures.monitoring_facts
-    failures = failures_of(conditions, facts(result)) if conditions else []
-    document = to_json(result.to_dict()) if save or as_json else ""
+    failures = console.failures_of(conditions, facts(result)) if conditions else []
+    document = console.to_json(result.to_dict()) if save or as_json else ""
     if save:
         data.write_text(save, document + "\n")
     for place in (page, pdf):
@@ -110,8 +96,8 @@ def compare(
         print(document)
     else:
         out.print(report.in_terminal(screen(result, verbose)))
-        say_places({"result": save, "report": page, "PDF": pdf})
-    exit_if(failures)
+        console.say_places({"result": save, "report": page, "PDF": pdf})
+    console.exit_if(failures)
 
 
 def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Monitoring":
@@ -128,7 +114,7 @@ def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Moni
     columns = case.data.score
     names = _file_names(how.name, files) if len(files) > 1 else _checked_names(how.name or columns, len(columns))
     scores = _read_scores(files, case.data, names)
-    with bar("compare"):
+    with console.bar("compare"):
         limits: dict[str, Any] = {"level": spec.level, "min_patients": spec.min_patients}
         return repair.compare(scores, paired=how.paired, threshold=case.model.threshold, measures=spec.measures, **limits)
 

@@ -14,21 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import repair, report
-from equipoise.cli.console import (
-    JsonOption,
-    PdfOption,
-    bar,
-    check_exist,
-    check_places,
-    err,
-    notes,
-    out,
-    place_problems,
-    say,
-    say_code,
-    to_json,
-    typed,
-)
+from equipoise.cli import console
+from equipoise.cli.console import JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import BadInput, collecting, raise_all
 
@@ -36,7 +23,6 @@ if TYPE_CHECKING:
     from equipoise.repair import Comparison, RepairEstimate, Saved
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails without these
-STYLES = {"harm": "bold red", "closed": "bold green", "reduced": "bold", "unclear": "bold yellow", "unchanged": "bold yellow"}
 UPPER_BOUND = (
     "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
     "original scores, at the same |gap|."
@@ -74,21 +60,21 @@ def debias(
 
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
     """
-    problems = place_problems({"--pdf": pdf})
+    problems = console.place_problems({"--pdf": pdf})
     with collecting(problems):
         asked = case(file)
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run)
     raise_all(problems)
-    with notes():
-        prepared = repair.prepare_file(asked, arguments=typed(ctx), bars=bar, running=say_code)
+    with console.notes():
+        prepared = repair.prepare_file(asked, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
     if dry_run:
-        with notes():
+        with console.notes():
             estimate = prepared.estimate()
         _print_plan(estimate, folder, as_json)
         return
-    with notes():
-        repaired = prepared.repair(bars=bar)
-        saved = repaired.save(folder, overwrite=overwrite, bars=bar)
+    with console.notes():
+        repaired = prepared.repair(bars=console.bar)
+        saved = repaired.save(folder, overwrite=overwrite, bars=console.bar)
     if not saved:  # in a process other than the first, which writes and prints
         return
     if as_json:
@@ -97,7 +83,7 @@ def debias(
         _print_labels(folder, repaired.comparisons, saved, prepared.notes, verbose, asked.report.words)
     failures = [(name, what, reason) for name, written in saved.items() for what, reason in written.failures.items()]
     for name, what, reason in failures:
-        say(f"not done: {what if len(saved) == 1 else f'{name}, {what}'}: {reason}", "yellow", err)
+        say(f"not done: {what if len(saved) == 1 else f'{name}, {what}'}: {reason}", "yellow", console.err)
     if any(what in FOR_THE_COMMITTEE for _, what, _ in failures):
         raise typer.Exit(1)
     if pdf is not None:
@@ -105,7 +91,7 @@ def debias(
             report.write_again(folder, pdf=pdf)
         except BadInput as error:
             again = f"the repair is complete; print it again with: equipoise report {folder} --pdf {pdf}"
-            say(f"not done: {pdf}: {' '.join(error.problems)} ({again})", "yellow", err)
+            say(f"not done: {pdf}: {' '.join(error.problems)} ({again})", "yellow", console.err)
             raise typer.Exit(1) from error
         if not as_json:
             say(f"PDF: {pdf}")
@@ -129,15 +115,15 @@ def _more_problems(case: repair.Case, folder: Path, pdf: Path | None, overwrite:
         with collecting(problems):
             repair.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
         with collecting(problems):
-            check_places(pdf=pdf)
+            console.check_places(pdf=pdf)
     if not problems:
-        check_exist(case.model.check_scores)
+        console.check_exist(case.model.check_scores)
     return problems
 
 
 def _print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     if as_json:
-        print(to_json({**estimate.to_dict(), "out": str(folder)}))
+        print(console.to_json({**estimate.to_dict(), "out": str(folder)}))
         return
     sets = Table(title="Who is in which set", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in ("set", "group", "label", "rows", "patients"):
@@ -178,11 +164,11 @@ def _result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str
     failures: Any = {name: dict(written.failures) for name, written in saved.items()}
     if len(saved) == 1:
         (files,), (failures,) = files.values(), failures.values()
-    return to_json({**document, "out": str(folder), "files": files, "failures": failures, "rows_left_out": left_out})
+    return console.to_json({**document, "out": str(folder), "files": files, "failures": failures, "rows_left_out": left_out})
 
 
 def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
-    say(report.repair_answer(case, report.groups_called(case, names)), STYLES[str(case.outcome)])
+    say(report.repair_answer(case, report.groups_called(case, names)), report.OUTCOMES[str(case.outcome)])
     method = f"Method: {report.method_words(case.result)}."
     for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):
         if line:
@@ -192,8 +178,8 @@ def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose:
     if verbose:
         out.print(_test_table(case), "", sep="\n")
         out.print(Text(NO_UPPER_BOUND if case.found.methods[0].below is None else UPPER_BOUND, style="dim"))
-    notes, hidden = _notes(case, verbose)
-    for line in [*lines, *notes]:
+    told, hidden = _notes(case, verbose)
+    for line in [*lines, *told]:
         say(line)
     if hidden:
         say(f"How it was found: {report.plural(hidden, 'more note')} with --verbose and in report.html.", "dim")

@@ -1,8 +1,8 @@
-"""A cohort: inputs, labels, protected attributes and patients of the same rows."""
+"""A cohort (inputs, labels, protected attributes and patients of the same rows), scores, and the sets that a cohort is split into."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, row_numbers
+from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, patient_codes, row_numbers
 from equipoise.data.column_values import (
+    UNKNOWN,
+    UNNAMED,
     check_frame,
     describe_rows,
     feature_problems,
     frame_from_arrays,
     missing_columns,
     read_columns,
+    read_target_array,
+    warn_of_repeated_patients,
 )
 from equipoise.data.columns import Columns, LabelKind
-from equipoise.data.repeated_patients import warn_of_repeated_patients
-from equipoise.data.rows import Grouped
+from equipoise.data.rows import Grouped, assign_units, generator, hold_out, strata, too_few
 from equipoise.data.table import Encoder, Inputs, Table, Tensors
 from equipoise.data.table_files import as_parsed
-from equipoise.data.targets import UNKNOWN, UNNAMED, read_target_array
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -119,19 +121,16 @@ class Cohort(Grouped):
         _check_arrays(inputs, y, groups)
         targets = None if labels is None and classes is None else read_target_array(y, labels, classes)
         # The summary of several labels may be constant, so a placeholder takes its place in the check of the label.
-        label = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
+        label = np.asarray(y) if targets is None else np.arange(len(targets["y"])) % 2
         if label.ndim > 1:
             raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
-        frame = frame_from_arrays({"y": label, attribute: groups, "patient": patients, "weight": weights})
-        optional: dict[str, Any] = {column: column for column in ("patient", "weight") if column in frame}
-        edges = None if bins is None else {attribute: bins}
-        optional |= {"label": "y", "group": attribute, "reference": reference, "bins": edges, "conflicts": conflicts}
-        read = read_columns(frame, Columns(**optional))
+        frame, roles = _frame_of({"label": label, "group": groups, "patient": patients, "weight": weights}, attribute, bins)
+        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts}))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return cls(Tensors(tensor), name=name, **(read if targets is None else replace(read, targets=targets)).rows)
+        return _cohort(Tensors(tensor), name, read | (targets or {}))
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -218,7 +217,7 @@ class Cohort(Grouped):
         read = read_columns(frame, roles, name if name != "dataset" else "")
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
-        whole = cls(Table(frame[[]].reset_index(drop=True)), name=name, **read.rows)
+        whole = _cohort(Table(frame[[]].reset_index(drop=True)), name, read)
         check_order(loaded, None if id is None else list(whole.ids), whole.targets if whole.several else whole.y)
         return replace(whole, source=loaded.source)
 
@@ -275,6 +274,17 @@ class Cohort(Grouped):
         return column
 
 
+def _frame_of(arrays: Mapping[str, object], attribute: str, bins: Sequence[float] | None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A frame of arrays by their role, and its columns with a role; the groups are called as the attribute, labels y."""
+    roles = {role: {"label": "y", "group": attribute}.get(role, role) for role, values in arrays.items() if values is not None}
+    frame = frame_from_arrays({name: arrays[role] for role, name in roles.items()})
+    return frame, {**roles, "bins": None if bins is None else {attribute: bins}}
+
+
+def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
+    return Cohort(source, name=name, **{field: values for field, values in fields.items() if field != "score"})
+
+
 def cohort_from_table(
     frame: pd.DataFrame,
     columns: Columns,
@@ -301,18 +311,26 @@ def cohort_from_table(
     warn_of_repeated_patients(frame, columns)
     inputs = frame[chosen].reset_index(drop=True)
     inputs = inputs.assign(**{name: as_parsed(inputs[name]) for name in chosen if name in text})
-    return Cohort(Table(inputs, scale=scale), name=name, **read.rows)
+    return _cohort(Table(inputs, scale=scale), name, read)
 
 
 def cohort_from_images(
     frame: pd.DataFrame, columns: Columns, folder: str | Path, name: str, *, allow_outside: bool = False, **decoding: Unpack[Decoding]
 ) -> Cohort:
     """The cohort of a frame whose column of ids names images in a folder; see `Cohort.from_images`."""
-    from equipoise.data.image_files import find_files
+    from equipoise.data.image_files import find_files, is_view
     from equipoise.data.images import Images
 
     image = str(columns.id)
-    rows = np.arange(len(frame)) if columns.view is None else _frontal(frame, columns.view, name)
+    rows, view = np.arange(len(frame)), columns.view
+    if view is not None:
+        if view not in frame.columns:
+            raise BadInput(*missing_columns([view], list(map(str, frame.columns))), source=name)
+        rows = np.flatnonzero(is_view(frame[view]))
+        if len(frame) and not len(rows):
+            values = ", ".join(map(str, frame[view].unique()[:6]))
+            problem = f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {values}"
+            raise BadInput(problem, source=name)
     chosen = frame.iloc[rows].reset_index(drop=True)
     # The index still has the row numbers of the file if rows were removed from the frame.
     is_row_number = pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing
@@ -325,23 +343,8 @@ def cohort_from_images(
     raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
     warn_of_repeated_patients(chosen, columns)
     images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
-    whole = Cohort(Table(chosen[[]]), name=name, **read.rows)
+    whole = _cohort(Table(chosen[[]]), name, read)
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
-
-
-def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
-    """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
-    from equipoise.data.image_files import is_view
-
-    if view not in frame.columns:
-        raise BadInput(*missing_columns([view], list(map(str, frame.columns))), source=name)
-    rows = np.flatnonzero(is_view(frame[view]))
-    if len(frame) and not len(rows):
-        values = ", ".join(map(str, frame[view].unique()[:6]))
-        raise BadInput(
-            f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {values}", source=name
-        )
-    return rows
 
 
 def _check_arrays(inputs: object, y: object, groups: object) -> None:
@@ -352,3 +355,251 @@ def _check_arrays(inputs: object, y: object, groups: object) -> None:
     advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
     if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
         raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
+
+
+ADVICE = {  # by type of a wrong argument
+    "DataFrame": "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...).",
+    "Cohort": "A cohort's scores are eq.Scores.of(cohort, score).",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Grouped):
+    """One score in [0, 1] per row, with its label, its groups and its patient.
+
+    >>> frame = pd.DataFrame({"y": [1, 0, 1, 0], "p": [0.9, 0.2, 0.4, 0.3], "sex": ["F", "F", "M", "M"]})
+    >>> len(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"))
+    4
+    """
+
+    y: IntArray  # (n,)
+    score: FloatArray  # (n,)
+    attributes: tuple[Attribute, ...]
+    patients: ObjectArray | None
+    ids: ObjectArray
+    name: str = "scores"
+    weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
+    features: Table | None = None  # further columns that a rule may use at prediction time
+    logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
+
+    def __post_init__(self) -> None:
+        if self.features is not None and len(self.features) != len(self.y):
+            raise BadInput(
+                f"the features have {len(self.features):,} rows, the scores {len(self.y):,}. Give the same rows in the same order."
+            )
+
+    @classmethod
+    @takes_fields_of(Columns, without=("classes", "score_prefix", "view", "max_table_bytes"))
+    def from_frame(cls, frame: pd.DataFrame, *, name: str = "scores", **columns: Any) -> Scores:
+        """The scores in a pandas frame, whose columns are named as in `Columns`; raises `BadInput` with everything wrong with it.
+
+        Groups, patients and ids are used unchanged; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
+        turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Each row has its own group: `conflicts`
+        sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
+
+        `weight` names a column of sample weights (positive numbers), for case-control and survey samples: a row of weight 3 stands for
+        three. Only their ratios matter.
+
+        `features` names further columns, for repairs that use more than the score (`eq.debias(scores, method="bias-score")`). With
+        `logits`, the score column holds logits, which the logistic function maps to scores. AUROC and other measures of ranks use the
+        logits themselves: the scores of logits above 37 are all 1.
+        """
+        check_frame("Scores.from_frame", frame)
+        named = Columns(**columns)
+        scores = read_scores_of(frame, named, name)
+        warn_of_repeated_patients(frame, named)
+        return scores
+
+    @classmethod
+    def from_arrays(
+        cls,
+        y: object,
+        score: object = None,
+        groups: object = None,
+        *,
+        reference: str | None = None,
+        patients: object = None,
+        attribute: str = "group",
+        bins: Sequence[float] | None = None,
+        conflicts: str = "row",
+        weights: object = None,
+        name: str = "scores",
+    ) -> Scores:
+        """The scores in arrays of labels, scores, group names and patient ids of the same rows. `bins` cuts numbers into groups.
+
+        >>> Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M").groups.tolist()
+        ['F', 'F', 'M', 'M']
+        """
+        misused = [values for values in (y, score, groups) if isinstance(values, (pd.DataFrame, Cohort, Scores))]
+        if misused or score is None or groups is None:
+            expected = "labels, scores and groups: from_arrays(y, score, groups)"
+            raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, ADVICE)
+        arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights}
+        frame, roles = _frame_of(arrays, attribute, bins)
+        return cls.from_frame(frame, reference=reference, conflicts=conflicts, name=name, **roles)
+
+    @classmethod
+    def of(cls, cohort: Cohort, score: object) -> Scores:
+        """The rows of a cohort with a classifier's score for each."""
+        if not isinstance(cohort, Cohort):
+            raise Misuse(
+                "Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": ADVICE["DataFrame"]}
+            )
+        try:
+            values = np.asarray(score, dtype=np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            raise BadInput(f"the scores for {cohort.name!r} must be numbers in [0, 1], one per row; got {type(score).__name__}") from None
+        if len(values) != len(cohort):
+            raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}. Give one score per row.")
+        if bad := int((~((values >= 0) & (values <= 1))).sum()):
+            raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
+        return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name, cohort.weight)
+
+    def with_features(self, features: object) -> Scores:
+        """These scores with columns that a rule may use: a frame, or an array (n, d), of the same rows in the same order."""
+        if isinstance(features, pd.DataFrame):
+            frame = features.reset_index(drop=True)
+        else:
+            try:
+                values = np.asarray(features, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise Misuse("features", "a frame, or an array of numbers (n, d)", features) from None
+            if values.ndim != 2:
+                raise BadInput(f"features must be a frame, or an array (n, d); got an array of shape {values.shape}")
+            frame = pd.DataFrame(values, columns=[f"feature {k + 1}" for k in range(values.shape[1])])
+        raise_all(_feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
+        return replace(self, features=Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
+
+    def encoded_by(self, encoder: Encoder) -> Scores:
+        """These rows with their features encoded by the encoder of another set."""
+        return self if self.features is None else replace(self, features=self.features.encoded_by(encoder))
+
+    def encoded(self) -> Scores:
+        """These rows with their features encoded."""
+        return self if self.features is None else self.encoded_by(self.features.fitted())
+
+    def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> tuple[Scores, Scores]:
+        """The repair set, and the test set with this fraction of the patients; split by row if there are no patient ids.
+
+        >>> scores = Scores.from_arrays([1, 0] * 50, [0.9, 0.2] * 50, ["F", "F", "M", "M"] * 25, reference="M")
+        >>> [len(part) for part in scores.hold_out(0.3)]
+        [70, 30]
+        """
+        return hold_out(self, fraction, seed=seed)
+
+    def __repr__(self) -> str:
+        return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
+
+    def content(self) -> tuple[str, pd.DataFrame, None]:
+        """What the rows contain, by which equal rows are found."""
+        features = {} if self.features is None else {f"feature {name}": column for name, column in self.features.frame.items()}
+        return "scores", pd.DataFrame({"score": self.score, "y": self.y, "group": self.groups, **features}), None
+
+    @property
+    def rank(self) -> FloatArray:
+        """The values by which rows are ranked: the logits if there are any, because different logits may have the same score."""
+        return self.score if self.logit is None else self.logit
+
+
+def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> Scores:
+    """The scores in the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
+    source, features = name if name != "scores" else "", list(columns.features)
+    raise_all(_feature_problems(frame, features, [*columns.used, columns.id]), source)
+    read = read_columns(frame, columns, source)
+    if read["score"] is None:
+        raise BadInput("no score column was named", source=source)
+    table = Table(frame[features].reset_index(drop=True)) if features else None
+    read["score"], logit = score_and_logit(read["score"], columns.logits)
+    fields = {field: read[field] for field in ("y", "score", "attributes", "patients", "ids", "weight")}
+    return Scores(**fields, name=name, features=table, logit=logit)
+
+
+def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
+    """The scores, and the logits if the values are logits, which the logistic function maps to scores."""
+    if not logits:
+        return values, None
+    from scipy.special import expit  # imported late because few files hold logits
+
+    return np.asarray(expit(values)), values
+
+
+Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on
+
+
+def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Sequence[str | None]) -> list[str]:
+    """The problems of columns named as features: absent, repeated, or with another role, such as the group."""
+    return feature_problems(frame, features) + [
+        f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
+        "each patient's group: use group-thresholds for that. Leave it out of the features."
+        for c in dict.fromkeys(features)
+        if c in other_columns
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The three sets of one cohort; no patient is in two of them."""
+
+    train: Cohort
+    valid: Cohort
+    test: Cohort
+    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False)  # set: column: level: rows
+
+    def __iter__(self) -> Iterator[Cohort]:
+        return iter((self.train, self.valid, self.test))
+
+
+def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
+    """Training, validation and test sets of a cohort, by patient if there are patient ids, stratified by label and group.
+
+    For tables, levels and scales are learned from the training set; levels that occur only in the other sets are listed in `unseen`.
+    """
+    check_cohort("eq.split", cohort)
+    shares = np.asarray(fractions, dtype=float)
+    if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
+        raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
+    unit = np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
+    part = assign_units(strata([cohort], unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
+    if len(np.unique(part)) < 3:
+        raise too_few(cohort, unit, f"for sets of {tuple(fractions)}")
+    return make_parts(cohort, part)
+
+
+def check_cohort(call: str, value: object) -> None:
+    """Raises `Misuse` unless the argument is a cohort, and names the call to use instead."""
+    if isinstance(value, Cohort):
+        return
+    advice = {
+        "Scores": "Scores are audited as they are: eq.audit(scores).",
+        "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=..., patient=...).",
+        "Parts": "These are three cohorts already: parts.train, parts.valid and parts.test.",
+        "Module": "A network is not data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
+        "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
+        "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
+        "str": "A data set of the catalogue is loaded by its name: eq.load(name).",
+    }
+    raise Misuse(call, "a Cohort", value, advice)
+
+
+def make_parts(cohort: Cohort, part: IntArray) -> Parts:
+    """The sets of a cohort from the number (n,) of each row's set: 0, 1 or 2. Tables are encoded by the training set."""
+    names = ("train", "valid", "test")
+    train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
+    _check_disjoint(train, valid, test)
+    encoder = train.source.fitted(again=True)
+    if encoder is None:
+        return Parts(train, valid, test)
+    unseen = {name: levels for name, part in (("valid", valid), ("test", test)) if (levels := encoder.unseen(part.source.plain()))}
+    return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
+
+
+def _check_disjoint(*parts: Cohort) -> None:
+    """Raises `AssertionError` if a patient is in two sets, which would be a leak."""
+    seen: set[object] = set()
+    for part in parts:
+        if part.patients is None:
+            return
+        patients = set(part.patients)
+        if seen & patients:
+            raise AssertionError(f"patients in two sets: {sorted(map(str, seen & patients))[:5]}")
+        seen |= patients

@@ -1,14 +1,21 @@
-"""The values in the columns of a user's frame, validated. All problems of a frame come in one message."""
+"""The values in the columns of a user's frame, validated. All problems of a frame come in one message.
 
+Labels are one array (n, L) of 0 and 1, with -1 for unknown: one column per label, or per class (this class or another). The only label of a
+model with one output is a column without a name.
+"""
+
+import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.alike_names import alike_names, warn_of_alike_patients
 from equipoise.data.attribute import (
+    MANY,
     Attribute,
     BoolArray,
     FloatArray,
@@ -18,28 +25,175 @@ from equipoise.data.attribute import (
     precision_problem,
     resolve_conflicts,
     row_numbers,
+    to_numbers,
 )
-from equipoise.data.bins import to_numbers
-from equipoise.data.columns import Columns
-from equipoise.data.targets import UNNAMED, Targets, read_class_column, read_label, read_label_columns, shorten
+from equipoise.data.columns import Columns, LabelKind
 from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_all
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, eq=False)
-class ColumnValues:
-    """The values of the columns that have a role."""
+UNKNOWN = -1
+CLASSES_ADVICE = (
+    " If they are the classes of a network that decides by argmax, name all of them in the order of its outputs: "
+    "--set data.classes={} --set data.classes={} ... (Python: classes={!r})."
+)
+NAMES = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
+TELLING = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
+FEWEST = 20  # distinct rows; among fewer, values differ by chance
+UNNAMED = ("",)  # the names of the labels of a model with one output
 
-    attributes: tuple[Attribute, ...]
-    patients: ObjectArray | None = field(repr=False)
-    ids: ObjectArray = field(repr=False)
-    score: FloatArray | None = field(repr=False)  # as in the column: logits if the columns say so
-    weight: FloatArray | None = field(repr=False)
-    targets: Targets = field(repr=False)
 
-    @property
-    def rows(self) -> dict[str, Any]:
-        """All but the score, as the fields of a cohort."""
-        return {name: getattr(self, name) for name in ("attributes", "patients", "ids", "weight")} | self.targets.fields
+def label_fields(names: Sequence[str], values: IntArray, kind: LabelKind = LabelKind.LABELS) -> dict[str, Any]:
+    """The fields of a cohort with these labels (n, L): 0, 1, or -1 if unknown.
+
+    Its y (n,) is 1 if any label is known to be positive; for classes, if the class is not the first.
+
+    >>> label_fields(("a", "b"), np.array([[0, 1], [0, -1]]))["y"].tolist(), label_fields("ab", np.eye(2), LabelKind.CLASSES)["y"].tolist()
+    ([1, 0], [0, 1])
+    """
+    y: IntArray = ((values[:, 1:] if kind.argmax else values) == 1).any(1).astype(np.int64)
+    return {"y": y, "labels": tuple(names), "targets": values, "kind": kind}
+
+
+def equals(column: "pd.Series[object]", value: object) -> BoolArray:
+    """Which rows hold a value. Text is compared by its characters, so that '1' is not '1.0'; numbers are compared as numbers.
+
+    >>> equals(pd.Series(["1", "1.0"]), "1").tolist(), equals(pd.Series([1.0, 2.0]), "1").tolist()
+    ([True, False], [True, False])
+    """
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        try:
+            return np.asarray(column.eq(float(value)).fillna(False), dtype=bool)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return np.zeros(len(column), bool)
+    names = column.astype(object).map(level_name, na_action="ignore")
+    return np.asarray(names.eq(level_name(value)) & column.notna(), dtype=bool)
+
+
+def known(column: "pd.Series[object]") -> BoolArray:
+    """Which rows of a label column are known: neither empty nor -1."""
+    return np.asarray(column.notna().to_numpy() & (to_numbers(column) != UNKNOWN), dtype=bool)
+
+
+def parse_label(
+    column: "pd.Series[object]", name: str, positive: object = None, *, unknown_allowed: bool = False
+) -> tuple[IntArray, list[str]]:
+    """A label (n,) as 0 and 1, and its problems. `positive` is the value that becomes 1; by default the column must hold 0 and 1.
+
+    With `unknown_allowed`, empty cells and -1 become -1.
+    """
+    n = len(column)
+    labelled = known(column) if unknown_allowed else column.notna().to_numpy(dtype=bool)
+    problems = []
+    if not unknown_allowed and not labelled.all():
+        problems.append(
+            f"label column {name!r}: {int((~labelled).sum()):,} of {n:,} rows have no label (the first is row "
+            f"{int(labelled.argmin()) + 1:,} below the header). Fill them in, or leave those rows out of the table."
+        )
+    numbers = to_numbers(column)
+    is_positive = numbers == 1 if positive is None else equals(column, positive)
+    not_binary = labelled & ~np.isin(numbers, (0, 1))
+    if positive is None and not_binary.any():
+        names = sorted(column[labelled].map(level_name).unique())
+        values = [shorten(value) for value in names]
+        candidates = values if len(values) == 2 else values[-1:]
+        options = " or ".join(f"--set data.positive={value}" for value in candidates)
+        problems.append(
+            f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if unknown_allowed else ''}; "
+            f"{int(not_binary.sum()):,} of {n:,} rows hold something else. It holds {_examples(column[labelled])}. If one of them is the "
+            f"positive value, name it: {options} (in Python {' or '.join(f'positive={value!r}' for value in candidates)})."
+            + (CLASSES_ADVICE.format(*names[:2], names[:3]) if 2 < len(names) <= MANY else "")
+        )
+    return np.where(labelled, is_positive, UNKNOWN).astype(np.int64), problems
+
+
+def constant_label_problems(positives: int, rows: int, name: str, positive: object = None, examples: str = "") -> list[str]:
+    """A problem if all rows have the same label. `examples` describes the values of a column that lacks the positive value."""
+    if not rows:
+        return [f"label column {name!r} has no known value in any row. Leave it out."]
+    if positive is not None and not positives:
+        return [f"label column {name!r} never holds the positive value {positive!r}{examples and f'; it holds {examples}'}"]
+    if positives in (0, rows):
+        what = "only positives" if positives else "only negatives"
+        return [f"label column {name!r} holds {what} in all {rows:,} rows. Both are needed: use more rows or another column."]
+    return []
+
+
+def read_label(column: "pd.Series[object]", name: str, positive: object = None, *, unknown_allowed: bool = False) -> IntArray:
+    """A label with both positives and negatives; raises `BadInput` with everything wrong with it."""
+    values, problems = parse_label(column, name, positive, unknown_allowed=unknown_allowed)
+    positives, labelled = int((values == 1).sum()), values != UNKNOWN
+    examples = _examples(column[labelled]) if positive is not None and not positives else ""
+    raise_all(problems or constant_label_problems(positives, int(labelled.sum()), name, positive, examples))
+    return values
+
+
+def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> dict[str, Any]:
+    """The labels in several columns, in which NaN and -1 are unknown."""
+    problems = _name_problems(names, "label")
+    values = []
+    for name, column in zip(names, columns, strict=True):
+        with collecting(problems):
+            values.append(read_label(column, name, positive, unknown_allowed=True))
+    raise_all(problems)
+    return label_fields(tuple(map(str, names)), np.stack(values, 1))
+
+
+def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> dict[str, Any]:
+    """The labels in a column that holds the names of classes, or their numbers from 0; NaN and -1 are unknown."""
+    names = [level_name(value) for value in classes]
+    problems = _name_problems(names, "class")
+    if len(names) < 2:
+        problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
+    raise_all(problems)
+    cells = column.map(level_name, na_action="ignore")
+    labelled = column.notna().to_numpy() & ~cells.eq(str(UNKNOWN)).to_numpy(dtype=bool, na_value=False)
+    by_number = not cells[labelled].isin(names).any()
+    positions = {str(k) if by_number else class_name: k for k, class_name in enumerate(names)}
+    codes = cells.map(positions).to_numpy(np.float64)
+    unexpected = sorted(set(cells[labelled & np.isnan(codes)]))
+    if unexpected:
+        raise BadInput(
+            f"label column {name!r} holds values that are none of the classes {', '.join(names)}: {', '.join(unexpected[:6])}."
+            f"{did_you_mean(unexpected[0], names)} Add them to classes=[...], or leave those rows empty."
+        )
+    values = np.where(labelled[:, None], codes[:, None] == np.arange(len(names)), UNKNOWN).astype(np.int64)
+    empty = [class_name for k, class_name in enumerate(names) if not (values[:, k] == 1).any()]
+    if empty:
+        raise BadInput(f"label column {name!r} holds no row of the classes {', '.join(empty)}. Leave them out or use more rows.")
+    return label_fields(names, values, LabelKind.CLASSES)
+
+
+def read_target_array(y: object, labels: Sequence[str] | None, classes: Sequence[object] | None) -> dict[str, Any]:
+    """The labels in an array: labels (n, L) in the order of their names, or classes (n,)."""
+    values: npt.NDArray[np.object_] = np.asarray(y, dtype=object)
+    if labels is not None and classes is not None:
+        raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
+    if classes is not None:
+        if values.ndim != 1:
+            raise BadInput(f"with classes, y holds one class per row, shape (n,); got {values.shape}")
+        return read_class_column(pd.Series(values), "y", classes)
+    names = list(labels or ())
+    if values.ndim != 2 or values.shape[1] != len(names):
+        raise BadInput(f"{len(names)} labels ({', '.join(map(str, names))}) need y of shape (n, {len(names)}); got {values.shape}")
+    return read_label_columns([pd.Series(column) for column in values.T], names)
+
+
+def _name_problems(names: Sequence[str], what: str) -> list[str]:
+    if not len(names):
+        return [f"no {what} was named; give at least one"]
+    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    return [f"{what} {name!r} is named more than once; name each once" for name in repeated]
+
+
+def _examples(values: "pd.Series[object]") -> str:
+    names = sorted(values.map(level_name).unique(), key=lambda name: (len(name), name))
+    return f"{len(names):,} different values: {', '.join(map(shorten, names[:6]))}{' ...' if len(names) > 6 else ''}"
+
+
+def shorten(text: str) -> str:
+    """A value from the user's table as shown in a message: at most 40 characters."""
+    return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
 def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
@@ -48,19 +202,38 @@ def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: Object
     return ", ".join([f"{len(y):,} rows{of_patients}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
 
 
-def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> ColumnValues:
-    """The values of the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
-    problems = _frame_problems(frame, columns)
+def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dict[str, Any]:
+    """The values of the columns of a frame that have a role, as fields of rows; raises `BadInput` with everything wrong with them.
+
+    The score is as in its column: a logit if the columns say so.
+    """
+    # A frame that lacks columns, or has them twice or with several values per row, is not read at all.
+    counts = {name: list(frame.columns).count(name) for name in (*columns.used, columns.id) if name is not None}
+    problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
+    problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
+    problems += [] if len(frame) else ["the table has no rows"]
+    problems += columns.problems()
+    for name in (name for name, count in counts.items() if count == 1 and frame[name].dtype == object):
+        if (nested := frame[name].map(_is_nested).to_numpy(bool)).any():
+            affected = _affected_rows(nested)
+            problems.append(
+                f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
+            )
     raise_all(problems, source)
-    n, patient, score = len(frame), columns.patient, columns.score[0] if columns.score else None
+    patient, score, fields = columns.patient, columns.score[0] if columns.score else None, dict[str, Any](score=None, weight=None)
     with collecting(problems):
-        targets = _read_targets(frame, columns)
-    scores = weights = None
+        labels = [frame[name] for name in columns.label]
+        if columns.classes:
+            fields |= read_class_column(labels[0], columns.label[0], columns.classes)
+        elif len(labels) > 1:
+            fields |= read_label_columns(labels, columns.label, columns.positive)
+        else:
+            fields |= label_fields(UNNAMED, read_label(labels[0], columns.label[0], columns.positive)[:, None])
     if score is not None:
-        scores, score_problems = read_score_column(frame[score], score, columns.logits)
+        fields["score"], score_problems = read_score_column(frame[score], score, columns.logits)
         problems += score_problems
     if columns.weight is not None:
-        weights, weight_problems = read_weights(frame[columns.weight], columns.weight)
+        fields["weight"], weight_problems = read_weights(frame[columns.weight], columns.weight)
         problems += weight_problems
     attributes = []
     for name, reference in zip(columns.group, columns.references, strict=True):
@@ -78,32 +251,17 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> Col
                 attributes[k] = resolve_conflicts(attribute, frame[patient], columns.conflicts)
     problems += columns.conflict_problems()
     if columns.id:
-        problems += identifier_problems(frame[columns.id], columns.id, "id") + _repeated_id_problems(frame[columns.id], columns.id)
+        problems += identifier_problems(frame[columns.id], columns.id, "id")
+        repeated = frame[columns.id][frame[columns.id].duplicated() & frame[columns.id].notna()].unique()
+        if len(repeated):
+            few = _first_five(repeated)
+            problems.append(
+                f"id column {columns.id!r}: {len(repeated):,} ids occur more than once in {len(frame):,} rows: {few}. Keep one row each."
+            )
     raise_all(problems, source)
     patients = read_identifiers(frame[patient]) if patient else None
-    ids = read_identifiers(frame[columns.id]) if columns.id else row_numbers(n)
-    return ColumnValues(tuple(attributes), patients, ids, scores, weights, targets)
-
-
-def _frame_problems(frame: pd.DataFrame, columns: Columns) -> list[str]:
-    """Problems that prevent reading a frame: columns missing, repeated, with two roles, or with several values per row."""
-    names = (*columns.label, *columns.group, *columns.score, columns.patient, columns.id, columns.weight)
-    counts = {name: list(frame.columns).count(name) for name in dict.fromkeys(names) if name is not None}
-    problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
-    problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
-    if not len(frame):
-        problems.append("the table has no rows")
-    problems += columns.problems()
-    return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested_problems(frame[name], name)]
-
-
-def _read_targets(frame: pd.DataFrame, columns: Columns) -> Targets:
-    labels = columns.label
-    if columns.classes:
-        return read_class_column(frame[labels[0]], labels[0], columns.classes)
-    if len(labels) > 1:
-        return read_label_columns([frame[name] for name in labels], labels, columns.positive)
-    return Targets(UNNAMED, read_label(frame[labels[0]], labels[0], columns.positive)[:, None])
+    ids = read_identifiers(frame[columns.id]) if columns.id else row_numbers(len(frame))
+    return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}
 
 
 def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
@@ -224,26 +382,6 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
     return problems
 
 
-def _repeated_id_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    repeated = column[column.duplicated() & column.notna()].unique()
-    if not len(repeated):
-        return []
-    return [
-        f"id column {name!r}: {len(repeated):,} ids occur more than once in {len(column):,} rows: {_first_five(repeated)}. "
-        "Keep one row each."
-    ]
-
-
-def _nested_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    """A problem if cells hold lists or records, as Parquet columns may."""
-    nested = column.map(_is_nested).to_numpy(bool) if column.dtype == object else np.zeros(0, bool)
-    if not nested.any():
-        return []
-    return [
-        f"column {name!r}: {_affected_rows(nested)} hold lists or records (or tensors); one value per row is needed. Use another column."
-    ]
-
-
 def _is_nested(value: object) -> bool:
     """Whether a cell holds several values, or a tensor, which is never equal to another tensor."""
     return isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
@@ -287,3 +425,57 @@ def _affected_rows(rows: BoolArray) -> str:
 def _first_five(values: Iterable[object]) -> str:
     shown = [shorten(str(value)) for value in values]
     return ", ".join(shown[:5]) + (" ..." if len(shown) > 5 else "")
+
+
+def warn_of_repeated_patients(frame: pd.DataFrame, columns: Columns) -> None:
+    """Warns if rows seem to be of the same patients: by ids that are alike; without named patients, by a column of ids or as duplicates."""
+    if columns.patient is not None:
+        column = frame[columns.patient]
+        if not pd.api.types.is_numeric_dtype(column):
+            warn_of_alike_patients(alike_names(name for name in column.unique() if isinstance(name, str)), columns.patient)
+        return
+    used = {*columns.used, columns.id}
+    for position, name in enumerate(frame.columns):
+        if name in used or re.sub(r"[\W_]", "", str(name)).lower() not in NAMES:
+            continue
+        column = frame.iloc[:, position]
+        patients, rows = _distinct(column), int(column.notna().sum())
+        if 2 < patients < rows:  # two values are a yes or no, such as inpatient or not
+            log.warning(
+                "rows are treated as independent; column %r has repeated values (%s in %s rows): name it with --patient (patient=)",
+                str(name),
+                f"{patients:,}",
+                f"{rows:,}",
+            )
+            return
+    if columns.id is None and (duplicates := _duplicates(frame)):
+        log.warning(
+            "rows are treated as independent; %s of %s rows are exact duplicates of others: leave them out, or name the column of patients "
+            "with --patient (patient=)",
+            f"{duplicates:,}",
+            f"{len(frame):,}",
+        )
+
+
+def _distinct(column: "pd.Series[object]") -> int:
+    try:
+        return int(column.nunique())
+    except TypeError:  # cells that hold lists
+        return 0
+
+
+def _duplicates(frame: pd.DataFrame) -> int:
+    """The number of rows that repeat another one; 0 if equal rows may be of different patients, since no column tells patients apart."""
+    decimals = [k for k, dtype in enumerate(frame.dtypes) if dtype.kind == "f"][:4]
+    try:
+        # Equal rows are first sought by a few columns: in a table of hundreds, comparing all of them takes seconds.
+        alike = frame.iloc[:, decimals].duplicated(keep=False).to_numpy(bool) if decimals else np.ones(len(frame), bool)
+        repeated = np.zeros(len(frame), bool)
+        repeated[alike] = frame[alike].duplicated().to_numpy(bool)
+    except TypeError:  # cells that hold lists
+        return 0
+    distinct = frame[~repeated]
+    if not repeated.any() or len(distinct) < FEWEST:
+        return 0
+    telling = any(_distinct(distinct.iloc[:, k]) >= TELLING * len(distinct) for k in range(distinct.shape[1]))
+    return int(repeated.sum()) if telling else 0

@@ -24,6 +24,9 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
 }
 
 
+ROLES = ("label", "group", "score", "patient", "weight")  # the fields that name columns; a column has one role, and is no input by default
+
+
 class LabelKind(StrEnum):
     """What the outputs of a model are: labels, each decided by a threshold, or classes, of which argmax chooses one."""
 
@@ -76,7 +79,7 @@ def _bins(value: Any) -> dict[str, Any]:
         value = [value]
     if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
         raise BadInput(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {value!r}")
-    from equipoise.data.bins import read_bins
+    from equipoise.data.attribute import read_bins
 
     problems: list[str] = []
     edges: dict[str, Any] = {}
@@ -142,12 +145,11 @@ class Columns(Specification):
     @property
     def used(self) -> dict[str, list[str]]:
         """The roles of each column that has one, apart from features and ids."""
-        named = [("label", name) for name in dict.fromkeys(self.label)] + [("group", name) for name in self.group]
-        named += [("score", name) for name in dict.fromkeys(self.score)]
-        named += [(role, name) for role, name in (("patient", self.patient), ("weight", self.weight)) if name is not None]
         roles: dict[str, list[str]] = {}
-        for role, name in named:
-            roles.setdefault(name, []).append(role)
+        for role in ROLES:
+            names = _values(getattr(self, role))
+            for name in names if role == "group" else dict.fromkeys(names):
+                roles.setdefault(name, []).append(role)
         return roles
 
     @property
@@ -192,7 +194,15 @@ class Columns(Specification):
         if self.reference and len(self.reference) != len(self.group):
             count, found = len(self.group), list(self.reference)
             problems.append(f"{count} group columns need {count} references, one each in the same order; got {len(found)}: {found}")
-        return problems + self._class_problems() + bin_problems(self.bins, self.group)
+        names = list(map(str, self.classes))
+        problems += [f"class {name!r} was named twice. Name each class once." for name in repeated(names)]
+        if len(names) == 1:
+            problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
+        if names and len(self.label) > 1:
+            problems.append(f"classes are those of one label column; got {len(self.label)} columns: {', '.join(self.label)}")
+        if names and self.positive is not None:
+            problems.append("classes have no positive value. Leave out classes or positive.")
+        return problems + bin_problems(self.bins, self.group)
 
     def conflict_problems(self) -> list[str]:
         """A problem if there is a rule for conflicts within patients, but no patient column."""
@@ -200,17 +210,6 @@ class Columns(Specification):
             return []
         rule = f"conflicts={self.conflicts!r}"
         return [f"{rule} is about patients, and no patient column was named. Name it (patient=, --patient), or leave conflicts out."]
-
-    def _class_problems(self) -> list[str]:
-        names = list(map(str, self.classes))
-        problems = [f"class {name!r} was named twice. Name each class once." for name in repeated(names)]
-        if len(names) == 1:
-            problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
-        if names and len(self.label) > 1:
-            problems.append(f"classes are those of one label column; got {len(self.label)} columns: {', '.join(self.label)}")
-        if names and self.positive is not None:
-            problems.append("classes have no positive value. Leave out classes or positive.")
-        return problems
 
 
 def repeated(values: Sequence[str]) -> list[str]:
@@ -222,7 +221,7 @@ def bin_problems(bins: Mapping[str, Any], groups: Iterable[str]) -> list[str]:
     """The problems of bins by column: invalid edges, or a column that is not a group."""
     if not bins:
         return []
-    from equipoise.data.bins import parse_edges
+    from equipoise.data.attribute import parse_edges
 
     problems = [
         f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as one (--group), or omit its bins."

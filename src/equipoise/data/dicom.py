@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.faults import BadImage, Broken, ImageLimit
-from equipoise.data.image_files import Pixels, file_state
+from equipoise.data.image_files import BadImage, Broken, ImageLimit, Pixels, file_state
 from equipoise.errors import BadInput, MissingExtra, first_line
 
 if TYPE_CHECKING:

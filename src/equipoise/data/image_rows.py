@@ -32,9 +32,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.faults import Broken, ImageLimit
 from equipoise.data.files import atomic_path, user_cache
-from equipoise.data.image_files import Make, Pixels, Source, file_state
+from equipoise.data.image_files import Broken, ImageLimit, Make, Pixels, Source, file_state
 from equipoise.errors import BadInput
 
 IN_MEMORY = 2**28  # bytes of rows that are kept in memory unless a cache is named: 5,349 gray images of 8 bits at 224 px

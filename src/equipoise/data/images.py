@@ -17,17 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.faults import BROKEN_ADVICE, MAX_PIXELS, BadTransform, Broken, ImageLimit
-from equipoise.data.image_files import Source
+from equipoise.data.image_files import BROKEN_ADVICE, BadTransform, Broken, ImageLimit, Source
 from equipoise.data.image_rows import Job, cached, fill, fits_in_memory, float_rows
-from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
+from equipoise.data.preprocessing import MAX_PIXELS, XRAY_PRESET, Geometry, Preprocessing, make_preprocessing, xray_resized
 from equipoise.data.table import Inputs
-from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from equipoise.data.decode import Row, Transform
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Decoding(TypedDict, total=False):
     mean: Sequence[float]
     std: Sequence[float]
     preset: str | None
-    transform: Callable[[Any], Any] | Transform | None
+    transform: Any  # a callable, or a `Transform`
     skip_broken: bool
     max_pixels: int
     cache: str | Path | None
@@ -130,7 +130,7 @@ class Images(Inputs):
         raise_all([] if len(sources) else ["no image was given"])
         job = Job(sources, ImageLimit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1))), cache, progress)
         if transform is not None:
-            images = _open_by_transform(job, as_transform(transform), channels)
+            images = _open_by_transform(job, transform, channels)
         elif preset == XRAY_PRESET:
             images = _open_for_torchxrayvision(job, how)
         else:
@@ -301,9 +301,11 @@ def _open_for_torchxrayvision(job: Job, how: Preprocessing) -> Images:
     return Images(pixels, 1, how.mean, how.std, broken=broken, ready=True, geometry=how.geometry, preset=how.preset)
 
 
-def _open_by_transform(job: Job, transform: Transform, channels: int | None) -> Images:
+def _open_by_transform(job: Job, given: Callable[[Any], Any] | Transform, channels: int | None) -> Images:
     """The results of the user's transform, which must all have the shape of the first."""
-    from equipoise.data.decode import attempt, collect_warnings
+    from equipoise.data.decode import CHECKED, as_transform, attempt, check_repeatable, collect_warnings, transformed
+
+    transform = as_transform(given)
 
     def make(source: Source) -> Row:
         return transformed(source, transform, channels, job.limit)

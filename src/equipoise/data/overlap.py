@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import BoolArray, IntArray, ObjectArray
-from equipoise.data.scores import Rows
-from equipoise.data.splits import HashArray, splitmix64
+from equipoise.data.cohort import Rows
+from equipoise.data.rows import HashArray, splitmix64
 from equipoise.errors import raise_all
 
 CHANCE = 1e-4  # probability of as many equal rows of different patients, above which they are not counted

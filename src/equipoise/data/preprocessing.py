@@ -6,16 +6,22 @@ module imports neither numpy nor torch, because the command line needs the names
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict
 
-from equipoise.errors import BadInput, did_you_mean, pick, raise_all
+from pydantic import BeforeValidator, model_validator
+
+from equipoise.errors import BadInput, collecting, did_you_mean, pick, raise_all
+from equipoise.specification import Specification, setting
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from PIL import Image
 
+MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos", "box")
 CENTRES = ("rounded", "floor")  # the start of a crop whose centre lies between two pixels: torchvision rounds, transformers rounds down
 SQUARE = "square"  # the largest central square of the image, taken before resizing
@@ -58,7 +64,11 @@ class Geometry:
     centre: str = "rounded"  # one of CENTRES
 
     def __post_init__(self) -> None:
-        problems = [f"{name} must be at least 1 pixel; got {value}" for name, value in self._sides() if value < 1]
+        sides: list[tuple[str, object]] = (
+            [("resize", side) for side in self.resize] if isinstance(self.resize, tuple) else [("resize", self.resize)]
+        )
+        sides.append(("crop", self.crop))
+        problems = [f"{name} must be at least 1 pixel; got {side}" for name, side in sides if isinstance(side, int) and side < 1]
         if isinstance(self.crop, str) and self.crop != SQUARE:
             problems.append(f"crop must be a number of pixels or {SQUARE!r}; got {self.crop!r}")
         if self.resize is None and not isinstance(self.crop, int):
@@ -68,10 +78,6 @@ class Geometry:
         if self.centre not in CENTRES:
             problems.append(f"centre must be one of {', '.join(CENTRES)}; got {self.centre!r}")
         raise_all(problems)
-
-    def _sides(self) -> list[tuple[str, int]]:
-        resize = () if self.resize is None else (self.resize,) if isinstance(self.resize, int) else self.resize
-        return [("resize", side) for side in resize] + ([("crop", self.crop)] if isinstance(self.crop, int) else [])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -105,7 +111,9 @@ class Geometry:
         if image.size != (width, height):
             image = image.resize((width, height), pillow.Resampling[self.interpolation.upper()])
         if isinstance(self.crop, int):
-            left, top = (_crop_start(side, self.crop, self.centre) for side in (width, height))
+            # Negative for a smaller image, which is padded with black, as in torchvision.
+            spare = [side - self.crop for side in (width, height)]
+            left, top = (-(-s // 2) if s < 0 else s // 2 if self.centre == "floor" else round(s / 2) for s in spare)
             image = image.crop((left, top, left + self.crop, top + self.crop))
         if (image.height, image.width) != self.shape:
             raise BadInput(
@@ -121,27 +129,6 @@ class Geometry:
         return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation, **centre}
 
 
-def _crop_start(side: int, crop: int, centre: str) -> int:
-    """The first pixel of a central crop along one side. Negative for a smaller image, which is padded with black, as in torchvision."""
-    if side < crop:
-        return -((crop - side) // 2)
-    return (side - crop) // 2 if centre == "floor" else round((side - crop) / 2)
-
-
-class Preset(TypedDict):
-    """The preprocessing of a library in its published evaluation."""
-
-    geometry: Geometry
-    channels: int
-    norm: Norm
-
-
-DEFAULT = Preset(geometry=Geometry(), channels=1, norm=Norm(mean=(), std=()))  # without a preset
-PRESETS: dict[str, Preset] = {
-    "torchvision": Preset(geometry=Geometry(256, 224), channels=3, norm=IMAGENET),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
-    "timm": Preset(geometry=Geometry(256, 224, "bicubic"), channels=3, norm=IMAGENET),  # timm.data.create_transform(224), crop_pct 0.875
-    "torchxrayvision": Preset(geometry=Geometry((224, 224), SQUARE), channels=1, norm=XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
-}
 XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `xray_resized`)
 
 
@@ -172,6 +159,13 @@ class Preprocessing:
         return self.geometry.to_dict() | norm | {"preset": self.preset}
 
 
+PRESETS = {  # the preprocessing of a library in its published evaluation
+    "torchvision": Preprocessing(Geometry(256, 224), 3),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
+    "timm": Preprocessing(Geometry(256, 224, "bicubic"), 3),  # timm.data.create_transform(224), crop_pct 0.875
+    XRAY_PRESET: Preprocessing(Geometry((224, 224), SQUARE), 1, **XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
+}
+
+
 def make_preprocessing(
     *,
     size: int | None = None,
@@ -191,7 +185,7 @@ def make_preprocessing(
     >>> make_preprocessing(resize=80, crop=64).geometry.shape, make_preprocessing(size=64).geometry.resize
     ((64, 64), (64, 64))
     """
-    base = DEFAULT if preset is None else PRESETS[pick("preset", preset, PRESETS)]
+    base = Preprocessing() if preset is None else PRESETS[pick("preset", preset, PRESETS)]
     problems = []
     if size is not None and resize is not None:
         problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
@@ -204,7 +198,7 @@ def make_preprocessing(
     if preset == XRAY_PRESET and extra and not (size is None and _repeats_xray_preset(extra)):
         problems.append(f"the preset {preset!r} takes size and no other option; leave out {', '.join(extra)}")
     raise_all(problems)
-    default = base["geometry"]
+    default = base.geometry
     if isinstance(resize, list):
         resize = (int(resize[0]), int(resize[1]))
     if size is not None:
@@ -212,15 +206,14 @@ def make_preprocessing(
     if resize is None and not (isinstance(crop, int) and preset is None):  # a crop in pixels needs no resizing
         resize = default.resize
     geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation, centre or default.centre)
-    channels = base["channels"] if channels is None else channels
-    norm = base["norm"] if channels == base["channels"] else Norm(mean=(), std=())
-    return Preprocessing(geometry, channels, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)
+    channels = base.channels if channels is None else channels
+    norm = (base.mean, base.std) if channels == base.channels else ((), ())
+    return Preprocessing(geometry, channels, tuple(mean) or norm[0], tuple(std) or norm[1], preset)
 
 
 def _repeats_xray_preset(options: dict[str, Any]) -> bool:
     """Whether options are those of torchxrayvision's preset at some size, as a bundle records them."""
-    norm = PRESETS[XRAY_PRESET]["norm"]
-    fixed = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, "mean": norm["mean"], "std": norm["std"]}
+    fixed = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, **XRAY_RANGE}
     resize = options.get("resize", (1, 1))
     if not isinstance(resize, (list, tuple)) or len(resize) != 2 or resize[0] != resize[1]:
         return False
@@ -302,3 +295,106 @@ def read_crop(value: Any) -> int | str | None:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise BadInput(f"crop must be a number of pixels, as in 224, or {SQUARE}, the largest central square; got {value!r}")
     return int(text)
+
+
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")  # columns that are searched for the names of images
+STEPS = ("size", "resize", "crop", "interpolation", "channels", "normalise", "preset")  # what a transform does instead
+
+
+class ImageFolder(Specification):
+    """A folder with the images of the rows, and the preprocessing that the network expects.
+
+    >>> ImageFolder(folder="xrays", resize="320x256", normalise="xray").decoding["std"]
+    (0.00048828125,)
+    """
+
+    folder: Path | None = setting("folder with the images of the rows (PNG, JPEG, DICOM, ...)", None, flag="--images")
+    column: str | None = setting(
+        "column with image names: paths relative to the folder, or names unique below it, with or without extension",
+        None,
+        shown=f"the first of {', '.join(IMAGE_COLUMNS)}",
+        was="--image-column",
+    )
+    size: int | None = setting("stretch the images to this many pixels per side, the input size of the network", None, shown="224")
+    resize: Annotated[Any, BeforeValidator(read_resize)] = setting(
+        'resize the shorter side to this many pixels; or "HEIGHTxWIDTH". Antialiased', None
+    )
+    crop: Annotated[Any, BeforeValidator(read_crop)] = setting(
+        'then crop the central square of this many pixels; or "square": crop the largest one before resizing', None
+    )
+    interpolation: str | None = setting(f"how to resize: {', '.join(INTERPOLATIONS)}", None, shown="bilinear")
+    centre: str | None = setting("start of a crop whose centre lies between two pixels: rounded or floor", None, shown="rounded")
+    channels: int | None = setting("1 for greyscale, 3 for colour; also before a transform", None, shown="1")
+    normalise: str | dict[str, tuple[float, ...]] | None = setting(
+        f'normalisation of pixels in [0, 1]: {", ".join(NAMED_NORMS)} or "MEAN/STD"',
+        None,
+        shown="0.5/0.25 for greyscale, ImageNet's for colour",
+    )
+    preset: str | None = setting(f"preprocessing of a library: {', '.join(PRESETS)}", None)
+    transform: Any = setting("your own preprocessing instead, as file.py:transform, whose code is executed", None)
+    from_headers: bool = setting("read sex, age and view from DICOM headers where the table has none; frontal views only", False)
+    skip_broken: bool = setting("skip unreadable images and report them", False)
+    allow_outside: bool = setting("also read images outside the folder (.., absolute paths, links)", False)
+    max_pixels: int = setting("refuse images with more pixels than this before decoding them", MAX_PIXELS)
+    cache: Path | None = setting("folder for a cache of the decoded images", None, shown="memory; the user cache if there are many")
+
+    @model_validator(mode="after")
+    def _combined(self) -> Self:
+        """Raises one error with all settings that exclude each other, or that have no folder to apply to."""
+        if self.folder is None:
+            given = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
+            problems = [f"images.{name} requires images.folder (--images). Omit it." for name in given]
+        elif self.transform is not None:
+            given = [f"images.{name}" for name in STEPS if name != "channels" and getattr(self, name) is not None]
+            problems = [f"images.transform does all of the preprocessing. Omit {', '.join(given)}, or images.transform."] if given else []
+        else:
+            problems = []
+            with collecting(problems):
+                steps = {name: getattr(self, name) for name in ("size", "resize", "crop", "interpolation", "centre", "channels", "preset")}
+                make_preprocessing(**steps, **self.norm)
+        if problems:
+            raise BadInput(*problems)
+        return self
+
+    @property
+    def norm(self) -> Norm:
+        """The mean and standard deviation of the pixels; empty, which stands for the defaults, if there are none."""
+        if isinstance(self.normalise, Mapping):
+            return Norm(mean=self.normalise["mean"], std=self.normalise["std"])
+        channels = 1 if self.preset is None else PRESETS[pick("preset", self.preset, PRESETS)].channels
+        return read_norm(self.normalise, self.channels or channels)
+
+    @property
+    def text(self) -> set[str]:
+        """The columns that may hold the names of images, which are read as text."""
+        return set() if self.folder is None else {self.column} if self.column else set(IMAGE_COLUMNS)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The options of `Images.open`."""
+        names = (*(name for name in STEPS if name != "normalise"), "centre", "transform", "skip_broken", "max_pixels", "cache")
+        return {name: getattr(self, name) for name in names} | dict(self.norm)
+
+    def with_preprocessing(self, default: Mapping[str, Any], owner: str) -> tuple[ImageFolder, tuple[str, ...]]:
+        """The images with a default preprocessing, and the names of the settings that the user has given instead.
+
+        `default` holds keywords of `Images.open`, such as those of a model's own preprocessor, and `owner` is its name in messages. A
+        preset or a transform is a complete preprocessing and replaces the default.
+        """
+        overridden = tuple(name for name in (*STEPS, "transform") if getattr(self, name) is not None)
+        if self.folder is None or not default or self.preset is not None or self.transform is not None:
+            return self, overridden
+        channels = default["channels"]
+        if self.channels not in (None, channels):
+            raise BadInput(f"channels are {self.channels}, and {owner} takes {channels}. Omit images.channels.")
+        merged = {name: getattr(self, name) for name in ("resize", "crop", "interpolation", "channels")}
+        merged = {name: default[name] if value is None else value for name, value in merged.items()}
+        if self.size is not None:  # resizes to a square, which leaves nothing to resize or crop
+            merged |= {"resize": self.resize, "crop": self.crop}
+        elif self.crop is None:
+            merged["centre"] = default["centre"]
+        norm = {"mean": tuple(default["mean"]), "std": tuple(default["std"])}
+        if self.normalise is not None:
+            given: dict[str, Any] = dict(self.norm)
+            norm = {name: values * channels if len(values) == 1 else values for name, values in given.items()}
+        return self.changed(**merged, normalise=norm), overridden

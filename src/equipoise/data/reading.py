@@ -4,7 +4,7 @@ columns = Columns(label="pneumonia", group="sex", reference="M", patient="patien
 cohort = read_cohort("local.csv", columns, ImageFolder(folder="xrays")).cohort
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +14,12 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import conflicts_in, row_numbers
-from equipoise.data.cohort import Cohort, cohort_from_images, cohort_from_table
-from equipoise.data.column_values import read_columns
+from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table, read_scores_of
+from equipoise.data.column_values import known, missing_columns, read_columns, warn_of_repeated_patients
 from equipoise.data.columns import Columns
-from equipoise.data.faults import BROKEN_ADVICE, Broken, ImageLimit, count_by_kind
-from equipoise.data.image_files import find_files, is_view
-from equipoise.data.image_folder import IMAGE_COLUMNS, ImageFolder
-from equipoise.data.repeated_patients import warn_of_repeated_patients
-from equipoise.data.scores import Scores, read_scores_of
+from equipoise.data.image_files import BROKEN_ADVICE, Broken, ImageLimit, count_by_kind, find_files, is_view
+from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
 from equipoise.data.table_files import as_parsed, column_names, read_table
-from equipoise.data.targets import known
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 if TYPE_CHECKING:
@@ -61,16 +57,31 @@ class ReadCohort:
         return {"left_out": [f"{broken.place}: {broken.reason}" for broken in self.left_out[:LISTED]], **self.counts()}
 
 
-def read_cohort(path: str | Path, columns: Columns, images: ImageFolder = ImageFolder(), *, progress: Counting = _silent) -> ReadCohort:
+def read_cohort(
+    path: str | Path,
+    columns: Columns,
+    images: ImageFolder = ImageFolder(),
+    *,
+    progress: Counting = _silent,
+) -> ReadCohort:
     """The cohort in a data file, with its numbers or the images that its rows name as inputs, and the rows left out.
 
     Numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was trained elsewhere.
     """
     path, text = Path(path), columns.text | images.text
     frame = read_table(path, text=text, words=columns.words, limit=columns.max_table_bytes)
-    if images.folder is None:
-        return ReadCohort(_read_numbers(frame, path.name, columns, text))
-    return _read_images(frame, path.name, columns, images, images.folder, progress)
+    if images.folder is not None:
+        return _read_images(frame, path.name, columns, images, images.folder, progress)
+    features = columns.features or tuple(c for c in frame.columns if c not in {*columns.used, columns.id})
+    problems: list[str] = []
+    for feature in () if columns.raw else (c for c in features if c in frame.columns):
+        problems += _input_problems(as_parsed(frame[feature]) if feature in text else frame[feature])
+    try:
+        cohort = cohort_from_table(frame, columns.changed(features=features), path.name, text=text, scale=False)
+    except BadInput as error:
+        raise BadInput(*error.problems, *problems, source=path.name) from None
+    raise_all(problems, path.name)
+    return ReadCohort(cohort)
 
 
 def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
@@ -92,10 +103,9 @@ def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
     path = Path(path)
     frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
     if len(columns.label) == 1:
-        (label,) = columns.label
         scores_of_label = read_scores_of(frame, columns, path.name)
         warn_of_repeated_patients(frame, columns)
-        return {label: scores_of_label}
+        return {columns.label[0]: scores_of_label}
     label_columns = list(zip(columns.label, columns.score, strict=True))
     if lacking := [f"label {label!r} has no score column {column!r}." for label, column in label_columns if column not in frame]:
         raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
@@ -104,7 +114,7 @@ def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
         rows = frame[known(frame[label])] if label in frame.columns else frame
         scores[label] = read_scores_of(rows, columns.of_label(at, conflicts="row"), path.name)
     together = columns.changed(score=())
-    attributes = read_columns(frame, together.changed(id=None), path.name).attributes
+    attributes = read_columns(frame, together.changed(id=None), path.name)["attributes"]
     warn_of_repeated_patients(frame, together)
     for label in scores:
         positions = np.flatnonzero(known(frame[label]))
@@ -134,7 +144,14 @@ def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: Image
         hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
         listed = ", ".join(map(str, frame.columns))
         raise BadInput(f"{problem}.{hint} Name it: images.column (column=). The columns are: {listed}.", source=name)
-    frame, broken_headers = _with_headers(frame, column, folder, columns, images, progress) if images.from_headers else (frame, {})
+    broken_headers: dict[int, Broken] = {}
+    if images.from_headers:
+        from equipoise.data.dicom import add_dicom_columns
+
+        files = find_files(frame[column], folder, column, allow_outside=images.allow_outside)
+        with progress("reading headers", len(files)) as advance:
+            frame, faults = add_dicom_columns(frame, files, advance, ImageLimit(images.max_pixels), columns.patient)
+        broken_headers = {row: replace(fault, place=f"row {row + 1} below the header") for row, fault in faults.items()}
     header_problems = list(map(str, broken_headers.values()))
     readable = frame.drop(index=list(broken_headers))
     if not len(readable):
@@ -156,36 +173,65 @@ def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: Image
     return ReadCohort(cohort, (*broken_headers.values(), *decoded.broken.values()), len(readable) - frontal)
 
 
-def _with_headers(
-    frame: pd.DataFrame, column: str, folder: Path, columns: Columns, images: ImageFolder, progress: Counting
-) -> tuple[pd.DataFrame, dict[int, Broken]]:
-    """The frame with columns from the DICOM headers of its rows, and the rows whose header cannot be read, by position."""
-    from equipoise.data.dicom import add_dicom_columns
-
-    files = find_files(frame[column], folder, column, allow_outside=images.allow_outside)
-    with progress("reading headers", len(files)) as advance:
-        filled, broken = add_dicom_columns(frame, files, advance, ImageLimit(images.max_pixels), columns.patient)
-    return filled, {row: replace(fault, place=f"row {row + 1} below the header") for row, fault in broken.items()}
-
-
-def _read_numbers(frame: pd.DataFrame, name: str, columns: Columns, text: set[str]) -> Cohort:
-    other_columns = {*columns.used, columns.id}
-    features = columns.features or tuple(c for c in frame.columns if c not in other_columns)
-    problems: list[str] = []
-    if not columns.raw:
-        for feature in (c for c in features if c in frame.columns):
-            problems += _input_problems(as_parsed(frame[feature]) if feature in text else frame[feature])
-    try:
-        cohort = cohort_from_table(frame, columns.changed(features=features), name, text=text, scale=False)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=name) from None
-    raise_all(problems, name)
-    return cohort
-
-
 def _input_problems(column: Any) -> Iterator[str]:
     """Values that a network cannot use. Nothing is imputed, because only the network's owner knows how that was done in training."""
     if column.dtype.kind not in "biuf":
         yield f"input column {column.name!r} holds no numbers. Encode it as in training, or list the inputs with data.features (features=)."
     elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
         yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."
+
+
+@dataclass(frozen=True)
+class ReturningPatients:
+    """The numbers of patients, and of their rows, that were in an earlier period."""
+
+    patients: int
+    of_patients: int
+    rows: int
+    of_rows: int
+    left_out: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values; counts only."""
+        return dict(vars(self))
+
+
+def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None = None) -> frozenset[str]:
+    """The patient ids in a column of these tables, as text."""
+    patients: set[str] = set()
+    for file in files:
+        frame = read_table(file, text={column}, limit=limit)
+        if column not in frame.columns:
+            raise BadInput(*missing_columns([column], list(map(str, frame.columns))), source=Path(file).name)
+        patients |= set(frame[column].dropna().astype(str))
+    return frozenset(patients)
+
+
+def first_periods(
+    scores: Mapping[str, Scores], earlier: Collection[str], *, keep: bool = False
+) -> tuple[dict[str, Scores], ReturningPatients]:
+    """The scores of each label without the patients of `earlier` periods, and the number of these patients. `keep` keeps them.
+
+    >>> rows = Scores.from_arrays([0, 1, 1], [0.1, 0.8, 0.4], ["F", "M", "F"], reference="M", patients=["a", "b", "c"])
+    >>> new, returning = first_periods({"y": rows}, {"b", "x"})
+    >>> len(new["y"]), returning.patients, returning.of_patients
+    (2, 1, 3)
+    """
+    patients, returning_patients, returning_rows = set(), set(), {}
+    for label, label_scores in scores.items():
+        if label_scores.patients is None:
+            raise BadInput("patients of earlier periods are found by their ids. Name the column of patients: patient= (--patient).")
+        ids = np.asarray(label_scores.patients, dtype=object).astype(str)
+        returning_rows[label] = np.isin(ids, list(earlier))
+        returning_patients |= set(ids[returning_rows[label]])
+        patients |= set(ids)
+    if len(returning_patients) == len(patients) and not keep:
+        raise BadInput(
+            f"all {len(patients):,} patients are in earlier periods, so no row is left. Name the tables of earlier periods only, not this "
+            "one."
+        )
+    longest = max(returning_rows.values(), key=len)
+    counts = ReturningPatients(len(returning_patients), len(patients), int(longest.sum()), len(longest), not keep)
+    if keep or not returning_patients:
+        return dict(scores), counts
+    return {label: label_scores.take(~returning_rows[label]) for label, label_scores in scores.items()}, counts

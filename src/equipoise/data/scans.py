@@ -1,15 +1,24 @@
-"""Scans: scores in tables on disk that are audited without loading them as a frame. Each table is read once in batches.
+"""Scans: scores in tables on disk of any size that are audited without loading them as a frame. Each table is read once in batches.
 
-Each row is validated and stored in a few bytes: labels, scores, a code per attribute and a 64-bit hash of the patient (among 50 million
-patients the probability that any two have the same hash is below 1 in 10,000).
+A table is a CSV or Parquet file, a folder of them, or a data set partitioned by folders such as sex=F. Columns are read as in `read_table`,
+and only one batch of the named columns is in memory. Each row is validated and stored in a few bytes: labels, scores, a code per attribute
+and a 64-bit hash of the patient (among 50 million patients the probability that any two have the same hash is below 1 in 10,000). Up to
+`HELD` rows stay in memory; more lie in temporary files, each with all rows of its patients, so that every sum over patients is a sum over
+the files. The files have no name (on Windows, they are deleted when they are closed), so that nothing of them is left if the process is
+killed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import gzip
+import io
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +29,308 @@ from equipoise.data.attribute import (
     CONFLICT_ADVICE,
     MISSING,
     Attribute,
+    Bins,
+    ObjectArray,
+    Span,
+    all_integers,
+    as_bins,
     drop_empty_levels,
     group_names,
     ordered_bin_levels,
     ordered_levels,
+    read_numeric_column,
     resolve_codes,
+    row_numbers,
     varying_units,
 )
-from equipoise.data.batches import EXPANSION, Batch, CodedRows, Part, Storage, Stored, read_batches, stored_bytes
-from equipoise.data.bins import Bins, Span, all_integers, as_bins, read_numeric_column
-from equipoise.data.column_values import identifier_problems, read_score_column, read_weights
+from equipoise.data.cohort import Scores, score_and_logit
+from equipoise.data.column_values import (
+    UNKNOWN,
+    constant_label_problems,
+    identifier_problems,
+    missing_columns,
+    parse_label,
+    read_score_column,
+    read_weights,
+)
 from equipoise.data.columns import Columns
-from equipoise.data.files import MAX_TABLE_BYTES, max_table_bytes
-from equipoise.data.parquet_files import arrow_texts, check_lengths, dictionary_codes
-from equipoise.data.splits import HashArray, splitmix64
-from equipoise.data.targets import UNKNOWN, constant_label_problems, parse_label
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
+from equipoise.data.rows import HashArray, splitmix64
+from equipoise.data.table_files import (
+    HEADER_BYTES,
+    arrow_texts,
+    arrow_values,
+    check_lengths,
+    check_no_workbook,
+    csv_format,
+    dictionary_codes,
+    encoding_of,
+    flat_columns,
+    is_parquet,
+    parquet_batches,
+    parquet_header,
+    unreadable,
+)
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.specification import takes_fields_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+ROWS = 2**19  # per batch
+FIRST_ROWS = 2**14  # in the first batch of a CSV file, which shows how long its rows are
+BATCH_BYTES = 2**26  # of a CSV file per batch; the parser takes several times that in memory
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # a missing value in the folder names of partitioned data sets
+ColumnsRead = dict[str, Any]  # names and identifiers as Arrow arrays, other columns as pandas has them
+SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of the files in a folder that are read
+# Rows of one label in memory, at about 40 bytes each. 10 million rows took 39 s and 2.1 GB as one table, and 19 s and 0.8 GB in files.
+HELD = 2**22
+FILES = 128  # each must fit in memory; with a billion rows, a file has 8 million
+# Bytes of coded rows per byte of the table on disk. A row is coded in 13 to 40 bytes; even with rounded scores it takes one byte on disk.
+EXPANSION = 50
+
+# The columns of coded rows: y (n, labels) as 0, 1 or -1, score (n, labels), code0, code1, ... (one per attribute, numbered in the order in
+# which the groups occurred) and, if there are any, patient (hashes) and weight.
+CodedRows = dict[str, npt.NDArray[Any]]
+
+
+def read_batches(path: Path, columns: Columns) -> Iterator[tuple[str, int, ColumnsRead]]:
+    """The columns of a table that have a role, in batches: the file and rows for messages, the number of rows, and their values."""
+    requested, text = list(columns.used), columns.text
+    for file, partition in _table_files(path):
+        where = str(file.relative_to(path)) if path.is_dir() else file.name
+        required = [name for name in requested if name not in partition]
+        start = 0
+        try:
+            read = _parquet_parts if is_parquet(file) else _csv_parts
+            for count, found in read(file, where, requested, required, columns):
+                for name in partition.keys() & {*requested} - found.keys():
+                    constant = pd.Series([partition[name]] * count, dtype=object)
+                    found[name] = _as_arrow(constant) if name in text else constant
+                place = f"{where}, rows {start + 1:,} to {start + count:,} (the numbers of rows below count from there)" if start else where
+                yield place, count, found
+                start += count
+        except BadInput:
+            raise
+        except Exception as error:
+            raise unreadable(where, error) from error
+
+
+def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
+    """The files of a table in order, each with the column values in the names of its folders."""
+    if path.is_file():
+        return [(path, {})]
+    if not path.is_dir():
+        raise no_such_file(path)
+    files = []
+    for file in sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)):
+        inside = file.relative_to(path).parts
+        if any(part.startswith(("_", ".")) for part in inside):  # metadata and logs of the program that wrote the data set
+            continue
+        pairs = [part.partition("=") for part in inside[:-1] if "=" in part]
+        files.append((file, {unquote(key): None if value == NULL_PARTITION else unquote(value) for key, _, value in pairs}))
+    if not files:
+        raise BadInput(f"{path} is a folder without a table; expected files that end in {', '.join(SUFFIXES)}")
+    return files
+
+
+def _parquet_parts(
+    file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
+) -> Iterator[tuple[int, ColumnsRead]]:
+    _, schema = parquet_header(file)
+    raise_all(missing_columns([name for name in required if name not in schema.names], schema.names), where)
+    stored = [name for name in requested if name in schema.names]
+    flat_columns(schema, stored, where)
+    for part in parquet_batches(file, stored, ROWS, MAX_TABLE_BYTES):
+        if len(part):
+            yield len(part), {name: part[name] if name in columns.text else arrow_values(part[name]) for name in stored}
+
+
+def _csv_parts(
+    file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
+) -> Iterator[tuple[int, ColumnsRead]]:
+    with _open_unzipped(file) as stream:
+        check_no_workbook(stream.read(8), file)
+    with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
+        encoding = encoding_of(metered)
+    if encoding is None:  # Windows-1252 is supported only for a file that is read as a whole
+        raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
+    dialect = csv_format(_open_unzipped(file), encoding, file)
+    names = [name for name in dialect.names if name]
+    raise_all(missing_columns([name for name in required if name not in names], names), where)
+    stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
+    with _open_unzipped(file) as stream, _Metered(stream, where, MAX_TABLE_BYTES) as metered:
+        reader = pd.read_csv(metered, low_memory=False, usecols=stored, iterator=True, **dialect.options(columns.text, columns.words))
+        rows = min(ROWS, FIRST_ROWS)
+        while True:
+            metered.used = 0
+            try:
+                part = reader.get_chunk(rows)
+            except StopIteration:
+                return
+            rows = min(ROWS, 4 * rows, max(1, BATCH_BYTES * len(part) // max(1, metered.used)))
+            frame = dialect.rename(part.reset_index(drop=True), {*columns.text, *columns.words})
+            names = [name for name in requested if name in frame.columns]
+            yield len(frame), {name: _as_arrow(frame[name]) if name in columns.text else frame[name] for name in names}
+
+
+class _Metered(io.RawIOBase):
+    """A stream of text that counts the bytes read, and raises `BadInput` if a line, or the rows of one batch, have too many of them."""
+
+    def __init__(self, stream: BinaryIO, where: str, limit: float = math.inf) -> None:
+        self.stream, self.where, self.limit = stream, where, limit
+        self.used = 0  # bytes since the batch began
+        self.line = 0  # bytes since the last line break
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        piece = self.stream.read(len(buffer))
+        buffer[: len(piece)] = piece
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+        self.line = self.line + len(piece) if end < 0 else len(piece) - end - 1
+        self.used += len(piece)
+        if self.line > HEADER_BYTES:
+            raise BadInput(f"{self.where} has a line of more than {HEADER_BYTES:,} bytes. Export it again, with one line per row.")
+        if self.used > self.limit:
+            raise BadInput(f"{self.where} has rows of more than {self.limit:,} bytes. Export it again, with shorter rows.")
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self.used = self.line = 0
+        return self.stream.seek(offset, whence)
+
+
+def _open_unzipped(file: Path) -> BinaryIO:
+    with file.open("rb") as stream:
+        zipped = stream.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(file, "rb")) if zipped else file.open("rb")
+
+
+def _as_arrow(column: "pd.Series[Any]") -> "pa.Array[Any]":
+    import pyarrow as pa
+
+    return pa.array(column.to_numpy(dtype=object), pa.string(), from_pandas=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The rows of a table in which one label is known, in parts that each hold all rows of their patients."""
+
+    rows: int
+    name: str
+    attributes: tuple[Attribute, ...]  # without codes
+    whole: bool  # all rows are one part, in memory
+    _parts: Sequence[Callable[[], CodedRows]] = field(repr=False)
+    _label: int = 0  # the position among the labels that are stored together
+    _labels: int = 1
+    logits: bool = False  # whether the stored scores are logits
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return len(self._parts)
+
+    def parts(self) -> Iterator[Scores]:
+        """The scores, one part at a time in memory."""
+        for part in self._parts:
+            yield self._scores(part())
+
+    def parts_of_all(self) -> Iterator[list[Scores]]:
+        """The scores of all labels that are stored together, for each part, in the rows where every label is known."""
+        for part in self._parts:
+            rows = part()
+            complete = _select(rows, (rows["y"] != UNKNOWN).all(1))
+            yield [replace(self, _label=k)._scores(complete) for k in range(self._labels)]
+
+    def _scores(self, rows: CodedRows) -> Scores:
+        """The scores of one label, sorted by patient, so that sums by patient access memory in order. Codes replace patient ids."""
+        rows = rows | {"y": rows["y"][:, self._label], "score": rows["score"][:, self._label]}
+        if self._labels > 1:
+            rows = _select(rows, rows["y"] != UNKNOWN)
+        patients = None
+        if "patient" in rows:
+            rows = _select(rows, np.argsort(rows["patient"]))
+            patients = np.cumsum(np.diff(rows["patient"], prepend=rows["patient"][:1]) != 0)
+        attributes = tuple(replace(a, codes=rows[f"code{k}"].astype(np.int64)) for k, a in enumerate(self.attributes))
+        # Patients stay integers: as objects they would take 40 bytes each.
+        y = rows["y"].astype(np.int64)
+        score, logit = score_and_logit(np.ascontiguousarray(rows["score"]), self.logits)
+        return Scores(
+            y, score, attributes, cast("ObjectArray | None", patients), row_numbers(len(y)), self.name, rows.get("weight"), logit=logit
+        )
+
+
+def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:
+    """The rows at these positions, or where a mask is True."""
+    if index.dtype == bool and index.all():
+        return rows
+    return {name: column[index] for name, column in rows.items()}
+
+
+class Storage:
+    """Buffers coded rows in memory up to `HELD` rows, then writes them to files by patient, up to a number of bytes."""
+
+    def __init__(self, labels: int, max_bytes: int, name: str) -> None:
+        self.max_bytes, self.name = max_bytes, name
+        self.max_held = HELD // max(1, (3 + labels) // 4)  # 40 bytes per row for one label, 9 more for each further label
+        self.held: list[CodedRows] = []
+        self.files: list[IO[bytes]] = []
+        self.written = 0  # bytes
+        self.dtype: np.dtype[np.void] | None = None  # of the records in the files
+        self.rows = 0
+
+    def add(self, rows: CodedRows) -> None:
+        self.rows += len(rows["y"])
+        self.held.append(rows)
+        if self.files or self.rows > self.max_held:
+            self._write()
+
+    def _write(self) -> None:
+        """Appends the rows in memory to the files, those of one patient to the same file."""
+        if not self.files:
+            self.files = [tempfile.TemporaryFile() for _ in range(FILES)]  # noqa: SIM115 (closed by `close`)
+        for rows in self.held:
+            records = np.empty(len(rows["y"]), np.dtype([(name, column.dtype, column.shape[1:]) for name, column in rows.items()]))
+            for name, column in rows.items():
+                records[name] = column
+            self.written += records.nbytes
+            if self.written > self.max_bytes:
+                raise BadInput(
+                    f"{self.name} needs more than {self.max_bytes:,} bytes in the temporary folder {tempfile.gettempdir()}, far more than "
+                    "its size on disk: its rows are almost all the same. If the table is right, raise the limit: data.max_table_bytes, or "
+                    f"the environment variable {LIMIT_VARIABLE}."
+                )
+            start = self.rows - sum(len(held["y"]) for held in self.held)
+            keys = rows.get("patient", np.arange(start, start + len(records), dtype=np.uint64))
+            place = (splitmix64(keys) % np.uint64(FILES)).astype(np.uint8)
+            by_place = records[np.argsort(place, kind="stable")]
+            ends = np.cumsum(np.bincount(place, minlength=FILES))
+            for file, begin, end in zip(self.files, [0, *ends[:-1]], ends, strict=True):
+                file.write(by_place[begin:end].tobytes())
+        self.dtype = records.dtype
+        self.held = []
+
+    def close(self) -> None:
+        """Closes the files, which deletes them."""
+        for file in self.files:
+            file.close()
+
+    def parts(self) -> list[Callable[[], CodedRows]]:
+        """All rows, read from memory or from one file after the other. The storage releases the rows in memory."""
+        if self.files:
+            return [partial(_read_records, file, cast("np.dtype[np.void]", self.dtype)) for file in self.files if file.tell()]
+        rows = {name: np.concatenate([held[name] for held in self.held]) for name in self.held[0]}
+        self.held = []
+        return [lambda: rows]
+
+
+def _read_records(file: IO[bytes], dtype: np.dtype[np.void]) -> CodedRows:
+    file.seek(0)
+    records = np.fromfile(file, dtype)
+    return {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], dtype.names)}
+
 
 CodeArray = npt.NDArray[np.int32]
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier without reading on
@@ -84,11 +375,6 @@ class Scan:
             yield next(iter(stored.values()))
 
     @property
-    def max_bytes(self) -> int:
-        """The bytes that the coded rows may take in temporary files, whatever the size of the table on disk."""
-        return max(MAX_TABLE_BYTES, max_table_bytes() if self.limit is None else self.limit)
-
-    @property
     def called(self) -> str:
         """The name of the scores in messages and results."""
         return self.name or self.path.name
@@ -106,8 +392,8 @@ def read_labels(scans: Mapping[str, Scan]) -> Iterator[dict[str, Stored]]:
         )
     coder = _TableCoder(scans)
     try:
-        for batch in coder.batches():
-            coder.add(batch)
+        for where, count, found in read_batches(first.path, coder.columns):
+            coder.add(where, count, found)
         yield coder.stored()
     finally:
         coder.storage.close()
@@ -118,45 +404,37 @@ class _TableCoder:
 
     def __init__(self, scans: Mapping[str, Scan]) -> None:
         first = next(iter(scans.values()))
-        self.columns, self.path, self.name = first.columns, first.path, first.called
-        self.labels = {name: (scan.columns.label[0], scan.columns.score[0]) for name, scan in scans.items()}  # label and score column
+        own = [scan.columns for scan in scans.values()]
+        self.columns = first.columns.changed(label=[c.label[0] for c in own], score=[c.score[0] for c in own])
+        self.labels, self.name = list(scans), first.called
         self.groups = [_GroupCoder(name, first.columns.bins.get(name)) for name in first.columns.group]
-        self.storage = Storage(len(scans), max(first.max_bytes, EXPANSION * stored_bytes(first.path)), self.name)
+        on_disk = sum(file.stat().st_size for file, _ in _table_files(first.path))
+        allowed = max(MAX_TABLE_BYTES, max_table_bytes() if first.limit is None else first.limit)
+        self.storage = Storage(len(scans), max(allowed, EXPANSION * on_disk), self.name)
         self.known, self.positives = (np.zeros(len(scans), np.int64) for _ in range(2))  # rows of each label
         self.patient_type = ""  # integers or text
         self.alike = AlikeIds()
 
-    def batches(self) -> Iterator[Batch]:
-        """The rows of the table in batches."""
-        roles, bins = self.columns, self.columns.bins
-        columns = [name for pair in self.labels.values() for name in pair]
-        text = [name for name in (*roles.group, roles.patient) if name is not None and name not in bins]
-        numbers = [name for name in (*columns, roles.weight, *bins) if name is not None]
-        words = [label for label, _ in self.labels.values()] if roles.positive is not None else ()
-        return read_batches(self.path, text=text, values=numbers, words=words)
-
-    def add(self, batch: Batch) -> None:
+    def add(self, where: str, count: int, found: ColumnsRead) -> None:
         """Adds the rows of a batch; raises `BadInput` with everything wrong with them."""
         columns, problems = self.columns, list[str]()
-        y, score = np.zeros((batch.rows, len(self.labels)), np.int8), np.zeros((batch.rows, len(self.labels)))
+        y, score = np.zeros((count, len(self.labels)), np.int8), np.zeros((count, len(self.labels)))
         rows: CodedRows = {"score": score, "y": y}
-        for k, (label_column, score_column) in enumerate(self.labels.values()):
-            y[:, k], label_problems = parse_label(
-                batch.values[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
-            )
-            known, scores = y[:, k] != UNKNOWN, batch.values[score_column]
+        for k, (label_column, score_column) in enumerate(zip(columns.label, columns.score, strict=True)):
+            y[:, k], label_problems = parse_label(found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1)
+            known, scores = y[:, k] != UNKNOWN, found[score_column]
             score[known, k], score_problems = read_score_column(scores if known.all() else scores[known], score_column, columns.logits)
             problems += label_problems + score_problems
         if columns.weight is not None:
-            rows["weight"], weight_problems = read_weights(batch.values[columns.weight], columns.weight)
+            rows["weight"], weight_problems = read_weights(found[columns.weight], columns.weight)
             problems += weight_problems
         for k, group in enumerate(self.groups):
             with collecting(problems):
-                rows[f"code{k}"] = group.codes(batch)
+                rows[f"code{k}"] = group.codes(found[group.name], where)
         if columns.patient is not None:
             with collecting(problems):
-                rows["patient"] = self._hash_patients(batch.texts[columns.patient], columns.patient, batch.where)
-        raise_all(problems, batch.where)
+                rows["patient"] = self._hash_patients(found[columns.patient], columns.patient, where)
+        raise_all(problems, where)
         self.known += (y != UNKNOWN).sum(0)
         self.positives += (y == 1).sum(0)
         self.storage.add(rows)
@@ -188,8 +466,8 @@ class _TableCoder:
         if not self.storage.rows:
             raise BadInput("the table has no rows", source=self.name)
         columns, problems = self.columns, list[str]()
-        for (label_column, _), positives, rows in zip(self.labels.values(), self.positives, self.known, strict=True):
-            problems += constant_label_problems(int(positives), int(rows), label_column, columns.positive)
+        for label, positives, rows in zip(columns.label, self.positives, self.known, strict=True):
+            problems += constant_label_problems(int(positives), int(rows), label, columns.positive)
         attributes, level_codes = [], []
         for group, reference in zip(self.groups, columns.references, strict=True):
             with collecting(problems):
@@ -197,34 +475,37 @@ class _TableCoder:
                 attributes.append(attribute)
                 level_codes.append(codes)
         raise_all(problems, self.name)
-        parts = [replace(part, recode=partial(_recoded, level_codes=level_codes)) for part in self.storage.parts()]
+        stored = self.storage.parts()
+        parts = [partial(_recoded, part, level_codes) for part in stored]
         self._warn_of_alike_patients(parts)
         if columns.conflicts != "row":
             attributes, kept_codes = self._resolve_conflicts(parts, attributes)
-            resolve = partial(_recoded, level_codes=level_codes, rule=columns.conflicts, kept_codes=kept_codes)
-            parts = [replace(part, recode=resolve) for part in parts]
+            parts = [partial(_recoded, part, level_codes, columns.conflicts, kept_codes) for part in stored]
+        whole = not self.storage.files
         return {
-            label: Stored(int(rows), self.name, tuple(attributes), parts, k, len(self.labels), self.columns.logits)
+            label: Stored(int(rows), self.name, tuple(attributes), whole, parts, k, len(self.labels), self.columns.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
 
-    def _warn_of_alike_patients(self, parts: list[Part]) -> None:
+    def _warn_of_alike_patients(self, parts: Sequence[Callable[[], CodedRows]]) -> None:
         """Warns of patient ids that differ only in what cannot be seen."""
         forms = np.array(list(self.alike.changed), dtype=object)
         if not len(forms):
             return
         hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
         for part in parts:
-            present |= np.isin(hashes, part.read()["patient"])
+            present |= np.isin(hashes, part()["patient"])
         warn_of_alike_patients(self.alike.sets(forms[present]), str(self.columns.patient))
 
-    def _resolve_conflicts(self, parts: list[Part], attributes: list[Attribute]) -> tuple[list[Attribute], list[CodeArray]]:
+    def _resolve_conflicts(
+        self, parts: Sequence[Callable[[], CodedRows]], attributes: list[Attribute]
+    ) -> tuple[list[Attribute], list[CodeArray]]:
         """The attributes under the rule for patients in several groups, and the codes of the levels that then still have rows."""
         rule = self.columns.conflicts
         varied = np.zeros(len(attributes), np.int64)
         counts = [np.zeros(len(a.levels), np.int64) for a in attributes]
         for part in parts:
-            recorded = part.read()
+            recorded = part()
             units = pd.factorize(recorded["patient"])[0]
             for k, attribute in enumerate(attributes):
                 codes = recorded[f"code{k}"].astype(np.int64)
@@ -247,8 +528,11 @@ class _TableCoder:
         return resolved, kept_codes
 
 
-def _recoded(rows: CodedRows, level_codes: Sequence[CodeArray], rule: str = "row", kept_codes: Sequence[CodeArray] = ()) -> CodedRows:
-    """The rows with the codes of the levels; under a rule for patients in several groups, of the levels that still have rows."""
+def _recoded(
+    part: Callable[[], CodedRows], level_codes: Sequence[CodeArray], rule: str = "row", kept_codes: Sequence[CodeArray] = ()
+) -> CodedRows:
+    """The rows of a part with the codes of the levels; under a rule for patients in several groups, of the levels that still have rows."""
+    rows = part()
     codes = [new_codes[rows[f"code{k}"]] for k, new_codes in enumerate(level_codes)]
     if rule not in ("row", "error"):
         units = pd.factorize(rows["patient"])[0]
@@ -266,12 +550,12 @@ class _GroupCoder:
         self.code_of: dict[str, int] = {}  # of each group, if the column is not binned
         self.counts = np.zeros(0, np.int64)
 
-    def codes(self, batch: Batch) -> CodeArray:
-        """The code of each row of a batch."""
+    def codes(self, values: Any, where: str) -> CodeArray:
+        """The code of each row of a batch: of names, an Arrow array; of numbers to be binned, a pandas column."""
         if self.bins is None:
-            codes = self._code_names(batch)
+            codes = self._code_names(values, where)
         else:
-            numbers = read_numeric_column(batch.values[self.name], self.name)
+            numbers = read_numeric_column(values, self.name)
             self.integers = self.integers and all_integers(numbers)
             self.span += Span.of(numbers)
             codes = self.bins.codes(numbers).astype(np.int32)
@@ -279,12 +563,11 @@ class _GroupCoder:
         self.counts = np.bincount(codes[codes >= 0], minlength=width) + np.pad(self.counts, (0, width - len(self.counts)))
         return codes
 
-    def _code_names(self, batch: Batch) -> CodeArray:
+    def _code_names(self, values: "pa.Array[Any]", where: str) -> CodeArray:
         import pyarrow as pa
 
-        values = batch.texts[self.name]
         encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        names = group_names(pd.Series(_as_names(encoded.dictionary, self.name, batch.where), dtype=object))
+        names = group_names(pd.Series(_as_names(encoded.dictionary, self.name, where), dtype=object))
         for name in names.dropna():
             self.code_of.setdefault(name, len(self.code_of))
         if len(self.code_of) > MAX_LEVELS:

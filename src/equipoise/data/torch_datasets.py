@@ -10,19 +10,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from equipoise.data.faults import BadTransform
+from equipoise.data.decode import CHECKED, Row, as_row, check_repeatable
+from equipoise.data.image_files import BadTransform
 from equipoise.data.image_rows import float_rows
 from equipoise.data.images import Images
 from equipoise.data.table import Inputs, Tensors
-from equipoise.data.transforms import CHECKED, Row, as_row, check_repeatable
 from equipoise.errors import BadInput, EquipoiseError, Misuse, first_line
-
-if TYPE_CHECKING:
-    pass
 
 INPUTS = ("image", "img", "x", "input", "inputs", "pixel_values", "data", "features")  # keys of a mapping, tried in this order
 LABELS = ("label", "labels", "y", "target", "targets", "lab")
@@ -90,20 +87,19 @@ def _dataset_of(dataset: object) -> Any:
     """The data set itself, or that of a loader. Raises `BadInput` if a loader shuffles rows or drops some."""
     from torch.utils.data import DataLoader, SequentialSampler
 
-    if isinstance(dataset, DataLoader):
-        if getattr(dataset, "drop_last", False):
-            raise BadInput("the DataLoader drops its last batch (drop_last=True), and with it patients. Make it with drop_last=False.")
-        sampler = getattr(dataset.batch_sampler, "sampler", dataset.sampler)
-        in_order = isinstance(sampler, SequentialSampler) or type(sampler).__name__ == "_InfiniteConstantSampler"  # of an iterable data set
-        if not in_order:
-            raise BadInput(
-                f"the DataLoader takes rows in another order ({type(sampler).__name__}), and rows are matched to the table by their order. "
-                "Make it with shuffle=False and without a sampler, or give its data set."
-            )
-        return dataset.dataset
-    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
-        raise Misuse("Cohort.from_dataset", "a PyTorch Dataset or DataLoader", dataset)
-    return dataset
+    if not isinstance(dataset, DataLoader):
+        if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+            raise Misuse("Cohort.from_dataset", "a PyTorch Dataset or DataLoader", dataset)
+        return dataset
+    if getattr(dataset, "drop_last", False):
+        raise BadInput("the DataLoader drops its last batch (drop_last=True), and with it patients. Make it with drop_last=False.")
+    sampler = getattr(dataset.batch_sampler, "sampler", dataset.sampler)
+    if not isinstance(sampler, SequentialSampler) and type(sampler).__name__ != "_InfiniteConstantSampler":  # of an iterable data set
+        raise BadInput(
+            f"the DataLoader takes rows in another order ({type(sampler).__name__}), and rows are matched to the table by their order. "
+            "Make it with shuffle=False and without a sampler, or give its data set."
+        )
+    return dataset.dataset
 
 
 def _has_positions(dataset: Any) -> bool:
@@ -112,29 +108,13 @@ def _has_positions(dataset: Any) -> bool:
 
 def _items(dataset: Any, inner: Any) -> Iterator[Item]:
     """The rows of a data set or loader (`inner` is the loader's data set), in order."""
-    is_loader = dataset is not inner
-    if is_loader and (dataset.batch_size is not None or dataset.batch_sampler is not None):
-        yield from _items_of_batches(dataset)
+    is_loader, start = dataset is not inner, 0
+    if not is_loader or (dataset.batch_size is None and dataset.batch_sampler is None):
+        by_position = not is_loader and _has_positions(dataset)
+        for at, item in enumerate((_get(dataset, at) for at in range(len(dataset))) if by_position else dataset):
+            yield _item(*_inputs_label_id(item, at), at)
         return
-    by_position = not is_loader and _has_positions(dataset)
-    for at, item in enumerate((_get(dataset, at) for at in range(len(dataset))) if by_position else dataset):
-        yield _item(*_inputs_label_id(item, at), at)
-
-
-def _get(dataset: Any, at: int) -> Any:
-    try:
-        return dataset[at]
-    except EquipoiseError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise BadInput(
-            f"the data set raised {type(error).__name__} for row {at + 1}: {first_line(error)}. Correct it, or leave the row out."
-        ) from error
-
-
-def _items_of_batches(loader: Any) -> Iterator[Item]:
-    start = 0
-    for batch in loader:
+    for batch in dataset:
         inputs, labels, names = _inputs_label_id(batch, start)
         if not hasattr(inputs, "shape") or len(inputs.shape) < 1:
             raise BadTransform(f"the DataLoader yields {type(inputs).__name__} where a tensor of rows is expected")
@@ -148,8 +128,22 @@ def _items_of_batches(loader: Any) -> Iterator[Item]:
         start += rows
 
 
+def _get(dataset: Any, at: int) -> Any:
+    try:
+        return dataset[at]
+    except EquipoiseError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise BadInput(
+            f"the data set raised {type(error).__name__} for row {at + 1}: {first_line(error)}. Correct it, or leave the row out."
+        ) from error
+
+
 def _item(inputs: Any, label: Any, name: Any, at: int) -> Item:
-    return as_row(inputs, "the data set", f" in row {at + 1}"), _number(label), None if name is None else str(name)
+    """One row: its input, its label as a number or an array of numbers, None if it is neither, and its id."""
+    values = np.asarray(label.detach().cpu().numpy() if hasattr(label, "detach") else label)
+    number = None if values.dtype.kind not in "biuf" else values.item() if values.size == 1 else values
+    return as_row(inputs, "the data set", f" in row {at + 1}"), number, None if name is None else str(name)
 
 
 def _inputs_label_id(item: Any, at: int) -> tuple[Any, Any, Any]:
@@ -177,20 +171,12 @@ def _is_text(part: object) -> bool:
     return isinstance(part, str) or (isinstance(part, (list, tuple)) and bool(part) and all(isinstance(text, str) for text in part))
 
 
-def _number(label: Any) -> Any:
-    """A label as a number or an array of numbers; None if it is neither."""
-    if hasattr(label, "detach"):
-        label = label.detach().cpu().numpy()
-    values = np.asarray(label)
-    if values.dtype.kind not in "biuf":
-        return None
-    return values.item() if values.size == 1 else values
-
-
 def check_order(loaded: Loaded, ids: Sequence[object] | None, y: Any) -> None:
     """Raises `BadInput` if the ids of a data set, or else its labels, differ from those of the table; warns if it has neither."""
     if loaded.ids is not None and ids is not None:
-        wrong = [at for at, (loaded_id, table_id) in enumerate(zip(loaded.ids, ids, strict=True)) if not _same_id(loaded_id, str(table_id))]
+        both = [(first, str(second)) for first, second in zip(loaded.ids, ids, strict=True)]
+        # One id may be a path that ends with the file name that is the other.
+        wrong = [at for at, (a, b) in enumerate(both) if a != b and Path(a).name != b and Path(b).name != a]
         if wrong:
             at = wrong[0]
             raise BadInput(
@@ -211,8 +197,3 @@ def check_order(loaded: Loaded, ids: Sequence[object] | None, y: Any) -> None:
                 )
             return
     log.warning("the data set gives neither ids nor labels that the table has, so it is not known whether both have the same order")
-
-
-def _same_id(first: str, second: str) -> bool:
-    """Whether two ids are equal, or one is a path that ends with the file name that is the other."""
-    return first == second or Path(first).name == second or Path(second).name == first

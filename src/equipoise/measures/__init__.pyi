@@ -32,7 +32,6 @@ from .cells import linearised as linearised
 from .cells import normalised as normalised
 from .cells import performance_functional as performance_functional
 from .cells import performance_values as performance_values
-from .cells import predictive as predictive
 from .cells import ratio as ratio
 from .cells import require_cells as require_cells
 from .cells import sums_at as sums_at
@@ -80,7 +79,6 @@ from .moments import BLOCK as BLOCK
 from .moments import DECISIONS as DECISIONS
 from .moments import Moments as Moments
 from .moments import SignedSum as SignedSum
-from .moments import bootstrap_cells as bootstrap_cells
 from .moments import concatenate_sums as concatenate_sums
 from .moments import interval as interval
 from .moments import moments_of as moments_of

@@ -19,21 +19,18 @@ from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.audit import Audit, LabelAudit, digest_of
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, predictive, require_cells, tabulate
-from equipoise.measures.estimates import Estimate, estimate_performance, frames_of, simultaneous
-from equipoise.measures.gaps import QUOTIENTS, coefficients, is_quotient
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, require_cells, tabulate
+from equipoise.measures.estimates import Estimate, ScoreMeasures, estimate_performance, frames_of, simultaneous
+from equipoise.measures.gaps import MEASURES, QUOTIENTS, coefficients, is_quotient
 from equipoise.measures.intervals import Limits
 from equipoise.measures.moments import Moments, moments_of_scores, units_of
-from equipoise.measures.performance import aurocs
+from equipoise.measures.performance import aurocs, bins_of
 from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
 from equipoise.measures.score_measures import (
     CURVES,
-    ScoreMeasures,
-    bins_of,
     estimate_sampled_scores,
     everyone,
     overall_measures,
-    with_score_measures,
 )
 from equipoise.measures.thresholds import Described, Rule
 from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
@@ -160,8 +157,7 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
     group_frames, gap_frames = [], []
     for each in found.attributes:
         shown = each.shown
-        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, spec.gaps, spec, unit, shown.complement)
-        groups = groups if each.scores is None else with_score_measures(groups, each.scores, spec.min_patients, unit)
+        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, each.scores, spec.gaps, spec, unit, shown.complement)
         group_frames.append(shown.with_row_counts(groups))
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (found.overall, *(each.scores for each in found.attributes)) if measures is not None]
@@ -265,7 +261,7 @@ def _estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: P
         estimates,
         overall.performance(spec.performance, spec.level),
         overall.score_measures(spec) if source.has_scores else None,
-        int(overall.moments.rows_of("selection_rate").sum()),
+        int(overall.moments["selection_rate"].rows.sum()),
     )
 
 
@@ -290,7 +286,7 @@ def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
         return []
     label = QUOTIENTS[gap]
     decided, direction = ("positive", "lower") if label else ("negative", "higher")
-    undefined = np.isnan(predictive(label, cells))
+    undefined = np.isnan(cells.rate(MEASURES[gap].rate))
     return [
         f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {where}. "
         f"Use a {direction} threshold, more data, or merge groups"

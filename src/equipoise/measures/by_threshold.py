@@ -1,4 +1,4 @@
-"""Decisions at other thresholds, by group and label, without disclosing small numbers of patients.
+"""What pages show of other thresholds: decisions by group and label, and margins of error, without disclosing few patients.
 
 Readers of an audit page can move the threshold. Two neighbouring thresholds differ by the patients whose scores lie between them, so a fine
 grid would single out patients, such as the one woman with the finding who scores between 0.41 and 0.42. For each group and label, a
@@ -9,14 +9,9 @@ there. A group and label with fewer patients in total is left out, and so is the
 With several attributes, the counts of the groups of each add up to the same total, so a count left out for one group could be recovered by
 subtraction. The groups of all attributes therefore share their thresholds. Attributes that would leave too few thresholds are left out, the
 last one first, and so are attributes that are missing in other rows than the first attribute is.
-
-Margins of error known before the decisions are: half of the widest 95 % interval of a gap or of a performance measure.
-
-The decisions of a repair step are not kept, so its rates are unknown. These are the intervals of rates of one half, for the number of
-patients, not of rows; with sample weights, for the effective number of patients (Kish).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,8 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, BoolArray, IntArray, Scores
-from equipoise.measures.cells import FloatArray, normalised, ratio, sums_at
+from equipoise.data import Attribute, IntArray, Scores
+from equipoise.measures.cells import FloatArray, kish, normalised, ratio, sums_at
 from equipoise.measures.gaps import RATES, is_quotient, terms
 from equipoise.measures.moments import units_of
 from equipoise.measures.thresholds import Rule
@@ -103,28 +98,34 @@ def steps_by_group(scores: Scores, attribute: Attribute, rule: Rule, least: int)
     Between two thresholds of a group, each label has no rows or those of at least `least` patients; a group with fewer patients of a label
     is left out. Figures of the same scores share these steps, so that comparing them does not disclose a few patients either.
     """
-    enough, units = max(least, LEAST), units_of(scores.patients, len(scores))
-    grid = grid_of(scores.score, [cut for level in attribute.levels for cut in _reported_cuts(rule, level)])
-    cells, frames = _cells(scores, attribute, units, grid), []
+    enough, (grid, cells, _) = max(least, LEAST), _counted(scores, attribute, rule)
+    frames = [pd.DataFrame(columns=STEPS)]
     for positive, negative in zip(cells[::2], cells[1::2], strict=True):
-        if min(positive.patients.sum(), negative.patients.sum()) < enough:
-            continue
-        kept = kept_in([positive, negative], _places(grid, _reported_cuts(rule, positive.group)), enough)
-        starts = np.array([0, *(place + 1 for place in kept)], dtype=np.int64)
-        above = [np.add.reduceat(cell.mass, starts)[::-1].cumsum()[::-1] for cell in (positive, negative)]
-        sums = np.add.reduceat(positive.score + negative.score, starts)
-        frames.append(
-            pd.DataFrame(dict(zip(STEPS, (positive.group, np.append(0.0, grid[list(kept)]), *above, sums), strict=True)), columns=STEPS)
-        )
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=STEPS)
+        if min(positive.patients.sum(), negative.patients.sum()) >= enough:
+            kept = kept_in([positive, negative], _places(grid, _reported_cuts(rule, positive.group)), enough)
+            (*above, _), (_, _, sums) = _between((positive.mass, negative.mass, positive.score + negative.score), kept)
+            frames.append(pd.DataFrame(dict(zip(STEPS, (positive.group, np.append(0.0, grid[kept]), *above, sums), strict=True))))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def shared_thresholds(scores: Scores, attribute: Attribute, rule: Rule, least: int) -> FloatArray:
     """Thresholds from 0 on between which every group and label has no rows, or those of at least `least` patients."""
+    grid, cells, cuts = _counted(scores, attribute, rule)
+    return np.append(0.0, grid[kept_in(cells, _places(grid, cuts), max(least, LEAST))])
+
+
+def _counted(scores: Scores, attribute: Attribute, rule: Rule) -> tuple[FloatArray, list[_Cell], list[float]]:
+    """The candidate thresholds, the rows between them by group and label, and the thresholds at which the audit reports rates."""
     cuts = [cut for level in attribute.levels for cut in _reported_cuts(rule, level)]
     grid = grid_of(scores.score, cuts)
-    cells = _cells(scores, attribute, units_of(scores.patients, len(scores)), grid)
-    return np.append(0.0, grid[kept_in(cells, _places(grid, cuts), max(least, LEAST))])
+    return grid, _cells(scores, attribute, units_of(scores.patients, len(scores)), grid), cuts
+
+
+def _between(values: Iterable[FloatArray | IntArray], kept: Sequence[int]) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Numbers in the bins of the grid (bins,), summed from each kept threshold on, and between each and the next."""
+    starts = np.array([0, *(place + 1 for place in kept)], dtype=np.int64)
+    between = [np.add.reduceat(each, starts) for each in values]
+    return [each[::-1].cumsum()[::-1] for each in between], between
 
 
 def grid_of(score: FloatArray, cuts: Sequence[float]) -> FloatArray:
@@ -189,10 +190,8 @@ def kept_in(cells: Sequence[_Cell], forced: Sequence[int], least: int) -> list[i
 
 def _numbers(cell: _Cell, grid: FloatArray, kept: Sequence[int], least: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The thresholds of a cell, the rows (by weight) with at least that score, and the mean score of those below the next threshold."""
-    starts = np.array([0, *(place + 1 for place in kept)], dtype=np.int64)
-    mass, score, patients = (np.add.reduceat(values, starts) for values in (cell.mass, cell.score, cell.patients))
-    mean = np.where(patients >= least, ratio(score, mass), np.nan)
-    return np.append(0.0, grid[list(kept)]), mass[::-1].cumsum()[::-1], mean
+    (above, *_), (mass, score, patients) = _between((cell.mass, cell.score, cell.patients), kept)
+    return np.append(0.0, grid[list(kept)]), above, np.where(patients >= least, ratio(score, mass), np.nan)
 
 
 def table_to_dict(table: pd.DataFrame) -> dict[str, dict[str, dict[str, dict[str, list[float | None]]]]]:
@@ -222,48 +221,37 @@ Z = 1.96
 
 
 def gap_margin(scores: Scores, measure: str) -> float | None:
-    """Half of the widest interval of a gap; None if a cell is empty, or for a quotient, whose patients are selected by the decisions.
+    """Half of the widest interval of a gap, known before the decisions are: of rates of one half, for the effective number of patients.
+
+    None if a cell is empty, or for a quotient, whose patients are selected by the decisions.
 
     >>> scores = Scores.from_arrays([1, 0] * 800, [0.5] * 1600, ["F"] * 800 + ["M"] * 800, reference="M")
     >>> round(gap_margin(scores, "eod"), 4), round(performance_margin(scores, "balanced_accuracy"), 4)  # 1.96 * sqrt(0.5 / 400), ...
     (0.0693, 0.0245)
     """
-    if is_quotient(measure):
-        return None
-    codes, widest = scores.attribute.codes, 0.0
-    for other in range(1, len(scores.attribute.levels)):
-        cells = [
-            (weight, (codes == code) & _has_label(scores, RATES[rate])) for rate, weight in terms(measure).items() for code in (0, other)
-        ]
-        margin = _margin(scores, cells)
-        if margin is None:
-            return None
-        widest = max(widest, margin)
-    return widest
+    others = range(1, len(scores.attribute.levels))
+    by_group = [_margin(scores, [(w, code, RATES[rate]) for rate, w in terms(measure).items() for code in (0, other)]) for other in others]
+    return None if is_quotient(measure) or None in by_group else max((each for each in by_group if each is not None), default=0.0)
 
 
 def performance_margin(scores: Scores, performance: str) -> float | None:
     """Half of the widest interval of balanced accuracy or accuracy; None for other performance measures, which are no means of rates."""
-    shares = {"balanced_accuracy": ((0.5, 1), (0.5, 0)), "accuracy": ((1.0, None),)}.get(performance)
-    return None if shares is None else _margin(scores, [(weight, _has_label(scores, label)) for weight, label in shares])
+    shares = {"balanced_accuracy": ((0.5, None, 1), (0.5, None, 0)), "accuracy": ((1.0, None, None),)}.get(performance)
+    return None if shares is None else _margin(scores, shares)
 
 
-def _margin(scores: Scores, cells: list[tuple[float, BoolArray]]) -> float | None:
-    """Half of the widest interval of a signed sum of rates, given the coefficient and the rows of each; None if one has no rows."""
-    counts = [(weight, _effective_patients(scores, rows)) for weight, rows in cells]
-    return None if any(n == 0 for _, n in counts) else Z * float(sum(weight**2 * WIDEST / n for weight, n in counts) ** 0.5)
+def _margin(scores: Scores, rates: Sequence[tuple[float, int | None, int | None]]) -> float | None:
+    """Half of the widest interval of a signed sum of rates of a group and a label (None: any); None if one of them has no rows.
 
-
-def _has_label(scores: Scores, label: int | None) -> BoolArray:
-    return np.ones(len(scores), bool) if label is None else scores.y == label
-
-
-def _effective_patients(scores: Scores, rows: BoolArray) -> float:
-    """The effective number of patients with these rows; the weight of a patient is the mean weight of their rows."""
-    units = units_of(scores.patients, len(scores))[rows]
-    if not len(units):
-        return 0.0
-    count = np.bincount(units)
-    weight = count.astype(np.float64) if scores.weight is None else sums_at(units, scores.weight[rows], len(count))
-    mean = weight[count > 0] / count[count > 0]
-    return float(mean.sum() ** 2 / (mean**2).sum())
+    The weight of a patient is the mean weight of their rows.
+    """
+    units, variance = units_of(scores.patients, len(scores)), 0.0
+    for sign, code, label in rates:
+        rows = np.flatnonzero((code is None or scores.attribute.codes == code) & (label is None or scores.y == label) & (units >= 0))
+        if not len(rows):
+            return None
+        count = np.bincount(units[rows])
+        weight = count.astype(np.float64) if scores.weight is None else sums_at(units[rows], scores.weight[rows], len(count))
+        mean = weight[count > 0] / count[count > 0]
+        variance += sign**2 * WIDEST / float(kish(mean.sum(), (mean**2).sum()))
+    return Z * float(variance**0.5)

@@ -11,14 +11,13 @@ All groups are fitted at once. Variances are cluster-robust (sums by patient). T
 keeps its level with few events, unlike value ± 2 standard errors. If patients have several rows, variances are estimated from few clusters
 of different sizes, so Student's t is used with Satterthwaite's (1946) degrees of freedom.
 
-Recalibration of scores by Platt scaling, logit P(y = 1) = intercept + slope * logit(score), and a summary of calibration.
-
-Platt, "Probabilistic outputs for support vector machines", 1999, with his smoothed targets for labels, slightly inside 0 and 1, so that the
-slope stays finite if the scores separate the labels. The target may also be a probability. The map has only two parameters because a repair
-set has too few rows for a flexible curve, and because an affine map of the logit can be part of a network's last layer.
+Scores are recalibrated by Platt scaling with the same model (Platt 1999), with his smoothed targets for labels, slightly inside 0 and 1, so
+that the slope stays finite if the scores separate the labels. It has only two parameters because a repair set has too few rows for a
+flexible curve, and because an affine map of the logit can be part of a network's last layer.
 """
 
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -249,42 +248,16 @@ def _binned(clusters: Clusters, x: FloatArray, w: FloatArray) -> tuple[IntArray,
 
 
 def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
-    """The slope of each group (groups,) by Newton's method, halving steps that overshoot, with its variance and degrees of freedom.
+    """The slope of each group (groups,), with its variance and degrees of freedom.
 
     The variance is the cluster-robust one, each patient's residuals corrected for their leverage (like CR2 of Bell and McCaffrey 2002), or
     that of the fitted model, whichever is larger: with few events, residuals underestimate the variance.
     """
-    total = clusters.sum(w)
-    mean = np.nan_to_num(ratio(clusters.sum(w * x), total))
-    sd = np.sqrt(np.nan_to_num(ratio(clusters.sum(w * (x - mean[clusters.code]) ** 2), total)))
-    sd = np.where(sd > 0, sd, 1.0)
-    z = (x - mean[clusters.code]) / sd[clusters.code]
-    beta = np.stack([mean, sd])  # of the standardised logit: intercept 0 and slope 1
-
-    def likelihood(b: FloatArray) -> FloatArray:
-        eta = b[0][clusters.code] + b[1][clusters.code] * z
-        return clusters.sum(w * (y * eta - np.logaddexp(0.0, eta)))
-
-    reached = likelihood(beta)
-    for _ in range(NEWTON):
-        mu, (h00, h01, h11, det) = _information(clusters, beta, z, w)
-        residual = w * (y - mu)
-        g0, g1 = clusters.sum(residual), clusters.sum(residual * z)
-        step = np.where(estimable & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
-        for _ in range(30):
-            tried = likelihood(beta + step)
-            worse = tried < reached - 1e-9 * np.abs(reached)
-            if not worse.any():
-                break
-            step = np.where(worse, step / 2, step)
-        beta, reached = beta + step, tried
-        if np.abs(step).max(initial=0.0) < CONVERGED:
-            break
-    mu, (h00, h01, h11, det) = _information(clusters, beta, z, w)
-    group = clusters.group
-    score0, score1 = clusters.by_patient(w * (y - mu)), clusters.by_patient(w * (y - mu) * z)
+    fit = _fit(clusters, x, y, w, estimable)
+    (h00, h01, h11), det, z, group = fit.information, fit.determinant, fit.z, clusters.group
+    score0, score1 = clusters.by_patient(w * (y - fit.mu)), clusters.by_patient(w * (y - fit.mu) * z)
     influence = np.nan_to_num(ratio(h00[group] * score1 - h01[group] * score0, det[group]))
-    v = w * mu * (1 - mu)
+    v = w * fit.mu * (1 - fit.mu)
     # The information of all other patients.
     others = [entry[group] - clusters.by_patient(v * z**k) for k, entry in enumerate((h00, h01, h11))]
     others_det = others[0] * others[2] - others[1] ** 2
@@ -294,16 +267,59 @@ def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, esti
     model = ratio(clusters.sum(w * v * (h00[clusters.code] * z - h01[clusters.code]) ** 2), det**2)
     uncorrected = sums_at(group, influence**2, clusters.groups) * np.nan_to_num(_few(clusters.patients()))
     variance = np.maximum(np.maximum(robust, uncorrected), model)
-    slope = np.where(estimable, beta[1] / sd, np.nan)
-    return slope, np.where(estimable, variance / sd**2, np.nan), clusters.degrees(influence)
+    slope = np.where(estimable, fit.beta[1] / fit.sd, np.nan)
+    return slope, np.where(estimable, variance / fit.sd**2, np.nan), clusters.degrees(influence)
 
 
-def _information(clusters: Clusters, beta: FloatArray, z: FloatArray, w: FloatArray) -> tuple[FloatArray, tuple[FloatArray, ...]]:
-    """The fitted probabilities, and the entries of the information matrix (00, 01, 11) with its determinant."""
-    mu = expit(beta[0][clusters.code] + beta[1][clusters.code] * z)
-    v = w * mu * (1 - mu)
-    h00, h01, h11 = clusters.sum(v), clusters.sum(v * z), clusters.sum(v * z * z)
-    return mu, (h00, h01, h11, h00 * h11 - h01**2)
+class _Fit(NamedTuple):
+    """A logistic regression in each group: logit P(y = 1) = beta[0] + beta[1] * z, with z = (x - mean) / sd."""
+
+    mean: FloatArray  # (groups,)
+    sd: FloatArray  # (groups,)
+    z: FloatArray  # (k,)
+    beta: FloatArray  # (2, groups)
+    mu: FloatArray  # (k,) fitted probabilities
+    information: tuple[FloatArray, FloatArray, FloatArray]  # entries 00, 01 and 11 of the matrix (groups,)
+
+    @property
+    def determinant(self) -> FloatArray:
+        h00, h01, h11 = self.information
+        return np.asarray(h00 * h11 - h01**2)
+
+
+def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> _Fit:
+    """The regressions of the estimable groups by Newton's method, halving steps that overshoot, from slope 1 and intercept 0 on."""
+    total = clusters.sum(w)
+    mean = np.nan_to_num(ratio(clusters.sum(w * x), total))
+    sd = np.sqrt(np.nan_to_num(ratio(clusters.sum(w * (x - mean[clusters.code]) ** 2), total)))
+    sd = np.where(sd > 0, sd, 1.0)
+    z = (x - mean[clusters.code]) / sd[clusters.code]
+
+    def likelihood(b: FloatArray) -> FloatArray:
+        eta = b[0][clusters.code] + b[1][clusters.code] * z
+        return clusters.sum(w * (y * eta - np.logaddexp(0.0, eta)))
+
+    def at(b: FloatArray) -> _Fit:
+        mu = expit(b[0][clusters.code] + b[1][clusters.code] * z)
+        v = w * mu * (1 - mu)
+        return _Fit(mean, sd, z, b, mu, (clusters.sum(v), clusters.sum(v * z), clusters.sum(v * z * z)))
+
+    fit = at(np.stack([mean, sd]))
+    reached = likelihood(fit.beta)
+    for _ in range(NEWTON):
+        residual, (h00, h01, h11), det = w * (y - fit.mu), fit.information, fit.determinant
+        g0, g1 = clusters.sum(residual), clusters.sum(residual * z)
+        step = np.where(estimable & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
+        for _ in range(30):
+            tried = likelihood(fit.beta + step)
+            worse = tried < reached - 1e-9 * np.abs(reached)
+            if not worse.any():
+                break
+            step = np.where(worse, step / 2, step)
+        fit, reached = at(fit.beta + step), tried
+        if np.abs(step).max(initial=0.0) < CONVERGED:
+            break
+    return fit
 
 
 def logit(p: FloatArray) -> FloatArray:
@@ -412,25 +428,7 @@ def _logistic_regression(score: FloatArray, target: FloatArray, w: FloatArray) -
     x = clipped_logit(score)
     if np.ptp(x) == 0 or np.ptp(target) == 0:
         return None
-    mean, sd = np.average(x, weights=w), x.std()
-    z = np.column_stack([(x - mean) / sd, np.ones(len(x))])
-    theta = np.array([sd, mean])  # slope 1 and intercept 0 on the original scale
-
-    def loss(theta: FloatArray) -> float:
-        eta = z @ theta
-        return float(w @ (np.logaddexp(0, eta) - target * eta))
-
-    reached = loss(theta)
-    for _ in range(NEWTON):
-        mu = expit(z @ theta)
-        gradient = z.T @ (w * (mu - target))
-        step = np.linalg.lstsq((z * (w * mu * (1 - mu))[:, None]).T @ z, gradient, rcond=None)[0]
-        for _ in range(30):
-            if loss(theta - step) <= reached + 1e-9:
-                break
-            step = step / 2
-        theta, reached = theta - step, loss(theta - step)
-        if np.abs(step).max() < 1e-9:
-            break
-    fitted = float(theta[0] / sd), float(theta[1] - theta[0] * mean / sd)
+    fit = _fit(Clusters.of(np.zeros(len(x), np.int64), 1, np.arange(len(x))), x, target, w, np.ones(1, bool))
+    slope = float(fit.beta[1, 0] / fit.sd[0])
+    fitted = slope, float(fit.beta[0, 0] - slope * fit.mean[0])
     return fitted if np.isfinite(fitted).all() else None

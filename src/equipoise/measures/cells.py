@@ -1,17 +1,16 @@
 """The cell table: for each group and label, the number of rows and the sum of their decisions f. Everything additive starts here.
 
 f is in [0, 1]: a soft score, a hard decision, or the probability of a randomised one. Tables of shards, batches or ranks can be added; a
-rate is a quotient taken last.
+rate is a quotient taken last, linear-fractional in the sums: (a0 + sum a_i f_i) / (b0 + sum b_i f_i), see `gaps.RATIOS`.
 
-The one idea: a gap, and a performance measure, is offset + sum_i w_i f_i with w fixed by the cell counts of the whole split.
-
-With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of the proxy
-with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
-
-Predictive parity is a difference of quotients of two such functionals. `linearised` is its first-order approximation at the current
-decisions, with the same value and the same slopes; for a signed sum of rates it is the gap itself.
+The one idea: a gap, and a performance measure, is offset + sum_i w_i f_i with w fixed by the cell counts of the whole split, if no b_i
+counts. With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of
+the proxy with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
+Predictive values have a denominator that depends on the decisions. `linearised` is the first-order approximation at the current decisions,
+with the same value and the same slopes; for a signed sum of rates it is the gap itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,7 @@ from equipoise.data import Attribute
 from equipoise.data import FloatArray as FloatArray
 from equipoise.data import IntArray as IntArray
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.gaps import QUOTIENTS, RATES, Gap, is_quotient, labels_needed, terms
+from equipoise.measures.gaps import QUOTIENTS, RATIOS, Gap, coefficients, is_quotient, labels_needed
 
 SPARSE = 16  # a lookup table may have this many entries per key
 
@@ -45,10 +44,10 @@ class Cells:
             raise ValueError(f"cell tables of different groups cannot be added: {self.levels} and {other.levels}")
         return Cells(self.levels, self.n + other.n, self.s + other.s)
 
-    def rate(self, label: int | None) -> FloatArray:
-        """The share of positive decisions given a label (None: any label), per group: (..., groups); NaN for an empty cell."""
-        n, s = (table[..., :-1, :].sum(-1) if label is None else table[..., :-1, label] for table in (self.n, self.s))
-        return ratio(s, n)
+    def rate(self, name: str) -> FloatArray:
+        """A rate of each group, by its name in `gaps.RATIOS`: (..., groups); NaN if its denominator is empty."""
+        top, bottom = _sides(name, self.n[..., :-1, :], self.s[..., :-1, :])
+        return ratio(top, bottom)
 
 
 def tabulate(f: npt.ArrayLike, y: npt.ArrayLike, attribute: Attribute, weight: npt.ArrayLike | None = None) -> Cells:
@@ -68,7 +67,7 @@ def tabulate_codes(
     replicates = int(np.prod(lead))
     offset = (np.arange(replicates) * size).reshape(*lead, 1)
     flat = (np.broadcast_to(cell, shape) + offset).ravel()
-    counts = np.bincount(flat, np.broadcast_to(weights, shape).ravel(), replicates * size)
+    counts = np.bincount(flat, None if weight is None else np.broadcast_to(weights, shape).ravel(), replicates * size).astype(np.float64)
     sums = np.bincount(flat, np.broadcast_to(values * weights, shape).ravel(), replicates * size)
     grid = (*lead, len(levels) + 1, 2)
     return Cells(levels, counts.reshape(grid), sums.reshape(grid))
@@ -132,8 +131,23 @@ def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     return out
 
 
+def kish(total: FloatArray, squares: FloatArray) -> FloatArray:
+    """The effective number of units, from the sum of their weights and the sum of the squared weights (Kish 1965).
+
+    It is the number of units if their weights are equal.
+    """
+    return ratio(total**2, squares)
+
+
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
+PERFORMANCE_RATES = {"balanced_accuracy": {"tpr": 0.5, "tnr": 0.5}, "accuracy": {"accuracy": 1.0}, "f1": {"f1": 1.0}}
 MIN_DECIDED = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
+
+
+def _sides(name: str, n: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The numerator and the denominator of a rate (...), from counts and sums of decisions by label (..., 2)."""
+    top, bottom = ((np.array(side[:2]) * n + np.array(side[2:]) * s).sum(-1) for side in RATIOS[name][:2])
+    return top, bottom
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,96 +167,60 @@ class Affine:
         """One weight per row (..., n)."""
         cell = cell_index(y, codes, self.w.shape[-2] - 1)
         flat = self.w.reshape(*self.w.shape[:-2], -1)
-        if cell.ndim == 1:
-            rows: FloatArray = flat[..., cell]
-        else:
-            rows = np.take_along_axis(flat, cell, axis=-1)
+        rows: FloatArray = flat[..., cell] if cell.ndim == 1 else np.take_along_axis(flat, cell, axis=-1)
         return rows
+
+
+def _slopes(rates: Mapping[str, float], n: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """A signed sum of rates to first order around sums of decisions s (..., 2): the offset (...) and the weights of labels (..., 2)."""
+    offset, w = np.zeros(n.shape[:-1]), np.zeros(n.shape)
+    for name, sign in rates.items():
+        a, b = (np.array(side, dtype=np.float64) for side in RATIOS[name][:2])
+        top, bottom = _sides(name, n, s)
+        value = ratio(top, bottom)[..., None]
+        offset += sign * np.nan_to_num(ratio((a[:2] * n + value * b[2:] * s).sum(-1), bottom))  # an empty rate has NaN weights
+        w += np.where((a[2:] == 0) & (b[2:] == 0), 0.0, ratio(sign * (a[2:] - value * b[2:]), bottom[..., None]))
+    return offset, w
+
+
+def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
+    """The gap of a group (by its code) against the reference (code 0), to first order around the decisions in a cell table.
+
+    It is exact for a signed sum of rates. d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous.
+    """
+    (offset, of_group), (of_reference, w0) = (_slopes(coefficients(gap), cells.n[..., k, :], cells.s[..., k, :]) for k in (group, 0))
+    w = np.zeros_like(cells.n)
+    w[..., group, :], w[..., 0, :] = of_group, -w0
+    return Affine(offset - of_reference, w)
 
 
 def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
     """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
     if is_quotient(gap):
         raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearised, with the decisions")
-    w = np.zeros_like(n)
-    for rate, sign in terms(gap).items():
-        label = RATES[rate]
-        for code, direction in ((group, sign), (0, -sign)):
-            where = slice(None) if label is None else slice(label, label + 1)
-            count = n[..., code, where].sum(-1, keepdims=True)
-            w[..., code, where] += ratio(np.full_like(count, direction), count)
-    return Affine(np.zeros(n.shape[:-2]), w)
-
-
-def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
-    """The gap of a group against the reference, to first order around the decisions in a cell table; exact for a signed sum of rates.
-
-    d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous, with negative decisions.
-    """
-    if not is_quotient(gap):
-        return gap_functional(gap, cells.n, group)
-    label = QUOTIENTS[str(gap)]
-    side, share = _decided(label, cells), predictive(label, cells)
-    w = np.zeros_like(cells.n)
-    for code, direction in ((group, 1.0), (0, -1.0)):
-        total = side[..., code, :].sum(-1)
-        for y in (0, 1):
-            slope = ratio((y == label) - share[..., code], total)  # for one more row of this label with that decision
-            w[..., code, y] = direction * (slope if label else -slope)
-    value = share[..., group] - share[..., 0]
-    return Affine(value - (w * cells.s)[..., [0, group], :].sum((-2, -1)), w)
+    return linearised(gap, Cells((), n, np.zeros_like(n)), group)
 
 
 def performance_functional(name: str, n: FloatArray) -> Affine:
     """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
-    totals = n.sum(-2)  # (..., 2)
-    w = np.zeros_like(n)
-    if name == "balanced_accuracy":
-        negative, positive = (ratio(np.full_like(totals[..., k], 0.5), totals[..., k]) for k in (0, 1))
-        offset = np.full(n.shape[:-2], 0.5)
-    elif name == "accuracy":
-        rows = totals.sum(-1)
-        negative = positive = ratio(np.ones_like(rows), rows)
-        offset = totals[..., 0] * negative
-    else:
+    if name not in AFFINE_PERFORMANCE:
         raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
-    w[..., 0], w[..., 1] = -negative[..., None], positive[..., None]
-    return Affine(offset, w)
-
-
-def gap_values(gap: Gap, cells: Cells) -> FloatArray:
-    """The gap of every group except the reference, (..., groups - 1); NaN if a denominator is empty."""
-    if is_quotient(gap):
-        share = predictive(QUOTIENTS[str(gap)], cells)
-        difference: FloatArray = share[..., 1:] - share[..., :1]
-        return difference
-    signed = [sign * (rate := cells.rate(RATES[name]))[..., 1:] - sign * rate[..., :1] for name, sign in terms(gap).items()]
-    total: FloatArray = np.sum(signed, axis=0)
-    return total
-
-
-def predictive(label: int, cells: Cells) -> FloatArray:
-    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN if no row of the group is decided positive (negative)."""
-    side = _decided(label, cells)
-    return ratio(side[..., label], side.sum(-1))
-
-
-def _decided(label: int, cells: Cells) -> FloatArray:
-    """The number of rows of each group and label that are decided positive (label 1) or negative (label 0), (..., groups, 2)."""
-    n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
-    return s if label else n - s
+    totals = n.sum(-2)  # (..., 2)
+    offset, w = _slopes(PERFORMANCE_RATES[name], totals, np.zeros_like(totals))
+    return Affine(offset, np.broadcast_to(w[..., None, :], n.shape))
 
 
 def performance_values(name: str, cells: Cells) -> FloatArray:
     """Accuracy, balanced accuracy or F1 of the decisions in a cell table (...)."""
-    if name in AFFINE_PERFORMANCE:
-        return performance_functional(name, cells.n)(cells)
-    return f1(cells.s[..., 1].sum(-1), cells.s[..., 0].sum(-1), cells.n[..., 1].sum(-1))
+    n, s = cells.n.sum(-2), cells.s.sum(-2)
+    return np.asarray(sum(sign * ratio(*_sides(rate, n, s)) for rate, sign in PERFORMANCE_RATES[name].items()))
 
 
-def f1(true_positives: FloatArray, false_positives: FloatArray, positives: FloatArray) -> FloatArray:
-    """The harmonic mean of precision and sensitivity, from sums of decisions; 0 where no row is decided positive."""
-    return ratio(2.0 * true_positives, true_positives + false_positives + positives)
+def gap_values(gap: Gap, cells: Cells) -> FloatArray:
+    """The gap of every group except the reference, (..., groups - 1); NaN if a denominator is empty."""
+    signed = [sign * (rate := cells.rate(name))[..., 1:] - sign * rate[..., :1] for name, sign in coefficients(gap).items()]
+    total: FloatArray = np.sum(signed, axis=0)
+    return total
 
 
 def largest_gap(gaps: FloatArray) -> FloatArray:
@@ -264,8 +242,9 @@ def worst_gap(gap: Gap, cells: Cells) -> FloatArray:
 
 def enough_decided(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
     """Whether enough rows of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to count, (..., groups)."""
-    rows = cells.n[..., :-1, :].sum(-1)
-    enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, MIN_DECIDED) - 1e-9) & (rows > 0)
+    n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
+    rows = n.sum(-1)
+    enough: npt.NDArray[np.bool_] = ((s if label else n - s).sum(-1) >= np.minimum(rows, MIN_DECIDED) - 1e-9) & (rows > 0)
     return enough
 
 

@@ -27,9 +27,11 @@ FIELDS = (
     *("first", "second", "before", "after", "evidence"),
 )
 EXAMPLES = "such as 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8' or 'changed'"
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<percent>%?)|(?P<operator><=|>=|<|>)|'(?P<quoted>[^']+)'|\[(?P<group>[^\]]*)\]"
-    r"|(?P<name>[A-Za-z_]\w*)|(?P<mark>[|.]))"
+_CLAUSE = re.compile(
+    r"\s*(?P<clause>(?P<bar>\|)?\s*(?:'(?P<quoted>[^']+)'|(?P<name>[A-Za-z_]\w*))"
+    r"(?:\.(?P<field>\w+))?(?:\[(?P<group>[^\]]*)\])?(?:\.(?P<last>\w+))?\s*(?(bar)\|)"
+    r"(?:\s*(?P<operator><=|>=|<|>)\s*(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<percent>%?))?)\s*(?P<join>(?:and|or)\b)?",
+    re.IGNORECASE,
 )
 
 
@@ -125,69 +127,28 @@ def read_condition(text: str) -> Condition:
     >>> read_condition("|eod.low| > 10% and clear").alternatives[0][0][:6]
     ('eod', 'low', None, True, '>', 0.1)
     """
-    tokens, at = [], 0
-    while text[at:].strip():
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise _unreadable(text, at)
-        tokens.append(match)
-        at = match.end()
     alternatives: list[list[Clause]] = [[]]
-    place = 0
-    while place < len(tokens):
-        clause, place = _parse_clause(text, tokens, place)
+    join, at = "and", 0
+    while join:
+        match = _CLAUSE.match(text, at)
+        name, field = (None, "value") if match is None else (match["quoted"] or match["name"], match["field"] or match["last"] or "value")
+        if match is not None and name in FLAGS and not match["quoted"]:
+            name, field = None, str(name)
+        if match is None or (match["field"] and match["last"]) or str(match["name"]).lower() in ("and", "or"):
+            raise _unreadable(text, at)
+        if field not in (*FIELDS, *FLAGS):
+            raise UnknownName(f"field in the condition {text!r}:", field, (*FIELDS, *FLAGS))
+        if not match["operator"] and field not in FLAGS:
+            raise _unreadable(text, match.end("clause"))
+        number = float(match["number"]) / (100 if match["percent"] else 1) if match["operator"] else math.nan
+        clause = Clause(name, field, match["group"], match["bar"] is not None, match["operator"] or "", number, match["clause"].strip())
         alternatives[-1].append(clause)
-        if place == len(tokens):
-            return Condition(text, tuple(map(tuple, alternatives)))
-        word = (tokens[place]["name"] or "").lower()
-        if word not in ("and", "or"):
-            raise _unreadable(text, tokens[place].start())
-        if word == "or":
+        join, at = (match["join"] or "").lower(), match.end()
+        if join == "or":
             alternatives.append([])
-        place += 1
-    raise _unreadable(text, len(text))
-
-
-def _parse_clause(text: str, tokens: Sequence["re.Match[str]"], place: int) -> tuple[Clause, int]:
-    """The clause that begins at the token `place`, and the position of the token after it."""
-
-    def accept(kind: str, value: str | None = None) -> str | None:
-        """The next token, consumed, if it is of this kind (and has this value)."""
-        nonlocal place
-        if place < len(tokens) and tokens[place][kind] is not None and value in (None, tokens[place][kind]):
-            place += 1
-            return str(tokens[place - 1][kind])
-        return None
-
-    def require(valid: bool) -> None:
-        if not valid:
-            raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
-
-    start = tokens[place].start()
-    absolute = accept("mark", "|") is not None
-    quoted = accept("quoted")
-    name: str | None = quoted or accept("name")
-    require(name is not None and (quoted is not None or name.lower() not in ("and", "or")))
-    field, group, has_field = "value", None, False
-    if quoted is None and name in FLAGS:
-        field, has_field, name = str(name), True, None
-    for _ in range(2):  # the group may come before or after the field
-        if not has_field and accept("mark", "."):
-            has_field, field = True, accept("name") or ""
-            if field not in (*FIELDS, *FLAGS):
-                raise UnknownName(f"field in the condition {text!r}:", field, (*FIELDS, *FLAGS))
-        if group is None:
-            group = accept("group")
-    require(not absolute or accept("mark", "|") is not None)
-    sign = accept("operator")
-    require(sign is not None or field in FLAGS)
-    number = math.nan
-    if sign is not None:
-        digits = accept("number")
-        require(digits is not None)
-        number = float(str(digits)) / (100 if tokens[place - 1]["percent"] else 1)
-    end = tokens[place - 1].end()
-    return Clause(name, field, group, absolute, sign or "", number, text[start:end].strip()), place
+    if at < len(text):
+        raise _unreadable(text, at)
+    return Condition(text, tuple(map(tuple, alternatives)))
 
 
 def _unreadable(text: str, at: int) -> BadInput:

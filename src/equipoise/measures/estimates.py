@@ -1,22 +1,22 @@
 """Estimates with intervals: every rate of every group, every gap, every performance measure. The unit of sampling is the patient."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, BoolArray, Scores
+from equipoise.data import Attribute, BoolArray, IntArray, Scores
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import FloatArray, ratio
 from equipoise.measures.gaps import coefficients, is_quotient, labels_needed
 from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, moments_of, moments_of_scores, units_of
-from equipoise.measures.performance import RankedRows, Ranking
-from equipoise.measures.permutation import max_t
+from equipoise.measures.performance import RankedRows
+from equipoise.measures.permutation import joint_levels
 
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
@@ -81,26 +81,36 @@ GAP_COLUMNS = [
 ]
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreMeasures:
+    """The measures of the scores for the groups of one attribute."""
+
+    limits: dict[str, Limits]  # by measure
+    error: Limits  # the binned calibration error, with the band of a calibrated model instead of an interval
+    curves: pd.DataFrame  # the decision curves
+    rows: IntArray  # (groups,) rows that they were estimated from
+
+
 def frames_of(
-    attribute: Attribute, sums: Moments, aurocs: Limits, gaps: Sequence[str], settings: AuditSpec, unit: str, protecting: BoolArray
+    attribute: Attribute,
+    sums: Moments,
+    aurocs: Limits,
+    scores: ScoreMeasures | None,
+    gaps: Sequence[str],
+    settings: AuditSpec,
+    unit: str,
+    protecting: BoolArray,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per group with every rate and its interval, and one row per gap and group.
 
     `unit` is "patients" or "rows", whichever is the unit of sampling. `protecting` marks groups (groups,) whose rows are left out because
     the numbers of a smaller group would follow from theirs.
     """
-    rates = {name: aurocs if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
     detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
-    rows = [
-        row
-        for name, smallest in zip(gaps, detectable, strict=True)
-        for row in _gap_rows(name, attribute, sums, smallest, settings, unit, protecting)
-    ]
-    return _group_frame(attribute, sums, rates, settings, unit, protecting), pd.DataFrame(rows, columns=GAP_COLUMNS)
-
-
-def _protects(least: int, unit: str) -> str:
-    return f"withheld, because those of a group with fewer than {least} {unit} would follow"
+    rows: list[tuple[object, ...]] = []
+    for name, smallest in zip(gaps, detectable, strict=True):
+        rows += _gap_rows(name, attribute, sums, smallest, settings, unit, protecting)
+    return _group_frame(attribute, sums, aurocs, scores, settings, unit, protecting), pd.DataFrame(rows, columns=GAP_COLUMNS)
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
@@ -109,16 +119,14 @@ def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], se
         return {}
     units = units_of(scores.patients, len(scores))
     sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
-    ranked = RankedRows(Ranking(scores.rank, scores.y), units, scores.weight)
     lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
+    ranked = None if lacking else RankedRows(scores.rank, scores.y, units, scores.weight)
     estimates = {}
     for name in names:
-        if lacking and name != "accuracy":
+        if ranked is None and name != "accuracy":
             estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
-        elif name == "auroc":
-            estimates[name] = Estimate(*ranked.auroc(settings.level))
-        elif name == "average_precision":
-            estimates[name] = Estimate(*ranked.average_precision(settings.level))
+        elif ranked is not None and name in ("auroc", "average_precision"):
+            estimates[name] = Estimate(*(ranked.auroc if name == "auroc" else ranked.average_precision)(settings.level))
         else:
             estimates[name] = Estimate(*performance_limits(name, sums, settings.level))
     return estimates
@@ -127,26 +135,23 @@ def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], se
 def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
     """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
     if name == "balanced_accuracy":
-        half, low, high = (float(x[0]) for x in sums.sums({"tpr": 0.5, "fpr": -0.5}, level))
+        half, low, high = (float(x[0]) for x in sums.signed({"tpr": 0.5, "fpr": -0.5}).limits(level))
         return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
     proportion = "jaccard" if name == "f1" else name
-    value, low, high = (float(x[0]) for x in (sums.value(proportion), *sums.interval(proportion, level)))
+    value, low, high = (float(x[0]) for x in (sums[proportion].value, *sums.interval(proportion, level)))
     return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))
 
 
-def _rate(sums: Moments, name: str, level: float) -> Limits:
-    """A rate of each group with its limits."""
-    source = MIRRORED.get(name, name)
-    value, (low, high) = sums.value(source), sums.interval(source, level)
-    if name in MIRRORED:
-        value, low, high = 1 - value, 1 - high, 1 - low
-    return Limits(value, low, high, sums.patients(source))
-
-
 def _group_frame(
-    attribute: Attribute, sums: Moments, rates: Mapping[str, Limits], settings: AuditSpec, unit: str, protecting: BoolArray
+    attribute: Attribute,
+    sums: Moments,
+    aurocs: Limits,
+    scores: ScoreMeasures | None,
+    settings: AuditSpec,
+    unit: str,
+    protecting: BoolArray,
 ) -> pd.DataFrame:
-    negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
+    negatives, positives = (sums[name].rows.astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
         "reference": [level == attribute.reference for level in attribute.levels],
@@ -156,20 +161,41 @@ def _group_frame(
     }
     lacking: list[dict[str, str]] = [{} for _ in attribute.levels]
     few: list[list[str]] = [[] for _ in attribute.levels]
-    for name, rate in rates.items():
-        usable = (rate.patients >= settings.min_patients) & ~np.isnan(rate.value)
-        effective = _effective_patients(sums, ("tpr", "fpr") if name == "auroc" else (MIRRORED.get(name, name),))
-        for end, values in (("", rate.value), ("_low", rate.low), ("_high", rate.high)):
-            columns[f"{name}{end}"] = np.where(usable, values, np.nan)
-        for k in range(len(attribute.levels)):
-            if not usable[k]:
-                lacking[k][name] = WITHHELD if protecting[k] else TOO_FEW
+    for name in (*GROUP_MEASURES, *(() if scores is None else scores.limits)):
+        source = MIRRORED.get(name, name)
+        if scores is not None and name in scores.limits:
+            limits = scores.limits[name]
+            reasons, effective = limits.why, limits.patients
+        else:
+            limits = (
+                aurocs if name == "auroc" else Limits(sums[source].value, *sums.interval(source, settings.level), sums[source].patients)
+            )
+            if name in MIRRORED:
+                limits = replace(limits, value=1 - limits.value, low=1 - limits.high, high=1 - limits.low)
+            usable = (limits.patients >= settings.min_patients) & ~np.isnan(limits.value)
+            reasons = tuple("" if enough else TOO_FEW for enough in usable)
+            effective = np.min([sums[rate].effective for rate in (("tpr", "fpr") if name == "auroc" else (source,))], axis=0)
+        known = np.array([not why for why in reasons])
+        for end, values in (("", limits.value), ("_low", limits.low), ("_high", limits.high)):
+            columns[f"{name}{end}"] = np.where(known, values, np.nan)
+        for k, why in enumerate(reasons):
+            if why:
+                lacking[k][name] = WITHHELD if protecting[k] else why
             elif effective[k] < FEW:
                 few[k].append(name)
-    columns["lacking"] = lacking
-    columns["few"] = [", ".join(names) for names in few]
+    if scores is not None:
+        error = scores.error
+        columns |= {CALIBRATION_ERROR: error.value, f"{CALIBRATION_ERROR}_expected_low": error.low}
+        columns |= {f"{CALIBRATION_ERROR}_expected_high": error.high, "sampled": scores.rows}
+        for k in np.flatnonzero(np.isnan(error.value)).tolist():
+            lacking[k][CALIBRATION_ERROR] = WITHHELD if protecting[k] else TOO_FEW
+    columns |= {"lacking": lacking, "few": [", ".join(names) for names in few]}
     columns["note"] = [lacking_note(reasons, settings.min_patients, unit) for reasons in lacking]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
+
+
+def _protects(least: int, unit: str) -> str:
+    return f"withheld, because those of a group with fewer than {least} {unit} would follow"
 
 
 def lacking_note(lacking: Mapping[str, str], least: int, unit: str) -> str:
@@ -192,9 +218,8 @@ def _gap_rows(
     gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: AuditSpec, unit: str, protecting: BoolArray
 ) -> list[tuple[object, ...]]:
     signed = coefficients(gap)
-    point, low, high = sums.gaps(signed, settings.level)
-    counts, patients = _patients(sums, signed)
-    effective = _effective_patients(sums, signed)
+    ends = sums.gap(signed).limits(settings.level)
+    counts, patients, few = _patients(sums, signed)
     usable = patients >= settings.min_patients
     labels = " and ".join("positives" if label else "negatives" for label in labels_needed(gap))
     if is_quotient(gap):
@@ -207,24 +232,18 @@ def _gap_rows(
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {counted} in {', '.join(map(repr, small))}" if small else ""
         if protecting[[0, k + 1]].any():
             note = f"{INSUFFICIENT}: {_protects(settings.min_patients, unit)}"
-        numbers = [float(x[k]) if usable[k] else np.nan for x in (point, low, high)]
+        *numbers, power = (float(x[k]) if usable[k] else np.nan for x in (*ends, detectable))
         tests = (np.nan, np.nan, np.nan, np.nan, False)  # computed later, over all attributes and labels together
-        few = bool(usable[k] and min(effective[k + 1], effective[0]) < FEW)
-        power = float(detectable[k]) if usable[k] else np.nan
-        rows.append((gap, attribute.name, level, attribute.reference, *numbers, *tests, power, int(patients[k]), few, note))
+        marked = bool(usable[k] and few[k])
+        rows.append((gap, attribute.name, level, attribute.reference, *numbers, *tests, power, int(patients[k]), marked, note))
     return rows
 
 
-def _patients(sums: Moments, signed: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
-    """The patients of each group that a gap rests on (groups,), and the smaller number of each group and the reference (groups - 1,)."""
-    counts = np.min([sums.patients(name) for name in signed], axis=0)
-    return counts, np.minimum(counts[1:], counts[0])
-
-
-def _effective_patients(sums: Moments, names: Iterable[str]) -> FloatArray:
-    """The effective number of patients of each group that ratios rest on (groups,): the smallest of theirs."""
-    smallest: FloatArray = np.min([sums.effective_patients(name) for name in names], axis=0)
-    return smallest
+def _patients(sums: Moments, signed: Mapping[str, float]) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """The patients of each group that a gap rests on (groups,), the smaller number of each group and the reference (groups - 1,), and
+    whether their effective number is small (groups - 1,)."""
+    counts, effective = (np.min([getattr(sums[name], kind) for name in signed], axis=0) for kind in ("patients", "effective"))
+    return counts, np.minimum(counts[1:], counts[0]), np.minimum(effective[1:], effective[0]) < FEW
 
 
 def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray) -> pd.DataFrame:
@@ -236,7 +255,7 @@ def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray
         for measure in measures:
             rows = slice(start, start := start + len(moments.total) - 1)
             for level in np.unique(levels[rows][~np.isnan(levels[rows])]):
-                _, lower, upper = moments.gaps(coefficients(measure), float(level))
+                _, lower, upper = moments.gap(coefficients(measure)).limits(float(level))
                 low[rows], high[rows] = (np.where(levels[rows] == level, new, old[rows]) for new, old in ((lower, low), (upper, high)))
     return gaps.assign(simultaneous_low=low, simultaneous_high=high)
 
@@ -250,8 +269,8 @@ def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: f
     for width in {len(signed) for signed in gaps}:  # gaps with equally many terms at once: each solution takes 20 steps on small arrays
         chosen = [k for k, signed in enumerate(gaps) if len(signed) == width]
         value, size, degrees, rows = (
-            np.stack([np.stack([getter(name) for name in gaps[k]], axis=-1) for k in chosen])
-            for getter in (sums.value, sums.size, sums.degrees, sums.rows_of)
+            np.stack([np.stack([getattr(sums[name], kind) for name in gaps[k]], axis=-1) for k in chosen])
+            for kind in ("value", "size", "degrees", "rows")
         )  # (gaps, groups, terms)
         design_effect = np.nan_to_num(ratio(rows, size), nan=1.0)
         pooled = ratio((rows * design_effect).sum(1, keepdims=True), rows.sum(1, keepdims=True))
@@ -272,38 +291,19 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Aud
     >>> gap.value, gap.low == gap.simultaneous_low < gap.value
     (-0.5, True)
     """
-    attribute, sums, signed = scores.attribute, moments_of_scores(scores, f), coefficients(measure)
-    value, low, high = sums.gaps(signed, settings.level)
-    _, patients = _patients(sums, signed)
-    known = (patients >= settings.min_patients) & ~np.isnan(value)
-    effective = _effective_patients(sums, signed)
-    few = np.minimum(effective[1:], effective[0]) < FEW
-    levels = _simultaneous_levels(sums, measure, known, few, 1 - (1 - settings.level) / labels)
-    limits = {level: sums.gaps(signed, level)[1:] for level in np.unique(levels[known]).tolist()}
+    sums, signed = moments_of_scores(scores, f), coefficients(measure)
+    gap = sums.gap(signed)
+    _, patients, few = _patients(sums, signed)
+    known = (patients >= settings.min_patients) & ~np.isnan(gap.total)
+    small = few | ((known & ~few).sum() < 2)  # a single gap has no maximum over others
+    correlations = [(len(known), partial(sums.gap_correlation, {measure: signed}))]
+    levels = joint_levels(np.where(known, np.arange(len(known)), -1), small, correlations, 1 - (1 - settings.level) / labels)
+    limits = {level: gap.limits(level) for level in (settings.level, *np.unique(levels[known]).tolist())}
     estimates = []
-    for k, group in enumerate(attribute.others):
+    for k, group in enumerate(scores.attribute.others):
         estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT)
         if known[k]:
-            lower, upper = limits[float(levels[k])]
-            estimate = Estimate(
-                float(value[k]),
-                float(low[k]),
-                float(high[k]),
-                few=bool(few[k]),
-                simultaneous_low=float(lower[k]),
-                simultaneous_high=float(upper[k]),
-            )
-        estimates.append(replace(estimate, group=group, reference=attribute.reference, patients=int(patients[k])))
+            (value, low, high), (_, lower, upper) = ([float(end[k]) for end in limits[at]] for at in (settings.level, float(levels[k])))
+            estimate = Estimate(value, low, high, few=bool(few[k]), simultaneous_low=lower, simultaneous_high=upper)
+        estimates.append(replace(estimate, group=group, reference=scores.attribute.reference, patients=int(patients[k])))
     return estimates
-
-
-def _simultaneous_levels(sums: Moments, measure: str, known: BoolArray, few: BoolArray, level: float) -> FloatArray:
-    """The level of each gap's pointwise interval at which all of them cover together, as in `multiplicity`, for one measure."""
-    count = int(known.sum())
-    levels = np.full(len(known), 1 - (1 - level) / max(count, 1))
-    large = np.flatnonzero(known & ~few)
-    if len(large) > 1:
-        correlation = sums.gap_correlation({measure: coefficients(measure)})[np.ix_(large, large)]
-        z = max_t([correlation], 1 - (1 - level) * len(large) / count)
-        levels[large] = 2 * NormalDist().cdf(z) - 1
-    return levels

@@ -11,9 +11,34 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from equipoise.errors import BadInput, UnknownName
 
+
+class Ratio(NamedTuple):
+    """The coefficients of the columns in the numerator and denominator of a ratio.
+
+    For the difference of two ratios with the same denominator, `either` is the numerator of their sum.
+    """
+
+    top: tuple[float, ...]
+    bottom: tuple[float, ...]
+    either: tuple[float, ...] | None = None
+
+
+RATIOS: dict[str, Ratio] = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (sums of their decisions)
+    "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
+    "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
+    "fpr": Ratio((0, 0, 1, 0), (1, 0, 0, 0)),
+    "tnr": Ratio((1, 0, -1, 0), (1, 0, 0, 0)),
+    "ppv": Ratio((0, 0, 0, 1), (0, 0, 1, 1)),
+    "npv": Ratio((1, 0, -1, 0), (1, 1, -1, -1)),
+    "accuracy": Ratio((1, 0, -1, 1), (1, 1, 0, 0)),
+    "f1": Ratio((0, 0, 0, 2), (0, 1, 1, 1)),
+    "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided positive; F1 = 2 J / (1 + J)
+}
+RATIOS["selection"] = RATIOS["selection_rate"]  # its name in sums of rates
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 STEPS = 18  # between the ends of a range, if no step is given
 MOST = 200  # thresholds in a range
@@ -203,13 +228,13 @@ def rates_words(measure: str) -> str:
     return words.removeprefix(" ")
 
 
-def coefficients(gap: str) -> Mapping[str, float]:
+def coefficients(gap: Gap) -> Mapping[str, float]:
     """The ratios that a gap compares between groups, with their coefficients in the sum.
 
     >>> coefficients("spd"), coefficients("ppv_gap")
     ({'selection_rate': 1.0}, {'ppv': 1.0})
     """
-    if is_quotient(gap):
+    if isinstance(gap, str) and gap in QUOTIENTS:
         return {MEASURES[gap].rate: 1.0}
     return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
 

@@ -12,7 +12,6 @@ effective sample size, so that correlated rows of one patient are not counted as
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from math import gamma
 from statistics import NormalDist
 
@@ -26,6 +25,7 @@ NEWTON = 8  # steps at most; five or six give all digits
 NEGLIGIBLE = 1e-17  # relative to a sum that it does not change
 AT_ONCE = 4096  # elements up to which a NumPy call takes about as long as for one
 POWER = 0.8  # of the minimum detectable gap
+_quantiles = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
 NEAR_END = (2, 3, 50)  # Poisson limits are used for up to 2 events, or up to 3 events in more than 50 patients
 
 
@@ -47,22 +47,15 @@ class Limits:
         return Limits(value, low, high, patients)
 
 
-@cache
-def quantile(level: float) -> float:
-    """The number of standard errors on each side of a value in an interval of this level.
+def quantile(level: float | FloatArray) -> FloatArray:
+    """The number of standard errors on each side of a value in an interval of this level, or of each of these levels.
 
-    >>> round(quantile(0.95), 2)
+    >>> quantile(0.95).round(2).tolist()
     1.96
     """
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _quantiles(level: float | FloatArray) -> FloatArray:
-    """`quantile` for one level or an array of levels."""
     if isinstance(level, float):
-        return np.asarray(quantile(level))
-    levels = np.asarray(level, dtype=np.float64)
-    return np.reshape([quantile(float(each)) for each in levels.ravel()], levels.shape).astype(np.float64)
+        return np.asarray(NormalDist().inv_cdf((1 + level) / 2))
+    return np.asarray(_quantiles((1 + np.asarray(level, dtype=np.float64)) / 2), dtype=np.float64)
 
 
 def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
@@ -71,7 +64,7 @@ def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float | Floa
     >>> fewer_clusters(100.0, [4, np.inf], 0.95).round(1).tolist()
     [49.8, 100.0]
     """
-    reduced: FloatArray = np.asarray(n, dtype=np.float64) * (_quantiles(level) / student(degrees, level)) ** 2
+    reduced: FloatArray = np.asarray(n, dtype=np.float64) * (quantile(level) / student(degrees, level)) ** 2
     return reduced
 
 
@@ -82,7 +75,7 @@ def student(degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
     [12.706, 4.303, 2.228, 1.96]
     """
     df = np.asarray(degrees, dtype=np.float64)
-    tails, z = 1 - np.asarray(level, dtype=np.float64), _quantiles(level)
+    tails, z = 1 - np.asarray(level, dtype=np.float64), quantile(level)
     if not np.isfinite(df).any():
         return z + np.zeros_like(df)
     n = np.where(np.isfinite(df), np.maximum(df, 3.0), 3.0)
@@ -108,7 +101,7 @@ def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0
     [[0.722, 0.108], [1.0, 0.603]]
     """
     p, size = np.broadcast_arrays(np.asarray(value, dtype=np.float64), np.asarray(n, dtype=np.float64))
-    z = _quantiles(level)
+    z = quantile(level)
     with np.errstate(invalid="ignore", divide="ignore"):
         known = ~np.isnan(p) & (size > 0)
         size = np.where(known, size, np.nan)
@@ -167,7 +160,7 @@ def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: f
     plus, minus, size = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (gained, lost, n)))
     known = ~np.isnan(plus) & ~np.isnan(minus) & (size > 0)
     b, c, count = np.where(known, plus, 0.0), np.where(known, minus, 0.0), np.where(known, size, 1.0)
-    z = _quantiles(level)
+    z = quantile(level)
 
     def outside(d: FloatArray) -> npt.NDArray[np.bool_]:
         half = (-b - c + (2 - b + c) * d) / 4

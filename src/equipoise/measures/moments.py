@@ -1,16 +1,11 @@
-"""Patients as the unit of sampling: sums over the rows of each patient, and bootstrap samples of patients as multiplicities.
-
-Signed sums of estimated ratios with limits and p-values, such as a gap, or the difference between the gaps of two sets of patients.
-
-Sums over the rows of each patient and their second moments, per group. Additive, and sufficient for rates, gaps and their intervals.
+"""Patients as the unit of sampling: sums over the rows of each patient, and what follows from them: rates, gaps, limits and p-values.
 
 A rate is a ratio of two sums over patients, so its variance between patients (cluster-robust, linearised) is a quadratic form in the second
 moments of the sums. Its effective sample size follows: the number of independent rows that would estimate the rate as precisely.
 
 If some patients have many more rows than others, or much larger sample weights, that variance rests on these few. Its degrees of freedom
-are therefore K - 1, with K the effective number of patients in the denominator (Kish 1965): (sum of n)^2 / sum of n^2, with n the weight of
-a patient's rows. K is the number of patients U if they have equally many rows. The finite-sample factor corrects the bias of residuals from
-an estimated rate: with weights w = n / sum of n and strongly correlated rows of a patient, their squares are too small by the factor
+are therefore K - 1, with K the effective number of patients in the denominator (see `kish`). The finite-sample factor corrects the bias of
+residuals from an estimated rate: with weights w = n / sum of n, n the weight of a patient's rows, their squares are too small by the factor
 1 + sum w^2 - 2 sum w^3 / sum w^2. That is 1 - 1 / K for equal n; in general, the last sum is taken from a gamma distribution of n with the
 observed variance. With one row per patient and unequal weights, the effective sample size is K at most.
 
@@ -19,7 +14,7 @@ of the rows. Such a variance counts as 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import erf, erfc, sqrt
 from typing import Any, NamedTuple
@@ -28,8 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, Scores, generator, patient_codes
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, grouped, ratio, sums_at
+from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio, sums_at
+from equipoise.measures.gaps import RATIOS, Ratio
 from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
+
+BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
+FURTHEST, STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
+ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
+_erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
+
+
+def units_of(patients: npt.NDArray[np.object_] | None, rows: int) -> IntArray:
+    """The unit of sampling of each row, as codes 0 .. P-1: the patient if there are patient ids, otherwise the row."""
+    return np.arange(rows) if patients is None else patient_codes(patients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +86,10 @@ class Clusters:
         several: npt.NDArray[np.bool_] = self.sum(1.0) > self.patients()
         return several
 
+    def effective_patients(self) -> FloatArray:
+        """The effective number of patients given their numbers of rows (groups,); all of them if these are equal."""
+        return self.patients() if self.place is None else np.nan_to_num(kish(self.sum(1.0), self.squares(np.ones(len(self.rows)))))
+
     def degrees(self, contributions: FloatArray) -> FloatArray:
         """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite).
 
@@ -96,26 +106,6 @@ class Clusters:
         spread = fourth - ratio(second**2, self.patients())
         return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
 
-    def effective_patients(self) -> FloatArray:
-        """The effective number of patients given their numbers of rows (groups,), after Kish; all of them if these are equal."""
-        if self.place is None:
-            return self.patients()
-        return np.nan_to_num(ratio(self.sum(1.0) ** 2, self.squares(np.ones(len(self.rows)))))
-
-    def effective(self, weight: FloatArray) -> FloatArray:
-        """The effective number of rows given their weights (groups,), after Kish; all rows if the weights are equal."""
-        return ratio(self.sum(weight) ** 2, self.sum(weight**2))
-
-
-BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
-
-
-def units_of(patients: npt.NDArray[np.object_] | None, rows: int) -> IntArray:
-    """The unit of sampling of each row, as codes 0 .. P-1: the patient if there are patient ids, otherwise the row."""
-    if patients is None:
-        return np.arange(rows)
-    return patient_codes(patients)
-
 
 def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
     """Blocks (b, units) of how often each unit is drawn in a bootstrap sample; every row sums to `units`.
@@ -124,33 +114,16 @@ def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -
     """
     rng = generator(seed, name)
     block = max(1, min(draws, BLOCK // max(units, 1)))
-    done = 0
-    while done < draws:
-        b = min(block, draws - done)
-        out = np.empty((b, units))
+    for done in range(0, draws, block):
+        out = np.empty((min(block, draws - done), units))
         for row in out:  # one draw at a time, so that the random stream does not depend on the block size
             row[:] = np.bincount(rng.integers(0, units, units, dtype=np.uint32), minlength=units)
         yield out
-        done += b
 
 
 def sums_by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, width: int) -> FloatArray:
     """Row values summed into a matrix (P, width): row i adds values[i] at (units[i], columns[i])."""
-    count = int(units.max()) + 1
-    weights = np.broadcast_to(np.asarray(values, dtype=np.float64), units.shape)
-    return np.bincount(units * width + columns, weights, count * width).reshape(count, width).astype(np.float64, copy=False)
-
-
-def bootstrap_cells(
-    f: FloatArray, y: IntArray, codes: IntArray, levels: tuple[str, ...], units: IntArray, *, draws: int = 1000, seed: int = 0
-) -> Cells:
-    """The cell tables (draws, groups + 1, 2) of bootstrap samples, from which the rates and gaps of each sample follow."""
-    size = 2 * (len(levels) + 1)
-    cell = cell_index(y, codes, len(levels))
-    table = np.concatenate([sums_by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
-    drawn = np.concatenate([block @ table for block in multiplicities(len(table), draws, seed)])
-    grid = (draws, len(levels) + 1, 2)
-    return Cells(levels, drawn[:, :size].reshape(grid), drawn[:, size:].reshape(grid))
+    return sums_at(units * width + columns, values, (int(units.max()) + 1) * width).reshape(-1, width)
 
 
 def interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -167,10 +140,6 @@ def interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tu
     return np.fmin(low, point), np.fmax(high, point)
 
 
-FURTHEST, STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
-_erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
-
-
 def level_of(z: npt.ArrayLike) -> FloatArray:
     """The level of an interval of z standard errors on each side, with z limited to 7.
 
@@ -183,7 +152,9 @@ def level_of(z: npt.ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class SignedSum:
-    """Signed sums of k ratios, one per row. `a.minus(b)` is the difference between sums that share no patients.
+    """Signed sums of k estimated ratios, one per row: rates, gaps, changes of gaps. Limits and p-values are read from it.
+
+    `a.minus(b)` is the difference between sums that share no patients.
 
     >>> rates = SignedSum.of([[1.0], [1.0]], [[0.9], [0.7]], [[100.0], [100.0]])
     >>> gap = rates[1:].minus(rates[:1])
@@ -195,35 +166,31 @@ class SignedSum:
     value: FloatArray  # (..., k)
     size: FloatArray  # (..., k): effective sample sizes
     degrees: FloatArray  # (..., k): degrees of freedom of the variances between patients
+    either: FloatArray  # (..., k): share of decisions gained or lost, if a ratio is a change on the same rows; NaN for a proportion
     correlation: FloatArray  # (..., k, k)
-    either: FloatArray | None = None  # (..., k): share of decisions gained or lost, if a ratio is a change on the same rows; NaN elsewhere
 
     @classmethod
     def of(cls, signs: npt.ArrayLike, value: npt.ArrayLike, size: npt.ArrayLike) -> "SignedSum":
         """Sums of independent ratios of independent rows."""
         c, v, n = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (signs, value, size)))
-        return cls(c, v, n, np.full(v.shape, np.inf), np.broadcast_to(np.eye(v.shape[-1]), (*v.shape, v.shape[-1])))
+        k = v.shape[-1]
+        return cls(c, v, n, np.full(v.shape, np.inf), np.full(v.shape, np.nan), np.broadcast_to(np.eye(k), (*v.shape, k)))
 
     def __getitem__(self, rows: slice) -> "SignedSum":
-        either = None if self.either is None else self.either[rows]
-        return SignedSum(self.signs[rows], self.value[rows], self.size[rows], self.degrees[rows], self.correlation[rows], either)
+        return SignedSum(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def minus(self, other: "SignedSum") -> "SignedSum":
         """This sum minus that of other patients; rows broadcast."""
         rows = np.broadcast_shapes(self.value.shape[:-1], other.value.shape[:-1])
-
-        def both(first: FloatArray, second: FloatArray) -> FloatArray:
-            return np.concatenate([np.broadcast_to(x, (*rows, x.shape[-1])) for x in (first, second)], axis=-1)
-
-        k, m = self.value.shape[-1], other.value.shape[-1]
+        sides = self, replace(other, signs=-other.signs)
+        k, m = (side.value.shape[-1] for side in sides)
+        terms = [
+            np.concatenate([np.broadcast_to(getattr(side, each.name), (*rows, side.value.shape[-1])) for side in sides], axis=-1)
+            for each in fields(self)[:-1]
+        ]
         correlation = np.zeros((*rows, k + m, k + m))
         correlation[..., :k, :k], correlation[..., k:, k:] = self.correlation, other.correlation
-        either = None if self.either is None and other.either is None else both(self._either(), other._either())
-        signs, value = both(self.signs, -other.signs), both(self.value, other.value)
-        return SignedSum(signs, value, both(self.size, other.size), both(self.degrees, other.degrees), correlation, either)
-
-    def _either(self) -> FloatArray:
-        return np.full(self.value.shape, np.nan) if self.either is None else self.either
+        return SignedSum(*[*terms, correlation])
 
     @property
     def total(self) -> FloatArray:
@@ -232,50 +199,56 @@ class SignedSum:
         return total
 
     @property
-    def variance(self) -> FloatArray:
-        """The variances of the sums (...,), with one success and one failure added, because an observed 0 or 1 is not certain."""
+    def deviation(self) -> FloatArray:
+        """The standard errors of the ratios (..., k), with one success and one failure added, because an observed 0 or 1 is not certain."""
         shrunk = ratio(self.value * self.size + 1, self.size + 2)
-        sd = self.signs * np.sqrt(np.maximum(ratio(shrunk * (1 - shrunk), self.size), 0.0))
+        return np.sqrt(np.maximum(ratio(shrunk * (1 - shrunk), self.size), 0.0))
+
+    @property
+    def variance(self) -> FloatArray:
+        """The variances of the sums (...,)."""
+        sd = self.signs * self.deviation
         variance: FloatArray = np.einsum("...i,...ij,...j->...", sd, self.correlation, sd)
         return variance
 
+    def term_limits(self, level: float | FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The limits of each ratio (..., k): Tango's of a change on the same rows, Wilson's of a proportion."""
+        size = fewer_clusters(self.size, self.degrees, level)
+        low, high = wilson(self.value, size, level)
+        change = ~np.isnan(self.either)
+        if change.any():
+            ends = tango((self.either + self.value) / 2, (self.either - self.value) / 2, size, level)
+            low, high = (np.where(change, end, of_proportion) for end, of_proportion in zip(ends, (low, high), strict=True))
+        return low, high
+
     def limits(self, level: float | FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The sums and their limits (...,), at one level or at one level per sum."""
-        levels: float | FloatArray = level if isinstance(level, float) else np.asarray(level, dtype=np.float64)[..., None]
-        sizes = fewer_clusters(self.size, self.degrees, levels)
-        low, high = self._term_limits(sizes, levels)
+        low, high = self.term_limits(level if isinstance(level, float) else np.asarray(level, dtype=np.float64)[..., None])
         return combined(self.signs, self.value, low, high, self.correlation)
-
-    def _term_limits(self, sizes: FloatArray, levels: float | FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The limits of each ratio (..., k): Tango's of a change on the same rows, Wilson's of a proportion."""
-        if self.either is None:
-            return wilson(self.value, sizes, levels)
-        low, high = tango((self.either + self.value) / 2, (self.either - self.value) / 2, sizes, levels)
-        proportion = np.isnan(self.either) & ~np.isnan(self.value)
-        if proportion.any():
-            ends = wilson(np.where(proportion, self.value, np.nan), sizes, levels)
-            low, high = (np.where(proportion, end, change) for end, change in zip(ends, (low, high), strict=True))
-        return low, high
 
     def p_values(self) -> FloatArray:
         """One minus the level at which the interval of each sum ends at zero (...,).
 
         That level is found by regula falsi, halving the value at an end that stays (the Illinois method).
+
+        >>> rows = moments_of(np.repeat([1, 0, 1, 0], [90, 10, 70, 30]), np.ones(200), np.arange(200) // 100, 2, np.arange(200))
+        >>> gap = rows.gap({"tpr": 1.0})
+        >>> low, high = (float(end[0]) for end in gap.limits(1 - float(gap.p_values()[0]))[1:])
+        >>> low < 0.0, abs(high) < 1e-4
+        (True, True)
         """
         total = self.total
-
-        def nearer_limit(z: FloatArray) -> FloatArray:
-            """The limit nearer to zero of the interval of z standard errors, positive if the interval excludes zero."""
-            _, below, above = self.limits(level_of(z))
-            return np.where(total > 0, below, -above)
-
-        inner, outer = np.zeros(total.shape), np.full(total.shape, FURTHEST)
-        limit_inner, limit_outer = np.abs(total), nearer_limit(outer)
-        z = inner
-        for _ in range(STEPS):  # few, because the limit is nearly linear in z
+        z = inner = np.zeros(total.shape)
+        outer = np.full(total.shape, FURTHEST)
+        limit_inner, limit_outer = np.abs(total), np.full(total.shape, np.nan)
+        for step in range(STEPS + 1):  # few, because the limit is nearly linear in z; the first finds the limit at the outer end
             with np.errstate(invalid="ignore", divide="ignore"):
                 z = np.clip(np.nan_to_num(inner + (outer - inner) * limit_inner / (limit_inner - limit_outer)), inner, outer)
-            limit = nearer_limit(z)
+            _, below, above = self.limits(level_of(z if step else outer))
+            limit = np.where(total > 0, below, -above)  # the limit nearer to zero, positive if the interval excludes zero
+            if not step:
+                limit_outer = limit
+                continue
             excluded = limit > 0
             limit_inner, limit_outer = np.where(excluded, limit, limit_inner / 2), np.where(excluded, limit_outer / 2, limit)
             inner, outer = np.where(excluded, z, inner), np.where(excluded, outer, z)
@@ -285,44 +258,18 @@ class SignedSum:
 def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
     """All rows of several sums in order, for one call to `limits` or `p_values`; shorter sums are padded with terms of sign 0."""
     width = max(each.value.shape[-1] for each in sums)
-
-    def padded(values: FloatArray, fill: float) -> FloatArray:
-        return np.pad(values, ((0, 0), (0, width - values.shape[-1])), constant_values=fill)
-
-    correlation = np.zeros((sum(len(each.value) for each in sums), width, width))
-    start = 0
-    for each in sums:
-        k = each.value.shape[-1]
-        correlation[start : (start := start + len(each.value)), :k, :k] = each.correlation
-    fills = {"signs": 0.0, "value": 0.0, "size": 1.0, "degrees": np.inf}
-    terms = {name: np.concatenate([padded(getattr(each, name), fill) for each in sums]) for name, fill in fills.items()}
-    changes = any(each.either is not None for each in sums)
-    either = np.concatenate([padded(each._either(), 0.0) for each in sums]) if changes else None
-    return SignedSum(**terms, correlation=correlation, either=either)
-
-
-class Ratio(NamedTuple):
-    """The coefficients of the columns in the numerator and denominator of a ratio.
-
-    For the difference of two ratios with the same denominator, `either` is the numerator of their sum.
-    """
-
-    top: tuple[float, ...]
-    bottom: tuple[float, ...]
-    either: tuple[float, ...] | None = None
+    padding = {"signs": 0.0, "value": 0.0, "size": 1.0, "degrees": np.inf, "either": np.nan}
+    terms = [
+        np.concatenate([np.pad(x := getattr(each, name), ((0, 0), (0, width - x.shape[-1])), constant_values=fill) for each in sums])
+        for name, fill in padding.items()
+    ]
+    missing = [width - each.value.shape[-1] for each in sums]
+    correlation = np.concatenate([np.pad(each.correlation, ((0, 0), (0, m), (0, m))) for each, m in zip(sums, missing, strict=True)])
+    return SignedSum(*[*terms, correlation])
 
 
 Columns = Mapping[str, Ratio]
-ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
-DECISIONS: Columns = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (sums of their decisions)
-    "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
-    "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
-    "fpr": Ratio((0, 0, 1, 0), (1, 0, 0, 0)),
-    "ppv": Ratio((0, 0, 0, 1), (0, 0, 1, 1)),
-    "npv": Ratio((1, 0, -1, 0), (1, 1, -1, -1)),
-    "accuracy": Ratio((1, 0, -1, 1), (1, 1, 0, 0)),
-    "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided positive; F1 = 2 J / (1 + J)
-}
+DECISIONS: Columns = {name: RATIOS[name] for name in ("selection_rate", "tpr", "fpr", "ppv", "npv", "accuracy", "jaccard")}
 CHANGES: Columns = {  # columns: n0, n1, and positive decisions gained and lost by label: gained0, gained1, lost0, lost1
     "selection": Ratio((0, 0, 1, 1, -1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
     "tpr": Ratio((0, 0, 0, 1, 0, -1), (0, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),
@@ -340,13 +287,26 @@ BOTH: Columns = {  # columns: n0, n1, and the sums of decisions by label, before
 }
 
 
+class Estimated(NamedTuple):
+    """A ratio of each group, and what it rests on (groups,)."""
+
+    value: FloatArray  # NaN if the denominator is empty
+    size: FloatArray  # effective sample size: rows / design effect, which is at least 1; of a ratio of 0 or 1, a patient counts as one row
+    degrees: FloatArray  # of freedom of the variance: effective patients - 1, or infinite if each has one row of the same weight
+    either: FloatArray  # the sum of the two ratios that a difference compares; NaN if it is no difference
+    rows: FloatArray  # in the denominator
+    patients: FloatArray  # in the denominator
+    effective: FloatArray  # the effective number of these patients: fewer if some have more rows or larger weights
+
+
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Sums of columns over patients, per group. The moments of disjoint sets of patients can be added.
 
     >>> moments = moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1]))  # two rows of one patient, one of another
-    >>> moments.value("tpr").round(3).tolist(), moments.patients("tpr").tolist()
-    ([0.667], [2.0])
+    >>> rate = moments["tpr"]
+    >>> rate.value.round(3).tolist(), rate.patients.tolist(), rate.effective.round(2).tolist()
+    ([0.667], [2.0], [1.8])
     """
 
     ratios: Columns
@@ -367,188 +327,102 @@ class Moments:
             raise ValueError(f"sums: expected finite sums of {groups} groups")
         return cls(DECISIONS, **arrays)
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Plain values for JSON."""
+        return {name: array.tolist() for name, array in zip(("total", "second", "rows", "units"), self.arrays(), strict=True)}
+
     def taken(self, groups: Sequence[int] | IntArray) -> "Moments":
         """The moments of these groups, in this order."""
-        return Moments(self.ratios, *(array[list(groups)] for array in self._arrays()))
+        return Moments(self.ratios, *(array[list(groups)] for array in self.arrays()))
 
     def normalised(self) -> "Moments":
         """The moments with sample weights of mean 1, so that they can be added to moments whose weights have another scale."""
-        rows, weight = float(self.rows_of("selection_rate").sum()), float(self.total[:, :2].sum())
+        rows, weight = float(self["selection_rate"].rows.sum()), float(self.total[:, :2].sum())
         scale = rows / weight if weight > 0 else 1.0
-        return Moments(self.ratios, self.total * scale, self.second * scale**2, self.rows, self.units)
-
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Plain values for JSON."""
-        return {name: array.tolist() for name, array in zip(("total", "second", "rows", "units"), self._arrays(), strict=True)}
+        return replace(self, total=self.total * scale, second=self.second * scale**2)
 
     def __add__(self, other: "Moments") -> "Moments":
         if self.ratios != other.ratios:
             raise ValueError("moments of different ratios do not add up")
-        return Moments(self.ratios, *(first + second for first, second in zip(self._arrays(), other._arrays(), strict=True)))
+        return Moments(self.ratios, *(first + second for first, second in zip(self.arrays(), other.arrays(), strict=True)))
 
-    def _arrays(self) -> tuple[FloatArray, ...]:
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """The sums, without the names of the ratios."""
         return self.total, self.second, self.rows, self.units
 
-    def _place(self, name: str) -> int:
-        return list(self.ratios).index(name)
-
     @cached_property
-    def _sides(self) -> tuple[FloatArray, FloatArray]:
-        """The coefficients of numerators and denominators (ratios, columns)."""
-        sides = np.array([each[:2] for each in self.ratios.values()], dtype=np.float64)
-        return sides[:, 0], sides[:, 1]
+    def _estimated(self) -> tuple[Estimated, FloatArray]:
+        """All ratios (groups, ratios), and their cluster-robust covariances, linearised; NaN if a denominator has one patient.
 
-    @cached_property
-    def _values(self) -> FloatArray:
-        """All ratios (groups, ratios)."""
-        top, bottom = (self.total @ side.T for side in self._sides)
-        lowest = np.where([each.either is None for each in self.ratios.values()], 0.0, -bottom)
-        return ratio(np.minimum(np.maximum(top, lowest), bottom), bottom)
-
-    @cached_property
-    def _either(self) -> FloatArray:
-        """The sum of the two ratios that a difference compares (groups, ratios); the ratio itself if it is no difference."""
-        sides = np.array([each.either or each.top for each in self.ratios.values()], dtype=np.float64)
-        bottom = self.total @ self._sides[1].T
-        return ratio(np.clip(self.total @ sides.T, 0.0, bottom), bottom)
-
-    @cached_property
-    def _covariances(self) -> FloatArray:
-        """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN if a denominator has one patient.
-
-        They are 0 for a ratio that is the same in all patients.
+        The covariances are 0 for a ratio that is the same in all patients.
         """
-        top, bottom = self._sides
-        slope = ratio(top - self._values[..., None] * bottom, (self.total @ bottom.T)[..., None])  # (groups, ratios, columns)
+        ratios = list(self.ratios.values())
+        sides = zip(*((each.top, each.bottom, each.either or each.top) for each in ratios), strict=True)
+        top, bottom, sum_of_both = (np.array(side, dtype=np.float64) for side in sides)
+        is_difference = np.array([each.either is not None for each in ratios])
+        tops, bottoms = self.total @ top.T, self.total @ bottom.T
+        value = ratio(np.minimum(np.maximum(tops, np.where(is_difference, -bottoms, 0.0)), bottoms), bottoms)
+        either = ratio(np.clip(self.total @ sum_of_both.T, 0.0, bottoms), bottoms)
+        whole = kish(bottoms, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
+        effective = np.where(whole < self.units * (1 - 1e-9), whole, self.units)  # all patients, unless their rows or weights are unequal
+        unequal, one = effective < self.units, np.ones_like(effective)
+
+        slope = ratio(top - value[..., None] * bottom, bottoms[..., None])  # (groups, ratios, columns)
         terms = ((np.abs(slope) @ self.second) * np.abs(slope)).sum(-1)
         covariances = slope @ self.second @ slope.swapaxes(-1, -2)
         varies = ~(np.diagonal(covariances, axis1=-2, axis2=-1) <= ROUNDING * terms)
-        _, clusters = self._effective
-        finite = ratio(clusters, np.maximum(clusters - 1, 0.0))  # finite-sample factors; NaN for one patient
-        unequal = clusters < self.units
+        finite = ratio(effective, np.maximum(effective - 1, 0.0))  # finite-sample factors; NaN for one patient
         if unequal.any():
-            third = np.fmin(ratio(2 - ratio(clusters, self.units), clusters), ratio(np.ones_like(clusters), np.sqrt(clusters)))
-            finite = np.where(unequal, ratio(np.ones_like(clusters), 1 + ratio(np.ones_like(clusters), clusters) - 2 * third), finite)
+            third = np.fmin(ratio(2 - ratio(effective, self.units), effective), ratio(one, np.sqrt(effective)))
+            finite = np.where(unequal, ratio(one, 1 + ratio(one, effective) - 2 * third), finite)
         factor = np.where(varies, np.sqrt(finite), finite * 0.0)
-        return covariances * factor[..., None] * factor[..., None, :]
+        covariances = covariances * factor[..., None] * factor[..., None, :]
 
-    @cached_property
-    def _effective(self) -> tuple[FloatArray, FloatArray]:
-        """(sum of n)^2 / sum of n^2 over the patients' denominators n of all ratios (groups, ratios), and the effective patients.
-
-        These are all patients, unless their rows or weights are unequal.
-        """
-        bottom = self._sides[1]
-        kish = ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
-        return kish, np.where(kish < self.units * (1 - 1e-9), kish, self.units)
-
-    @cached_property
-    def _sizes(self) -> FloatArray:
-        """The effective sample sizes of all ratios (groups, ratios)."""
-        variance = np.nan_to_num(np.diagonal(self._covariances, axis1=-2, axis2=-1))
-        unclustered = np.nan_to_num(ratio(np.nan_to_num(self._either - self._values**2), np.maximum(self.rows - 1, 0.0)))
+        variance = np.nan_to_num(np.diagonal(covariances, axis1=-2, axis2=-1))
+        unclustered = np.nan_to_num(ratio(np.nan_to_num(either - value**2), np.maximum(self.rows - 1, 0.0)))
         spread = (unclustered > 0) & (variance > 0)
         effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
-        kish, clusters = self._effective
-        size = np.where(spread, self.rows / effect, np.minimum(kish, self.rows))
-        weighted = (self.rows <= self.units + 1e-9) & (clusters < self.units)  # one row per patient, unequal weights
-        return np.where(weighted, np.minimum(size, clusters), size)
+        size = np.where(spread, self.rows / effect, np.minimum(whole, self.rows))
+        single = self.rows <= self.units + 1e-9  # one row per patient
+        size = np.where(single & unequal, np.minimum(size, effective), size)
+        degrees = np.where(single & ~unequal, np.inf, np.maximum(effective - 1, 1.0))
+        return Estimated(value, size, degrees, np.where(is_difference, either, np.nan), self.rows, self.units, effective), covariances
 
-    @cached_property
-    def _degrees(self) -> FloatArray:
-        _, clusters = self._effective
-        single = (self.rows <= self.units + 1e-9) & ~(clusters < self.units)
-        return np.where(single, np.inf, np.maximum(clusters - 1, 1.0))
+    def __getitem__(self, name: str) -> Estimated:
+        """A ratio of each group."""
+        place = list(self.ratios).index(name)
+        return Estimated(*(each[:, place] for each in self._estimated[0]))
 
-    def value(self, name: str) -> FloatArray:
-        """The ratio of each group (groups,); NaN if the denominator is empty."""
-        return self._column(self._values, name)
-
-    def rows_of(self, name: str) -> FloatArray:
-        """The number of rows in the denominator of a ratio (groups,)."""
-        return self._column(self.rows, name)
-
-    def patients(self, name: str) -> FloatArray:
-        """The number of patients in the denominator of a ratio (groups,)."""
-        return self._column(self.units, name)
-
-    def effective_patients(self, name: str) -> FloatArray:
-        """The effective number of patients in the denominator of a ratio (groups,): fewer if some have more rows or larger weights.
-
-        >>> moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1])).effective_patients("tpr").round(2).tolist()
-        [1.8]
-        """
-        return self._column(self._effective[1], name)
-
-    def _column(self, values: FloatArray, name: str) -> FloatArray:
-        column: FloatArray = values[:, self._place(name)]
-        return column
-
-    def covariance(self, names: tuple[str, ...]) -> FloatArray:
+    def covariance(self, names: Sequence[str]) -> FloatArray:
         """The cluster-robust covariances of ratios (groups, names, names), linearised; NaN if a denominator has one patient."""
-        places = [self._place(name) for name in names]
-        covariances: FloatArray = self._covariances[:, places][:, :, places]
+        places = [list(self.ratios).index(name) for name in names]
+        covariances: FloatArray = self._estimated[1][:, places][:, :, places]
         return covariances
 
-    def correlation(self, names: tuple[str, ...]) -> FloatArray:
-        """The correlations of ratios (groups, names, names); 0 if one of them has no variance."""
+    def signed(self, coefficients: Mapping[str, float]) -> SignedSum:
+        """A signed sum of ratios of each group (groups,), with the correlations of the ratios; 0 if one of them has no variance."""
+        names = list(coefficients)
         covariance = self.covariance(names)
         sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0))
-        scale = sd[..., None] * sd[..., None, :]
-        correlation = np.clip(np.nan_to_num(ratio(covariance, np.nan_to_num(scale))), -1.0, 1.0)
-        return np.where(np.eye(len(names), dtype=bool), 1.0, correlation)
-
-    def size(self, name: str) -> FloatArray:
-        """The effective sample size of a ratio in each group (groups,): rows divided by the design effect, which is at least 1.
-
-        If the ratio is 0 or 1, no variance between patients is observed, so the rows of a patient count as one.
-        """
-        return self._column(self._sizes, name)
-
-    def degrees(self, name: str) -> FloatArray:
-        """Degrees of freedom of the variance (groups,): effective patients - 1, or infinite if each has one row of the same weight."""
-        return self._column(self._degrees, name)
+        correlation = np.clip(np.nan_to_num(ratio(covariance, np.nan_to_num(sd[..., None] * sd[..., None, :]))), -1.0, 1.0)
+        correlation = np.where(np.eye(len(names), dtype=bool), 1.0, correlation)
+        places = [list(self.ratios).index(name) for name in names]
+        signs = np.tile([float(c) for c in coefficients.values()], (len(self.total), 1))
+        return SignedSum(*[signs, *(each[:, places] for each in self._estimated[0][:4]), correlation])
 
     def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """The limits of a ratio in each group (groups,)."""
-        value, either = self.value(name), self._column(self._either, name)
-        size = fewer_clusters(self.size(name), self.degrees(name), level)
-        if self.ratios[name].either is None:
-            return wilson(value, size, level)
-        return tango((either + value) / 2, (either - value) / 2, size, level)
+        low, high = self.signed({name: 1.0}).term_limits(level)
+        return low[:, 0], high[:, 0]
 
-    def sums(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A signed sum of ratios of each group with its limits (groups,)."""
-        return self.signed(coefficients).limits(level)
-
-    def gaps(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A signed sum of ratios of every group but the first, minus that of the first, with its limits (groups - 1,).
+    def gap(self, coefficients: Mapping[str, float]) -> SignedSum:
+        """A signed sum of ratios of every group but the first, minus that of the first (groups - 1,).
 
         Groups are treated as independent. If patients have rows in several groups, gaps vary less than that and the interval is
         conservative.
         """
         signed = self.signed(coefficients)
-        return signed[1:].minus(signed[:1]).limits(level)
-
-    def gap_p_values(self, coefficients: Mapping[str, float]) -> FloatArray:
-        """The p-value of the gap of every group but the first (groups - 1,): one minus the level at which its interval ends at zero.
-
-        >>> rows = moments_of(np.repeat([1, 0, 1, 0], [90, 10, 70, 30]), np.ones(200), np.arange(200) // 100, 2, np.arange(200))
-        >>> low, high = (float(end[0]) for end in rows.gaps({"tpr": 1.0}, 1 - float(rows.gap_p_values({"tpr": 1.0})[0]))[1:])
-        >>> low < 0.0, abs(high) < 1e-4
-        (True, True)
-        """
-        signed = self.signed(coefficients)
-        return signed[1:].minus(signed[:1]).p_values()
-
-    def signed(self, coefficients: Mapping[str, float]) -> SignedSum:
-        """A signed sum of ratios of each group (groups,), from which differences between groups can be made."""
-        names = tuple(coefficients)
-        places = [self._place(name) for name in names]
-        value, size, degrees, either = (x[:, places] for x in (self._values, self._sizes, self._degrees, self._either))
-        paired = all(self.ratios[name].either is not None for name in names)
-        signs = np.tile([float(c) for c in coefficients.values()], (len(self.total), 1))
-        return SignedSum(signs, value, size, degrees, self.correlation(names), either if paired else None)
+        return signed[1:].minus(signed[:1])
 
     def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
         """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).
@@ -574,9 +448,7 @@ def moments_of(
     f: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None = None
 ) -> Moments:
     """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
-    label, decided = np.asarray(y, dtype=np.int64), np.asarray(f, dtype=np.float64)
-    columns = [label == 0, label == 1, np.where(label == 0, decided, 0.0), np.where(label == 1, decided, 0.0)]
-    return _sum_columns(DECISIONS, columns, codes, groups, units, weight)
+    return sum_columns(DECISIONS, _by_label(y, f), codes, groups, units, weight)
 
 
 def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None = None) -> Moments:
@@ -592,7 +464,7 @@ def moments_of_change(
     codes: IntArray,
     groups: int,
     units: IntArray,
-    weight: npt.ArrayLike | None = None,
+    weight: FloatArray | None = None,
 ) -> Moments:
     """The moments of positive decisions gained and lost on the same rows; their ratios are the changes of rates.
 
@@ -600,14 +472,11 @@ def moments_of_change(
 
     >>> ones = np.ones(10)
     >>> change = moments_of_change(ones, ones, ones, np.zeros(10, int), 1, np.arange(10))
-    >>> [round(float(x[0]), 2) for x in change.sums({"tpr": 1.0})]
+    >>> [round(float(x[0]), 2) for x in change.signed({"tpr": 1.0}).limits(0.95)]
     [0.0, -0.28, 0.28]
     """
-    label = np.asarray(y, dtype=np.int64)
     step = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    gained, lost = np.maximum(step, 0.0), np.maximum(-step, 0.0)
-    columns = [label == 0, label == 1, *(np.where(label == k, side, 0.0) for side in (gained, lost) for k in (0, 1))]
-    return _sum_columns(CHANGES, columns, codes, groups, units, weight)
+    return sum_columns(CHANGES, _by_label(y, np.maximum(step, 0.0), np.maximum(-step, 0.0)), codes, groups, units, weight)
 
 
 def moments_before_and_after(
@@ -617,17 +486,20 @@ def moments_before_and_after(
     codes: IntArray,
     groups: int,
     units: IntArray,
-    weight: npt.ArrayLike | None = None,
+    weight: FloatArray | None = None,
 ) -> Moments:
     """The moments of the predictive values and F1 (as `jaccard`) of two sets of decisions on the same rows, which are correlated."""
+    return sum_columns(BOTH, _by_label(y, before, after), codes, groups, units, weight)
+
+
+def _by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]]:
+    """The rows of each label, and each of the values in these rows."""
     label = np.asarray(y, dtype=np.int64)
-    decisions = [np.asarray(f, dtype=np.float64) for f in (before, after)]
-    columns = [label == 0, label == 1, *(np.where(label == k, f, 0.0) for f in decisions for k in (0, 1))]
-    return _sum_columns(BOTH, columns, codes, groups, units, weight)
+    return [label == 0, label == 1, *(np.where(label == k, np.asarray(each, dtype=np.float64), 0.0) for each in values for k in (0, 1))]
 
 
-def _sum_columns(
-    ratios: Columns, columns: list[npt.NDArray[np.generic]], codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None
+def sum_columns(
+    ratios: Columns, columns: Sequence[npt.NDArray[Any]], codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None
 ) -> Moments:
     """The moments of row-wise columns, summed by group and patient."""
     clusters = Clusters.of(codes, groups, units)
@@ -637,12 +509,10 @@ def _sum_columns(
     if weight is not None:
         w = np.asarray(weight, dtype=np.float64)[clusters.rows]
         weighted = [clusters.by_patient(column * w) for column in rows]
-    group = clusters.group
-    total = np.zeros((groups, len(columns)))
-    for a, column in enumerate(weighted):
-        total[:, a] = np.bincount(group, column, groups)
-    second = np.zeros((groups, len(columns), len(columns)))
-    for a in range(len(weighted)):
+    group, width = clusters.group, len(columns)
+    total, second = np.zeros((groups, width)), np.zeros((groups, width, width))
+    for a in range(width):
+        total[:, a] = np.bincount(group, weighted[a], groups)
         for b in range(a + 1):
             second[:, a, b] = second[:, b, a] = np.bincount(group, weighted[a] * weighted[b], groups)
     size, patients = np.zeros((groups, len(ratios))), np.zeros((groups, len(ratios)))

@@ -1,4 +1,4 @@
-"""Confidence sequences and evidence of change: inference on a gap that stays valid however often, and for however long, it is audited.
+"""Gaps followed over time, with limits and evidence of change that stay valid however often, and for however long, they are audited.
 
 An audit that is repeated every month and tested at 5 % each time reports a false finding within a year or two. The two statements here
 hold in all periods at once, without a planned end. Let d_t be the gap over periods 1 .. t, with variance v_t between patients.
@@ -15,14 +15,12 @@ hold in all periods at once, without a planned end. Let d_t be the gap over peri
   which future periods count as 1. Without a change it is a martingale of mean 1, so the probability that it ever reaches 1 / alpha is at
   most alpha (Ville). Variances are those of the rates of all periods together, scaled to the patients of each part.
 
-Gaps followed over time: each period, all periods so far with a confidence sequence, and evidence that the gap has changed.
-
 Half of the error is for the level of the gaps and half for their change, both divided by the number of gaps (Bonferroni): the probability
-of any false alarm, over all gaps and all periods, is at most 1 - level. The mathematics is in `confidence_sequences`.
+of any false alarm, over all gaps and all periods, is at most 1 - level.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +32,7 @@ from equipoise.errors import BadInput
 from equipoise.measures.audit import AuditSums, records
 from equipoise.measures.cells import FloatArray, IntArray, ratio
 from equipoise.measures.gaps import Gap, canonical_name, coefficients, signature
-from equipoise.measures.moments import DECISIONS, FURTHEST, Moments, SignedSum, level_of
+from equipoise.measures.moments import FURTHEST, Moments, SignedSum, level_of
 from equipoise.presenting import presenter
 
 EXPECTED_CHANGE = 0.1  # the size of a gap, or of its change, at which limits and evidence are most powerful
@@ -74,11 +72,9 @@ class Periods:
         signs = np.array(list(coefficients.values()))
         sides = [np.array([periods[0].ratios[name][side] for name in names]) for side in (0, 1)]
         top, bottom = (np.stack([each.total @ side.T for each in periods]) for side in sides)
-        patients = np.stack([np.stack([each.patients(name) for name in names], axis=-1) for each in periods])
+        patients = np.stack([np.stack([each[name].patients for name in names], axis=-1) for each in periods])
         so_far = [each.signed(coefficients) for each in cumulative(periods)]
-        shrunk = [ratio(each.value * each.size + 1, each.size + 2) for each in so_far]
-        deviation = np.stack([np.sqrt(ratio(p * (1 - p), each.size)) for p, each in zip(shrunk, so_far, strict=True)])
-        correlation = np.stack([each.correlation for each in so_far])
+        deviation, correlation = (np.stack([getattr(each, name) for each in so_far]) for name in ("deviation", "correlation"))
         groups = shape or top.shape[1:2]
 
         def arranged(array: FloatArray, tail: int = 1) -> FloatArray:
@@ -152,7 +148,6 @@ def first_period(reached: npt.NDArray[np.bool_]) -> IntArray:
 
 
 SCHEMA, SCHEMA_VERSION = "equipoise.monitoring", 2
-WHERE = ("label", "measure", "attribute", "group", "reference")
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,86 +223,65 @@ def monitor(
     names = list(dict.fromkeys(canonical_name(measure) for measure in measures))
     if not names:
         raise BadInput("at least one measure is needed, such as eod")
-    first_period = next(iter(periods.values()))
+    first = next(iter(periods.values()))
     series = {
         (label, attribute): _series(periods, label, attribute)
-        for label, sums in first_period.items()
+        for label, sums in first.items()
         for attribute in sums.groups
         if intersections or attribute not in sums.intersections
     }
     count = sum((len(groups) - 1) * len({signature(name) for name in names}) for groups, _ in series.values())
     alpha = (1 - level) / 2 / max(count, 1)
-    gaps, rows = [], []
+    gaps: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for (label, attribute), (groups, sums) in series.items():
         least = max(by_label[label].min_patients for by_label in periods.values())
         for measure in names:
-            followed = _follow(sums, measure, level, alpha, expected_change, least)
-            for k, group in enumerate(groups[1:]):
-                where = dict(zip(WHERE, (label, measure, attribute, group, groups[0]), strict=True))
-                gaps.append(where | followed.summary(k, list(periods)))
-                rows += [where | row for row in followed.rows(k, list(periods))]
-    crossed = tuple(dict.fromkeys(name for sums in first_period.values() for name in sums.intersections))
+            followed = _follow(sums, list(periods), measure, level, alpha, expected_change, least)
+            for group, (summary, history) in zip(groups[1:], followed, strict=True):
+                where = {"label": label, "measure": measure, "attribute": attribute, "group": group, "reference": groups[0]}
+                gaps.append(where | summary)
+                rows += [where | row for row in history]
+    crossed = tuple(dict.fromkeys(name for sums in first.values() for name in sums.intersections))
     return Monitoring(tuple(periods), pd.DataFrame(gaps), pd.DataFrame(rows), count, level, expected_change, crossed)
 
 
-@dataclass(frozen=True, eq=False)
-class _Followed:
-    """The gaps of one measure between the groups of one attribute, over all periods."""
-
-    evidence: Evidence
-    by_period: FloatArray  # (T, 3, groups - 1): value, low and high of each period
-    so_far: FloatArray  # (T, 3, groups - 1): of all periods up to each
-    changed_at: IntArray  # (groups - 1,) the first period with an alarm; -1 if there is none
-    shown_at: IntArray
-
-    def summary(self, k: int, periods: Sequence[str]) -> dict[str, object]:
-        """The row of a group in `Monitoring.gaps`."""
-        changed, shown = int(self.changed_at[k]), int(self.shown_at[k])
-        evidence = self.evidence
-        value, low, high = map(float, self.so_far[-1, :, k])
-        return {
-            "value": value,
-            "low": low,
-            "high": high,
-            "shown": shown >= 0,
-            "shown_in": periods[shown] if shown >= 0 else "",
-            "changed": changed >= 0,
-            "changed_in": periods[changed] if changed >= 0 else "",
-            "since": periods[int(evidence.since[-1, k])] if changed >= 0 else "",
-            "evidence": float(evidence.value[-1, k]),
-            "before": float(evidence.before[-1, k]) if changed >= 0 else np.nan,
-            "after": float(evidence.after[-1, k]) if changed >= 0 else np.nan,
+def _follow(
+    periods: Sequence[Moments], names: Sequence[str], measure: str, level: float, alpha: float, expected: float, least: int
+) -> Iterator[tuple[dict[str, object], list[dict[str, object]]]]:
+    """The row of each group in `Monitoring.gaps`, and its rows in `Monitoring.frame`; NaN where a cell has too few patients."""
+    signs = coefficients(measure)
+    evidence = change_evidence(Periods.of(periods, signs), alpha, expected, least)
+    limits: list[list[FloatArray]] = [[], []]
+    for one, all_so_far in zip(periods, cumulative(periods), strict=True):
+        of_period, of_all = one.gap(signs).limits(level), confidence_sequence(all_so_far.gap(signs), alpha, expected)
+        for kept, sums, ends in ((limits[0], one, of_period), (limits[1], all_so_far, of_all)):
+            counts = np.min([sums[name].patients for name in signs], axis=0)
+            kept.append(np.where(np.minimum(counts[1:], counts[0]) >= least, np.stack(ends), np.nan))
+    by_period, so_far = map(np.stack, limits)  # (T, 3, groups - 1): value, low and high of each period, and of all periods up to each
+    shown_at, changed_at = first_period((so_far[:, 1] > 0) | (so_far[:, 2] < 0)), first_period(evidence.value >= 1 / alpha)
+    for k, (shown, changed) in enumerate(zip(shown_at.tolist(), changed_at.tolist(), strict=True)):
+        value, low, high = map(float, so_far[-1, :, k])
+        is_changed = changed >= 0
+        summary = {
+            **{"value": value, "low": low, "high": high, "shown": shown >= 0, "shown_in": names[shown] if shown >= 0 else ""},
+            **{"changed": is_changed, "changed_in": names[changed] if is_changed else ""},
+            **{"since": names[int(evidence.since[-1, k])] if is_changed else "", "evidence": float(evidence.value[-1, k])},
+            "before": float(evidence.before[-1, k]) if is_changed else np.nan,
+            "after": float(evidence.after[-1, k]) if is_changed else np.nan,
         }
-
-    def rows(self, k: int, periods: Sequence[str]) -> Iterator[dict[str, object]]:
-        """The rows of a group in `Monitoring.frame`, one per period."""
-        changed = int(self.changed_at[k])
-        for t, period in enumerate(periods):
-            yield {
-                "period": period,
-                **dict(zip(("value", "low", "high"), map(float, self.by_period[t, :, k]), strict=True)),
-                **dict(zip(("so_far", "so_far_low", "so_far_high"), map(float, self.so_far[t, :, k]), strict=True)),
-                "limit_low": float(self.evidence.limit_low[t, k]),
-                "limit_high": float(self.evidence.limit_high[t, k]),
-                "evidence": float(self.evidence.value[t, k]),
+        history = [
+            {
+                "period": name,
+                **dict(zip(("value", "low", "high"), map(float, by_period[t, :, k]), strict=True)),
+                **dict(zip(("so_far", "so_far_low", "so_far_high"), map(float, so_far[t, :, k]), strict=True)),
+                **{end: float(getattr(evidence, end)[t, k]) for end in ("limit_low", "limit_high")},
+                "evidence": float(evidence.value[t, k]),
                 "changed": 0 <= changed <= t,
             }
-
-
-def _follow(periods: Sequence[Moments], measure: str, level: float, alpha: float, expected: float, least: int) -> _Followed:
-    """The gaps of one measure over all periods; NaN in periods in which a cell has fewer than `least` patients."""
-    signs = coefficients(measure)
-
-    def limits(sums: Moments, of_gap: Callable[[SignedSum], tuple[FloatArray, FloatArray, FloatArray]]) -> FloatArray:
-        counts = np.min([sums.patients(name) for name in signs], axis=0)
-        signed = sums.signed(signs)
-        return np.where(np.minimum(counts[1:], counts[0]) >= least, np.stack(of_gap(signed[1:].minus(signed[:1]))), np.nan)
-
-    evidence = change_evidence(Periods.of(periods, signs), alpha, expected, least)
-    by_period = np.stack([limits(sums, lambda gap: gap.limits(level)) for sums in periods])
-    so_far = np.stack([limits(sums, lambda gap: confidence_sequence(gap, alpha, expected)) for sums in cumulative(periods)])
-    shown_at = first_period((so_far[:, 1] > 0) | (so_far[:, 2] < 0))
-    return _Followed(evidence, by_period, so_far, first_period(evidence.value >= 1 / alpha), shown_at)
+            for t, name in enumerate(names)
+        ]
+        yield summary, history
 
 
 def _series(periods: Mapping[str, Mapping[str, AuditSums]], label: str, attribute: str) -> tuple[tuple[str, ...], list[Moments]]:
@@ -317,8 +291,6 @@ def _series(periods: Mapping[str, Mapping[str, AuditSums]], label: str, attribut
     for by_label in periods.values():
         known, sums = by_label[label].groups[attribute], by_label[label].sums[attribute]
         place = [known.index(group) if group in known else len(known) for group in groups]
-        arrays = (
-            np.concatenate([array, np.zeros((1, *array.shape[1:]))])[place] for array in (sums.total, sums.second, sums.rows, sums.units)
-        )
-        series.append(Moments(DECISIONS, *arrays))
+        with_none = (np.concatenate([array, np.zeros((1, *array.shape[1:]))]) for array in sums.arrays())
+        series.append(Moments(sums.ratios, *(array[place] for array in with_none)))
     return groups, series

@@ -9,15 +9,14 @@ a false one lost), after Agresti and Min 2005 (Stat Med 24:729): if no decision 
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.cells import Cells, FloatArray, IntArray, gap_values, largest_gap, performance_values, predictive, ratio, tabulate
+from equipoise.measures.cells import Cells, FloatArray, IntArray, gap_values, largest_gap, performance_values, ratio, tabulate
 from equipoise.measures.estimates import Estimate
-from equipoise.measures.gaps import MEASURES, QUOTIENTS, RATES, coefficients, is_quotient, terms
+from equipoise.measures.gaps import MEASURES, coefficients, is_quotient, terms
 from equipoise.measures.intervals import combined, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, SignedSum, moments_before_and_after, moments_of_change, moments_of_scores, units_of
 
@@ -81,10 +80,10 @@ class Paired:
         """The changes of sensitivity and false positive rate of every group with enough patients."""
         shifts = []
         for rate in ("tpr", "fpr"):
-            before, after = (cells.rate(RATES[rate]) for cells in (self.before, self.after))
+            before, after = (cells.rate(rate) for cells in (self.before, self.after))
             changes = self.rate_changes(rate)
             for k, level in enumerate(self.attribute.levels):
-                if self.change.patients(rate)[k] >= self.settings.min_patients:
+                if self.change[rate].patients[k] >= self.settings.min_patients:
                     shifts.append(Shift(level, k == 0, rate, float(before[k]), float(after[k]), changes[k]))
         return shifts
 
@@ -108,13 +107,8 @@ class Paired:
     def signed(self, measure: str) -> SignedSum:
         """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
         if is_quotient(measure):
-            return _ratio_change(self._predictive_values, MEASURES[measure].rate)
+            return _ratio_change(self._both(self.attribute.codes, len(self.attribute.levels)), MEASURES[measure].rate)
         return self.change.signed(terms(measure))
-
-    @cached_property
-    def _predictive_values(self) -> Moments:
-        """The moments of each group's decisions before and after."""
-        return self._both(self.attribute.codes, len(self.attribute.levels))
 
     def _both(self, codes: IntArray, groups: int) -> Moments:
         scores = self.scores
@@ -122,10 +116,8 @@ class Paired:
 
     def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
         """The rate, or sum of rates, that a measure compares, for each group (groups,), before and after."""
-        if is_quotient(measure):
-            return predictive(QUOTIENTS[measure], self.before), predictive(QUOTIENTS[measure], self.after)
         before, after = (
-            np.sum([sign * cells.rate(RATES[rate]) for rate, sign in terms(measure).items()], axis=0) for cells in (self.before, self.after)
+            np.sum([sign * cells.rate(rate) for rate, sign in coefficients(measure).items()], axis=0) for cells in (self.before, self.after)
         )
         return before, after
 
@@ -135,7 +127,7 @@ class Paired:
 
     def patients(self, measure: str) -> FloatArray:
         """The number of patients in each group that a measure rests on (groups,)."""
-        counts: FloatArray = np.min([self.change.patients(rate) for rate in terms(measure) or ("selection",)], axis=0)
+        counts: FloatArray = np.min([self.change[rate].patients for rate in terms(measure) or ("selection",)], axis=0)
         return counts
 
     def performance_change(self, name: str) -> Estimate:
@@ -143,7 +135,7 @@ class Paired:
         if name == "f1":
             return _f1_change(self._both(np.zeros(len(self.scores), np.int64), 1), self.settings.level)
         signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
-        value, low, high = self.overall.sums(signed, self.settings.level)
+        value, low, high = self.overall.signed(signed).limits(self.settings.level)
         return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
     def contributions(self, measure: str, group: str) -> list[Contribution]:
@@ -163,7 +155,7 @@ class Paired:
 
     def rate_changes(self, rate: str) -> list[Estimate]:
         """The change of one rate of every group, the reference first."""
-        ends = self.change.sums({rate: 1.0}, self.settings.level)
+        ends = self.change.signed({rate: 1.0}).limits(self.settings.level)
         return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
 
 
@@ -174,7 +166,7 @@ def _ratio_change(both: Moments, name: str) -> SignedSum:
     sd = np.sqrt(np.maximum(np.diagonal(both.covariance(names), axis1=-2, axis2=-1), 0.0))
     added = np.zeros(len(sd))  # variance of half a changed decision of each kind, by one patient
     for ratio_name in names:
-        value, patients = both.value(ratio_name), both.effective_patients(ratio_name)
+        value, patients = both[ratio_name].value, both[ratio_name].effective
         of_true = np.ones_like(value) if name == "jaccard" else 1 - value  # influence on the numerator minus value times the denominator
         added += np.nan_to_num(ratio((of_true**2 + value**2) / 2, patients**2))
     r = change.correlation[:, 0, 1]
@@ -209,7 +201,7 @@ def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: 
 
     |after| < |before| if the gap moved towards zero and this mean still lies on the original side of zero.
     """
-    _, low, high = moments_of_scores(scores, (before + after) / 2).gaps(coefficients(measure), level)
+    _, low, high = moments_of_scores(scores, (before + after) / 2).gap(coefficients(measure)).limits(level)
     return low, high
 
 

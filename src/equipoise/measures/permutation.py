@@ -1,25 +1,9 @@
-"""Multiple comparisons: Holm-adjusted p-values and simultaneous intervals control false findings over the whole audit.
+"""Tests of gaps: permutation p-values, and adjustments that control false findings over the whole audit.
 
-An audit of ten groups and six measures has 54 gaps; even without any difference, some of their 95 % intervals exclude zero. The family is
-all gaps of an audit that have a value, over all attributes and all labels. A measure that mirrors another (fnr_gap is -eod, tnr_gap is
--fpr_gap) is the same comparison and counts once.
-
-- p_adjusted: Holm's step-down adjustment of the permutation p-values. The probability of any false `clear` gap is at most 1 - level,
-  whatever the dependence.
-- simultaneous intervals: all of them cover with probability `level`. Critical values are those of the largest studentised gap (max-T), from
-  the correlations of the gaps of an attribute; attributes and labels count as independent, which is conservative. A cell of fewer than 30
-  patients is too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
-- shrunken gaps of many small groups, by parametric empirical Bayes (Morris 1983, J Am Stat Assoc 78:47): the rates of the groups of an
-  attribute vary around a common mean with a variance that is estimated from them (Paule and Mandel 1982). The largest of many noisy gaps is
-  usually an overestimate; shrunken gaps are more accurate on average, but biased towards zero for a group that really differs. They are
-  reported next to the plain gaps, labelled as such, and never replace them.
-
-Permutation p-values: the probability of a gap at least this large if the decisions do not depend on the group.
-
-The null hypothesis of a gap determines what may be permuted. For a difference in sensitivity, the decisions on positives do not depend on
-the group, so groups are permuted only among patients with positives: permuting across labels would test prevalence and sensitivity
-together. Likewise negatives for the false positive rate, rows decided positive (negative) for PPV (NPV), and all rows for the selection
-rate. Each group is compared with the reference separately, so that a third group with another rate has no influence.
+**P-values.** The null hypothesis of a gap determines what may be permuted. For a difference in sensitivity, the decisions on positives do
+not depend on the group, so groups are permuted only among patients with positives: permuting across labels would test prevalence and
+sensitivity together. Likewise negatives for the false positive rate, rows decided positive (negative) for PPV (NPV), and all rows for the
+selection rate. Each group is compared with the reference separately, so that a third group with another rate has no influence.
 
 A patient is permuted as a whole, and one with rows of both labels counts in both cells. A sum of sensitivity and false positive rate
 permutes patients within their pattern of labels (positives only, negatives only, both), which preserves the sizes of all cells and the
@@ -30,17 +14,28 @@ With one row per patient and hard decisions the distribution of one rate is hype
 permuted at random, and p = (1 + number of draws with |g*| >= |g|) / (1 + draws). If patients have several rows or decisions are randomised,
 gaps are divided by their cluster-robust standard error, which keeps the level if groups differ in rows per patient (Chung and Romano 2013).
 With many patients in every cell (effective ones, see `moments`, if their rows or weights are unequal) that statistic is normal, and no
-draws are needed.
+draws are needed. That level is asymptotic: with few patients, many rows in one group and few in the other, levels of up to 0.28 instead of
+0.05 were measured. A p-value of at most 0.2 from draws is therefore compared with that of the cluster-robust interval of the gap, and the
+larger one is reported: a gap is a finding only if both agree.
 
-That level is asymptotic. With few patients, many rows in one group and few in the other, levels of up to 0.28 instead of 0.05 were
-measured. A p-value of at most 0.2 from draws is therefore compared with that of the cluster-robust interval of the gap, and the larger one
-is reported: a gap is a finding only if both agree.
+**Multiplicity.** An audit of ten groups and six measures has 54 gaps; even without any difference, some of their 95 % intervals exclude
+zero. The family is all gaps of an audit that have a value, over all attributes and all labels. A measure that mirrors another (fnr_gap is
+-eod, tnr_gap is -fpr_gap) is the same comparison and counts once.
+
+- p_adjusted: Holm's step-down adjustment of the permutation p-values. The probability of any false `clear` gap is at most 1 - level,
+  whatever the dependence.
+- simultaneous intervals: all of them cover with probability `level`. Critical values are those of the largest studentised gap (max-T), from
+  the correlations of the gaps of an attribute; attributes and labels count as independent, which is conservative. A cell of fewer than 30
+  patients is too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
+- shrunken gaps of many small groups, by parametric empirical Bayes (Morris 1983, J Am Stat Assoc 78:47): the rates of the groups of an
+  attribute vary around a common mean with a variance that is estimated from them (Paule and Mandel 1982). The largest of many noisy gaps is
+  usually an overestimate; shrunken gaps are more accurate on average, but biased towards zero for a group that really differs. They are
+  reported next to the plain gaps, labelled as such, and never replace them.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -48,12 +43,276 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import generator
-from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
-from equipoise.measures.gaps import MEASURES, coefficients, is_quotient, signature, terms
-from equipoise.measures.moments import Moments, moments_of, units_of
+from equipoise.measures.cells import FloatArray, IntArray, kish, ratio
+from equipoise.measures.gaps import coefficients, signature
+from equipoise.measures.intervals import halved, quantile
+from equipoise.measures.moments import Clusters, Moments, moments_of, units_of
 
+DRAWS = 999
+FEW_EXCEED = 10  # if fewer draws are at least as extreme, more draws determine how small the p-value is
+MOST_DRAWS = 99_999
+MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps reached in 20 of the first draws (p > 0.2) get no further draws
+NO_SIGN = 0.2  # p-values of intervals above this save the draws; p-values from draws below it are compared with that of the interval
+PER_COMPARISON = 100  # draws per comparison adjusted for, so that the smallest adjusted p-value is about 0.01
+MOST_WORK = 2_000_000  # further draws times kinds of patients
+MANY, MANY_EVENTS = 500, 50  # effective patients, and patients with and without an event, in every cell: the statistic is then normal
+BLOCK = 4_000_000  # numbers in one block of draws
+FAR = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
+NANOSECONDS = (90, 12_000, 35)  # measured cost of a draw: per kind of patient; for sampling patients one by one; per sampled patient
 NORMAL_DRAWS = 20_000  # of the maximum of correlated standard normal variables
 LARGEST_BLOCK = 400  # gaps of an attribute; with more, they are bounded as if independent (Sidak 1967)
+LEAST_GROUPS = 4  # with fewer, the variance between groups cannot be estimated
+HALVINGS = 60
+
+
+def p_values(
+    decisions: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    levels: tuple[str, ...],
+    patients: npt.NDArray[np.object_] | None,
+    measures: Sequence[str],
+    *,
+    weight: npt.ArrayLike | None = None,
+    comparisons: int = 1,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, FloatArray]:
+    """The p-value of the gap of every group except the reference, (groups - 1,) for each measure; NaN if a cell is empty.
+
+    `comparisons` is the number of p-values adjusted together: p-values that are small after `draws` draws get up to 100 more for each.
+
+    >>> p = p_values([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, ["eod", "spd"])
+    >>> p["eod"].round(3).tolist()  # 2 of the 20 ways to choose who is F
+    [0.1]
+    """
+    code = np.asarray(codes, dtype=np.int64)
+    units = units_of(patients, len(code))
+    clusters = Clusters.of(code, len(levels), units)
+    known, unknown = clusters.rows, np.full(max(len(levels) - 1, 0), np.nan)
+    if not len(known):
+        return dict.fromkeys(measures, unknown)
+    f, label = (np.asarray(each, dtype=np.float64)[known] for each in (decisions, y))
+    w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
+    most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
+    first = draws if comparisons <= MANY_COMPARISONS else min(FIRST, draws)
+    moments: Moments | None = None
+    by_signature: dict[tuple[object, ...], FloatArray] = {}  # measures that mirror each other have the same p-values
+    for measure in measures:
+        if signature(measure) in by_signature:
+            continue
+        table = _table(measure, f, label, w, clusters, units[known])
+        others = range(1, len(levels))
+        drawn = np.array([not table.known(k) for k in others], dtype=bool)
+        lowest = unknown
+        if drawn.any() and first < draws:
+            moments = moments or moments_of(decisions, y, code, len(levels), units, weight)
+            lowest = moments.gap(coefficients(measure)).p_values()
+        names = [f"permutation {measure} {level}" for level in levels]
+        p = np.array([table.p_value(k, lowest[k - 1], first, draws, most, seed, names[k]) for k in others])
+        unsure = drawn & (p <= NO_SIGN)
+        if unsure.any() and first == draws:
+            moments = moments or moments_of(decisions, y, code, len(levels), units, weight)
+            lowest = moments.gap(coefficients(measure)).p_values()
+        by_signature[signature(measure)] = np.where(unsure, np.fmax(p, lowest), p)
+    return {measure: by_signature[signature(measure)] for measure in measures}
+
+
+def largest_gap_p_value(
+    decisions: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    levels: tuple[str, ...],
+    patients: npt.NDArray[np.object_] | None,
+    measure: str,
+    *,
+    seed: int = 0,
+) -> float:
+    """The p-value of the largest |gap| over the groups: the smallest of their p-values times their number; NaN if no group has one.
+
+    >>> largest_gap_p_value([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, "eod")
+    0.1
+    """
+    by_group = p_values(decisions, y, codes, levels, patients, [measure], comparisons=len(levels) - 1, seed=seed)[measure]
+    known = by_group[~np.isnan(by_group)]
+    return round(min(1.0, float(known.min()) * len(known)), 12) if len(known) else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The contribution of each unit (a patient in a group) to each rate of a gap, units sorted by group."""
+
+    sign: FloatArray  # (rates,) of the signed sum
+    n: FloatArray  # (units, rates) denominators
+    s: FloatArray  # (units, rates) numerators
+    stratum: IntArray  # (units,) groups are permuted within strata
+    start: IntArray  # (groups + 1,) the position of each group's first unit
+    single: bool  # every unit is one row, decided 0 or 1
+
+    def known(self, group: int) -> bool:
+        """Whether the distribution for a group is hypergeometric (one rate, one row per patient) or normal: no draws are needed."""
+        if self.single and len(self.sign) == 1:
+            return True
+        for k in (group, 0):
+            n, s = (values[self.start[k] : self.start[k + 1]] for values in (self.n, self.s))
+            many = (n > 0).sum(0).min() >= MANY and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS
+            if not many or (n.max() > 1 and kish(n.sum(0), (n**2).sum(0)).min() < MANY):
+                return False
+        return True
+
+    def p_value(self, group: int, lowest: float, first: int, draws: int, most: int, seed: int, name: str) -> float:
+        """The p-value of one group against the reference; `lowest`, a lower bound, if it is no finding, which saves the draws."""
+        sides = [slice(self.start[k], self.start[k + 1]) for k in (group, 0)]
+        sums = [np.array([values[side].sum(0) for side in sides]) for values in (self.n, self.s)]
+        if not (sums[0] > 0).all():
+            return float("nan")
+        if self.single and len(self.sign) == 1:
+            (rows, other_rows), (hits, other_hits) = sums[0][:, 0], sums[1][:, 0]
+            return hypergeometric_p(int(hits), int(rows), int(other_hits), int(other_rows))
+        normal = self.known(group)
+        if not normal and lowest > NO_SIGN:
+            return lowest
+        n, s, stratum = (np.concatenate([values[side] for side in sides]) for values in (self.n, self.s, self.stratum))
+        e = s - n * ratio(s.sum(0), n.sum(0))  # residuals from the rates of both groups
+        squares = [e[:, [r]] * e[:, [q]] for r in range(n.shape[1]) for q in range(n.shape[1])]
+        columns = np.concatenate([n, e, *squares], axis=1)  # their sums over units determine the statistic
+        in_group = np.arange(len(n)) < sides[0].stop - sides[0].start
+        total, studentised = columns.sum(0), normal or not self.single
+        observed = _statistic(columns[in_group].sum(0), total, self.sign, studentised)
+        if normal:
+            return math.erfc(float(observed) / math.sqrt(2))
+        units, rng = np.concatenate([n, s], axis=1), generator(seed, name)
+        strata = [_Stratum.of(columns[rows], units[rows], in_group[rows]) for rows in (stratum == k for k in np.unique(stratum))]
+        width = max(len(each.columns) for each in strata)
+
+        def count_extreme(number: int) -> int:
+            block, count = max(1, BLOCK // width), 0
+            for begin in range(0, number, block):
+                drawn = np.sum([each.draw(min(block, number - begin), rng) for each in strata], axis=0)
+                permuted = _statistic(drawn, total, self.sign, studentised)
+                count += int((~(permuted < observed * (1 - 1e-9) - 1e-12)).sum())  # NaN, for lack of a cell, counts as extreme
+            return count
+
+        count = count_extreme(first)
+        if first < draws and count >= FEW_EXCEED * 2:  # the p-value is above 0.2: no finding, whatever further draws show
+            return (1 + count) / (1 + first)
+        count += count_extreme(draws - first)
+        if count < FEW_EXCEED:
+            further = max(min(most, max(draws, MOST_WORK // width)) - draws, 0)
+            count, draws = count + count_extreme(further), draws + further
+        return (1 + count) / (1 + draws)
+
+
+def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, clusters: Clusters, units: IntArray) -> _Table:
+    signed = coefficients(measure)
+    denominator = {"selection_rate": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
+    event = {"selection_rate": f, "tpr": f, "fpr": f, "ppv": y, "npv": 1 - y}
+    n: FloatArray = np.stack([clusters.by_patient(w * denominator[rate]) for rate in signed], axis=1)
+    s: FloatArray = np.stack([clusters.by_patient(w * denominator[rate] * event[rate]) for rate in signed], axis=1)
+    order = np.lexsort((units, clusters.code)) if clusters.place is None else np.arange(len(n))
+    order = order[(n[order] > 0).any(1)]
+    n, s, group = n[order], s[order], clusters.group[order]
+    pattern = np.zeros(len(n), np.int64) if "selection_rate" in signed else (n > 0) @ (1 << np.arange(len(signed)))
+    single = bool(((n == 0) | (n == 1)).all() and ((s == 0) | (s == 1)).all() and (n.sum(1) == 1).all())
+    start = np.searchsorted(group, np.arange(clusters.groups + 1))
+    return _Table(np.array(list(signed.values())), n, s, pattern, start, single)
+
+
+def hypergeometric_p(hits: int, rows: int, other_hits: int, other_rows: int) -> float:
+    """The exact two-sided p-value of a difference of two proportions, over all ways to choose `rows` of all rows.
+
+    >>> round(hypergeometric_p(3, 3, 0, 3), 9), hypergeometric_p(1, 2, 1, 2)
+    (0.1, 1.0)
+    """
+    total, all_rows = hits + other_hits, rows + other_rows
+    mean = total * rows / all_rows
+    sd = math.sqrt(max(mean * (all_rows - total) * other_rows / all_rows / max(all_rows - 1, 1), 0.0))
+    distance = abs(hits - mean) - 1e-9 * max(mean, 1.0)
+    if sd == 0 or distance <= 0:
+        return 1.0
+    if distance > FAR * sd:
+        return max(math.erfc(distance / sd / math.sqrt(2)), math.ulp(0.0))
+    reach = distance + 12 * sd + 2
+    low, high = max(0, total - other_rows, math.floor(mean - reach)), min(total, rows, math.ceil(mean + reach))
+    x = np.arange(low, high + 1, dtype=np.float64)
+    before = x[:-1]
+    steps = np.log((total - before) * (rows - before)) - np.log((before + 1) * (other_rows - total + before + 1))
+    log = np.concatenate([[0.0], np.cumsum(steps)])
+    probability = np.exp(log - log.max())
+    return min(1.0, float(probability[np.abs(x - mean) >= distance].sum() / probability.sum()))
+
+
+def _statistic(group_sums: FloatArray, total: FloatArray, sign: FloatArray, studentised: bool) -> FloatArray:
+    """|gap| (...) from the sums of one group (..., columns) and of both groups; divided by its standard error if `studentised`."""
+    rates = len(sign)
+    gap, variance = np.zeros(group_sums.shape[:-1]), np.zeros(group_sums.shape[:-1])
+    for sums, side in ((group_sums, 1.0), (total - group_sums, -1.0)):
+        share = sign / np.where(sums[..., :rates] > 1e-12, sums[..., :rates], np.nan)
+        gap += side * (share * sums[..., rates : 2 * rates]).sum(-1)
+        products = sums[..., 2 * rates :].reshape(*sums.shape[:-1], rates, rates)
+        variance += np.einsum("...r,...rq,...q->...", share, products, share)
+    size = np.abs(gap)
+    if not studentised:
+        return size
+    scale = np.sqrt(np.maximum(variance, 0.0))
+    return np.where(size <= 1e-12, size, np.divide(size, scale, out=np.full_like(size, np.inf), where=~(scale <= 1e-15)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stratum:
+    """Units among which two groups are permuted; units of the same kind are interchangeable and counted, if that is faster."""
+
+    columns: FloatArray  # (kinds, columns)
+    counts: IntArray | None  # (kinds,) None: one unit of each kind
+    chosen: int  # units of the group
+    total: FloatArray  # of the columns
+
+    @classmethod
+    def of(cls, columns: FloatArray, units: FloatArray, in_group: npt.NDArray[np.bool_]) -> "_Stratum":
+        chosen, total = int(in_group.sum()), columns.sum(0)
+        key = np.zeros(len(units), np.int64)
+        for column in units.T:
+            values, place = np.unique(column, return_inverse=True)
+            if len(values) > 1:
+                key = np.unique(key * len(values) + place, return_inverse=True)[1]  # renumbered, so that many columns do not overflow
+        _, first, counts = np.unique(key, return_index=True, return_counts=True)
+        per_kind, per_draw, per_unit = NANOSECONDS
+        by_kind = per_kind * len(first) <= per_draw + per_unit * min(chosen, len(in_group) - chosen)
+        return cls(columns[first], counts.astype(np.int64), chosen, total) if by_kind else cls(columns, None, chosen, total)
+
+    def draw(self, draws: int, rng: np.random.Generator) -> FloatArray:
+        """Sums of the columns over the units that a random permutation assigns to the group, (draws, columns)."""
+        if self.counts is not None:
+            sampled = rng.multivariate_hypergeometric(self.counts, self.chosen, size=draws, method="marginals")
+            return np.asarray(sampled @ self.columns, dtype=np.float64)
+        units = len(self.columns)
+        fewer = min(self.chosen, units - self.chosen)
+        sums = np.array([self.columns[rng.choice(units, fewer, replace=False, shuffle=False)].sum(0) for _ in range(draws)])
+        return sums if fewer == self.chosen else self.total - sums
+
+
+def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> FloatArray:
+    """The p-values that `p_values` computes without draws in large cells, from sums alone (groups - 1,); NaN if a cell is not large."""
+    signed = coefficients(measure)
+    top, bottom = (np.array([moments.ratios[name][side] for name in signed], dtype=np.float64) for side in (0, 1))
+    value, patients, rows = (
+        np.stack([getattr(moments[name], kind) for name in signed], axis=-1) for kind in ("value", "effective", "rows")
+    )
+    with np.errstate(invalid="ignore"):
+        large = np.logical_and.reduce((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)
+    exact = not weighted and len(signed) == 1 and bool((rows == patients).all())
+    found = np.full(len(moments.total) - 1, np.nan)
+    for k in (int(group) + 1 for group in np.flatnonzero(large[1:] & large[0])):
+        sides = moments.total[[k, 0]]  # (2, columns): the group and the reference
+        n, s = sides @ bottom.T, sides @ top.T  # (2, rates)
+        if exact:
+            found[k - 1] = hypergeometric_p(*(round(float(x)) for x in (s[0, 0], n[0, 0], s[1, 0], n[1, 0])))
+            continue
+        residual = top - (s.sum(0) / n.sum(0))[:, None] * bottom  # from the rates of both groups together
+        products = (residual @ moments.second[[k, 0]] @ residual.T).reshape(2, -1)
+        sums = np.concatenate([n, sides @ residual.T, products], axis=1)
+        found[k - 1] = math.erfc(float(_statistic(sums[0], sums.sum(0), np.array(list(signed.values())), True)) / math.sqrt(2))
+    return found
 
 
 def holm(p_values: npt.ArrayLike) -> FloatArray:
@@ -98,17 +357,20 @@ def adjusted(gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     return gaps.assign(p_adjusted=p_adjusted, clear=p_adjusted <= 1 - level + 1e-12)
 
 
-def critical_levels(gaps: pd.DataFrame, correlations: Sequence[tuple[int, Callable[[], FloatArray]]], level: float = 0.95) -> FloatArray:
-    """The level of each gap's pointwise interval at which all of them cover with probability `level`; NaN for NaN gaps.
+Correlations = Sequence[tuple[int, Callable[[], FloatArray]]]  # for each attribute: the number of gaps, and what returns their correlations
 
-    `correlations` has, for each attribute in the order of the rows, the number of gaps and a function that returns their correlations.
-    """
-    comparison = comparisons_of(gaps)
-    few = gaps["few"].to_numpy(dtype=bool)
+
+def critical_levels(gaps: pd.DataFrame, correlations: Correlations, level: float = 0.95) -> FloatArray:
+    """The level of each gap's pointwise interval at which all of them cover with probability `level`; NaN for NaN gaps."""
+    return joint_levels(comparisons_of(gaps), gaps["few"].to_numpy(dtype=bool), correlations, level)
+
+
+def joint_levels(comparison: IntArray, few: npt.NDArray[np.bool_], correlations: Correlations, level: float) -> FloatArray:
+    """Like `critical_levels`, from the comparison of each gap (-1: none), and whether it rests on few patients."""
     small = np.unique(comparison[few & (comparison >= 0)])
     large = np.setdiff1d(comparison[comparison >= 0], small)
     count = len(small) + len(large)
-    levels = np.full(len(gaps), np.nan)
+    levels = np.full(len(comparison), np.nan)
     if not count:
         return levels
     share = (1 - level) / count  # of the error probability, for each gap
@@ -143,18 +405,11 @@ def max_t(correlations: Sequence[FloatArray | int], level: float, seed: int = 0)
         return bound
     rng = generator(seed, "max-T")
     largest = np.zeros(NORMAL_DRAWS)
-    for matrix in matrices:
-        if not len(matrix):
-            continue
+    for matrix in filter(len, matrices):
         values, vectors = np.linalg.eigh(matrix)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         largest = np.maximum(largest, np.abs(rng.standard_normal((NORMAL_DRAWS, len(matrix))) @ root.T).max(1))
     return min(float(np.quantile(largest, level)), bound)
-
-
-LEAST_GROUPS = 4  # with fewer, the variance between groups cannot be estimated
-HALVINGS = 60
-COLUMNS = ["measure", "attribute", "group", "reference", "value", "shrunken", "low", "high"]
 
 
 def shrunken_gaps(groups: pd.DataFrame, gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
@@ -170,19 +425,16 @@ def shrunken_gaps(groups: pd.DataFrame, gaps: pd.DataFrame, level: float = 0.95)
             limits = (frame[f"{rate}{end}"].to_numpy(dtype=np.float64) for end in ("", "_low", "_high"))
             shrunken[rate] = shrunken_rates(*limits, level=level)
         for row in gaps[gaps["attribute"] == attribute].itertuples():
-            measure = str(row.measure)
-            signed = {MEASURES[measure].rate: 1.0} if is_quotient(measure) else terms(measure)
             k, reference = place[str(row.group)], place[str(row.reference)]
             value, variance = 0.0, 0.0
-            for rate, sign in signed.items():
-                mean, error = shrunken["selection_rate" if rate == "selection" else rate]
+            for rate, sign in coefficients(str(row.measure)).items():
+                mean, error = shrunken[rate]
                 value += sign * (mean[k] - mean[reference])
                 variance += sign**2 * (error[k] ** 2 + error[reference] ** 2)
-            half = NormalDist().inv_cdf((1 + level) / 2) * variance**0.5
-            known = not np.isnan(row.value)
-            ends = (value, value - half, value + half) if known else (np.nan,) * 3
-            rows.append((measure, attribute, row.group, row.reference, row.value, *ends))
-    return pd.DataFrame(rows, columns=COLUMNS)
+            half = float(quantile(level)) * variance**0.5
+            ends = (np.nan,) * 3 if np.isnan(row.value) else (value, value - half, value + half)
+            rows.append((row.measure, attribute, row.group, row.reference, row.value, *ends))
+    return pd.DataFrame(rows, columns=["measure", "attribute", "group", "reference", "value", "shrunken", "low", "high"])
 
 
 def shrunken_rates(value: FloatArray, low: FloatArray, high: FloatArray, *, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -199,336 +451,20 @@ def shrunken_rates(value: FloatArray, low: FloatArray, high: FloatArray, *, leve
     if count < LEAST_GROUPS:
         return shrunken, error
     q = value[known]
-    variance = np.maximum(((high - low)[known] / (2 * NormalDist().inv_cdf((1 + level) / 2))) ** 2, 1e-12)
-    between = _variance_between(q, variance)
+    variance = np.maximum(((high - low)[known] / (2 * quantile(level))) ** 2, 1e-12)
+
+    def settled(between: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether the weighted sum of squares is at most its expectation, for variances between groups (...,)."""
+        weight = 1 / (variance + between[..., None])
+        mean = (weight * q).sum(-1) / weight.sum(-1)
+        reached: npt.NDArray[np.bool_] = (weight * (q - mean[..., None]) ** 2).sum(-1) - (count - 1) <= 0
+        return reached
+
+    none, most = np.zeros(1), np.full(1, (q.max() - q.min()) ** 2 + 1e-12)
+    between = 0.0 if settled(none)[0] else float(halved(settled, none, most, HALVINGS)[1][0])
     weight = 1 / (variance + between)
     mean = (weight * q).sum() / weight.sum()
     share = (count - 3) / (count - 1) * variance * weight  # of the distance from the mean that shrinkage removes
     shrunken[known] = q - share * (q - mean)
     error[known] = np.sqrt(variance * (1 - (count - 1) / count * share) + 2 / (count - 3) * (share * (q - mean)) ** 2)
     return shrunken, error
-
-
-def _variance_between(q: FloatArray, variance: FloatArray) -> float:
-    """The variance between groups at which the weighted sum of squares equals its expectation; 0 if it is always smaller."""
-
-    def excess(between: float) -> float:
-        weight = 1 / (variance + between)
-        mean = (weight * q).sum() / weight.sum()
-        return float((weight * (q - mean) ** 2).sum() - (len(q) - 1))
-
-    low, high = 0.0, float((q.max() - q.min()) ** 2) + 1e-12
-    if excess(low) <= 0:
-        return 0.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return high
-
-
-DRAWS = 999
-FEW_EXCEED = 10  # if fewer draws are at least as extreme, more draws determine how small the p-value is
-MOST_DRAWS = 99_999
-MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps reached in 20 of the first draws (p > 0.2) get no further draws
-NO_SIGN = 0.2  # p-values of intervals above this save the draws; p-values from draws below it are compared with that of the interval
-PER_COMPARISON = 100  # draws per comparison adjusted for, so that the smallest adjusted p-value is about 0.01
-MOST_WORK = 2_000_000  # further draws times kinds of patients
-MANY, MANY_EVENTS = 500, 50  # effective patients, and patients with and without an event, in every cell: the statistic is then normal
-BLOCK = 4_000_000  # numbers in one block of draws
-FAR = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
-NANOSECONDS = (90, 12_000, 35)  # measured cost of a draw: per kind of patient; for sampling patients one by one; per sampled patient
-
-
-def p_values(
-    decisions: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: npt.ArrayLike,
-    levels: tuple[str, ...],
-    patients: npt.NDArray[np.object_] | None,
-    measures: Sequence[str],
-    *,
-    weight: npt.ArrayLike | None = None,
-    comparisons: int = 1,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> dict[str, FloatArray]:
-    """The p-value of the gap of every group except the reference, (groups - 1,) for each measure; NaN if a cell is empty.
-
-    `comparisons` is the number of p-values adjusted together: p-values that are small after `draws` draws get up to 100 more for each.
-
-    >>> p = p_values([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, ["eod", "spd"])
-    >>> p["eod"].round(3).tolist()  # 2 of the 20 ways to choose who is F
-    [0.1]
-    """
-    code = np.asarray(codes, dtype=np.int64)
-    known = code >= 0
-    unknown = np.full(max(len(levels) - 1, 0), np.nan)
-    if not known.any():
-        return dict.fromkeys(measures, unknown)
-    f, label = np.asarray(decisions, dtype=np.float64)[known], np.asarray(y, dtype=np.float64)[known]
-    w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
-    units = units_of(patients, len(code))
-    unit, group = _units(units[known], code[known], patients is None)
-
-    @cache
-    def sums() -> Moments:
-        return moments_of(f, label, code[known], len(levels), units[known], None if weight is None else w)
-
-    def interval_p_values(measure: str) -> FloatArray:
-        return sums().gap_p_values(coefficients(measure))
-
-    most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
-    first = draws if comparisons <= MANY_COMPARISONS else min(FIRST, draws)
-    by_signature: dict[tuple[object, ...], FloatArray] = {}  # measures that mirror each other have the same p-values
-    for measure in measures:
-        if signature(measure) in by_signature:
-            continue
-        table = _table(measure, f, label, w, unit, group, len(levels))
-        name = f"permutation {measure}"
-        others = range(1, len(levels))
-        drawn = np.array([not table.known(k) for k in others], dtype=bool)
-        lowest = interval_p_values(measure) if drawn.any() and first < draws else unknown
-        p = np.array([table.p_value(k, lowest[k - 1], first, draws, most, seed, f"{name} {levels[k]}") for k in others])
-        unsure = drawn & (p <= NO_SIGN)
-        if unsure.any():
-            p = np.where(unsure, np.fmax(p, lowest if first < draws else interval_p_values(measure)), p)
-        by_signature[signature(measure)] = p
-    return {measure: by_signature[signature(measure)] for measure in measures}
-
-
-def largest_gap_p_value(
-    decisions: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: npt.ArrayLike,
-    levels: tuple[str, ...],
-    patients: npt.NDArray[np.object_] | None,
-    measure: str,
-    *,
-    seed: int = 0,
-) -> float:
-    """The p-value of the largest |gap| over the groups: the smallest of their p-values times their number; NaN if no group has one.
-
-    >>> largest_gap_p_value([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, "eod")
-    0.1
-    """
-    by_group = p_values(decisions, y, codes, levels, patients, [measure], comparisons=len(levels) - 1, seed=seed)[measure]
-    known = by_group[~np.isnan(by_group)]
-    return round(min(1.0, float(known.min()) * len(known)), 12) if len(known) else float("nan")
-
-
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """The contribution of each unit (a patient in a group) to each rate of a gap, units sorted by group."""
-
-    sign: FloatArray  # (rates,) of the signed sum
-    n: FloatArray  # (units, rates) denominators
-    s: FloatArray  # (units, rates) numerators
-    stratum: IntArray  # (units,) groups are permuted within strata
-    start: IntArray  # (groups + 1,) the position of each group's first unit
-    single: bool  # every unit is one row, decided 0 or 1
-
-    @property
-    def exact(self) -> bool:
-        """Whether the distribution is hypergeometric: one rate, and one row per patient."""
-        return self.single and len(self.sign) == 1
-
-    def known(self, group: int) -> bool:
-        """Whether the distribution for a group is exact or normal, so that no draws are needed."""
-        return self.exact or all(self._many(slice(self.start[k], self.start[k + 1])) for k in (group, 0))
-
-    def p_value(self, group: int, lowest: float, first: int, draws: int, most: int, seed: int, name: str) -> float:
-        """The p-value of one group against the reference; `lowest`, a lower bound, if it is no finding, which saves the draws."""
-        sides = [slice(self.start[k], self.start[k + 1]) for k in (group, 0)]
-        n, s = (np.array([values[side].sum(0) for side in sides]) for values in (self.n, self.s))
-        if not (n > 0).all():
-            return float("nan")
-        if self.exact:
-            (hits, other_hits), (rows, other_rows) = s[:, 0], n[:, 0]
-            return hypergeometric_p(int(hits), int(rows), int(other_hits), int(other_rows))
-        if self.known(group):
-            n, s = (np.concatenate([values[side] for side in sides]) for values in (self.n, self.s))
-            columns = _columns(n, s)
-            group_sums = columns[: self.start[group + 1] - self.start[group]].sum(0)
-            return math.erfc(float(_statistic(group_sums, columns.sum(0), self.sign, True)) / math.sqrt(2))
-        if lowest > NO_SIGN:
-            return lowest
-        return _random_p_value(self, sides, first, draws, most, generator(seed, name))
-
-    def _many(self, side: slice) -> bool:
-        n, s = self.n[side], self.s[side]
-        many = (n > 0).sum(0).min() >= MANY and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS
-        return bool(many and (n.max() <= 1 or ratio(n.sum(0) ** 2, (n**2).sum(0)).min() >= MANY))
-
-
-def hypergeometric_p(hits: int, rows: int, other_hits: int, other_rows: int) -> float:
-    """The exact two-sided p-value of a difference of two proportions, over all ways to choose `rows` of all rows.
-
-    >>> round(hypergeometric_p(3, 3, 0, 3), 9), hypergeometric_p(1, 2, 1, 2)
-    (0.1, 1.0)
-    """
-    total, all_rows = hits + other_hits, rows + other_rows
-    mean = total * rows / all_rows
-    sd = math.sqrt(max(mean * (all_rows - total) * other_rows / all_rows / max(all_rows - 1, 1), 0.0))
-    distance = abs(hits - mean) - 1e-9 * max(mean, 1.0)
-    if sd == 0 or distance <= 0:
-        return 1.0
-    if distance > FAR * sd:
-        return max(math.erfc(distance / sd / math.sqrt(2)), math.ulp(0.0))
-    reach = distance + 12 * sd + 2
-    low, high = max(0, total - other_rows, math.floor(mean - reach)), min(total, rows, math.ceil(mean + reach))
-    x = np.arange(low, high + 1, dtype=np.float64)
-    before = x[:-1]
-    steps = np.log((total - before) * (rows - before)) - np.log((before + 1) * (other_rows - total + before + 1))
-    log = np.concatenate([[0.0], np.cumsum(steps)])
-    probability = np.exp(log - log.max())
-    return min(1.0, float(probability[np.abs(x - mean) >= distance].sum() / probability.sum()))
-
-
-def _units(patient: IntArray, code: IntArray, by_row: bool) -> tuple[IntArray, IntArray]:
-    """The unit of each row, 0 .. U-1, a (patient, group) pair, and the group of each unit. Units are sorted by group."""
-    if by_row:
-        order = np.argsort(code, kind="stable")
-        unit = np.empty(len(code), dtype=np.int64)
-        unit[order] = np.arange(len(code))
-        return unit, code[order]
-    width = int(patient.max()) + 1
-    pairs, unit = grouped(code * width + patient, (int(code.max()) + 1) * width)
-    return unit, pairs // width
-
-
-def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, unit: IntArray, group: IntArray, groups: int) -> _Table:
-    signed = {MEASURES[measure].rate: 1.0} if is_quotient(measure) else terms(measure)
-    denominator = {"selection": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
-    event = {"selection": f, "tpr": f, "fpr": f, "ppv": y, "npv": 1 - y}
-    n: FloatArray = np.stack([np.bincount(unit, w * denominator[rate], len(group)) for rate in signed], axis=1)
-    s: FloatArray = np.stack([np.bincount(unit, w * denominator[rate] * event[rate], len(group)) for rate in signed], axis=1)
-    used = (n > 0).any(1)
-    n, s, group = n[used], s[used], group[used]
-    pattern = np.zeros(len(n), np.int64) if "selection" in signed else (n > 0) @ (1 << np.arange(len(signed)))
-    single = bool(((n == 0) | (n == 1)).all() and ((s == 0) | (s == 1)).all() and (n.sum(1) == 1).all())
-    start = np.searchsorted(group, np.arange(groups + 1))
-    return _Table(np.array(list(signed.values())), n, s, pattern, start, single)
-
-
-def _columns(n: FloatArray, s: FloatArray) -> FloatArray:
-    """The columns whose sums over units determine the statistic: n, residuals e from the rates of both groups, and products e e'."""
-    e = s - n * ratio(s.sum(0), n.sum(0))
-    squares = [e[:, [r]] * e[:, [q]] for r in range(n.shape[1]) for q in range(n.shape[1])]
-    return np.concatenate([n, e, *squares], axis=1)
-
-
-def _statistic(group_sums: FloatArray, total: FloatArray, sign: FloatArray, studentised: bool) -> FloatArray:
-    """|gap| (...) from the sums of one group (..., columns) and of both groups; divided by its standard error if `studentised`."""
-    rates = len(sign)
-    gap, variance = np.zeros(group_sums.shape[:-1]), np.zeros(group_sums.shape[:-1])
-    for sums, side in ((group_sums, 1.0), (total - group_sums, -1.0)):
-        share = sign / np.where(sums[..., :rates] > 1e-12, sums[..., :rates], np.nan)
-        gap += side * (share * sums[..., rates : 2 * rates]).sum(-1)
-        products = sums[..., 2 * rates :].reshape(*sums.shape[:-1], rates, rates)
-        variance += np.einsum("...r,...rq,...q->...", share, products, share)
-    size = np.abs(gap)
-    if not studentised:
-        return size
-    scale = np.sqrt(np.maximum(variance, 0.0))
-    return np.where(size <= 1e-12, size, np.divide(size, scale, out=np.full_like(size, np.inf), where=~(scale <= 1e-15)))
-
-
-def _random_p_value(table: _Table, sides: list[slice], first: int, draws: int, most: int, rng: np.random.Generator) -> float:
-    """The p-value from random permutations of the two groups within strata; only from the `first` ones if these show no sign of a gap."""
-    n, s, stratum = (np.concatenate([values[side] for side in sides]) for values in (table.n, table.s, table.stratum))
-    in_group = np.zeros(len(n), bool)
-    in_group[: sides[0].stop - sides[0].start] = True
-    columns = _columns(n, s)
-    total, studentised = columns.sum(0), not table.single
-    observed = _statistic(columns[in_group].sum(0), total, table.sign, studentised)
-    units = np.concatenate([n, s], axis=1)
-    strata = [_Stratum.of(columns[rows], units[rows], in_group[rows]) for rows in (stratum == k for k in np.unique(stratum))]
-    width = max(len(each.columns) for each in strata)
-
-    def count_extreme(number: int) -> int:
-        block, count = max(1, BLOCK // width), 0
-        for begin in range(0, number, block):
-            sums = np.sum([each.draw(min(block, number - begin), rng) for each in strata], axis=0)
-            permuted = _statistic(sums, total, table.sign, studentised)
-            count += int((~(permuted < observed * (1 - 1e-9) - 1e-12)).sum())  # NaN, for lack of a cell, counts as extreme
-        return count
-
-    if first < draws:
-        count = count_extreme(first)
-        if count >= FEW_EXCEED * 2:  # the p-value is above 0.2: no finding, whatever further draws show
-            return (1 + count) / (1 + first)
-        count += count_extreme(draws - first)
-    else:
-        count = count_extreme(draws)
-    if count < FEW_EXCEED:
-        further = max(min(most, max(draws, MOST_WORK // width)) - draws, 0)
-        count, draws = count + count_extreme(further), draws + further
-    return (1 + count) / (1 + draws)
-
-
-@dataclass(frozen=True, eq=False)
-class _Stratum:
-    """Units among which two groups are permuted; units of the same kind are interchangeable and counted, if that is faster."""
-
-    columns: FloatArray  # (kinds, columns)
-    counts: IntArray | None  # (kinds,) None: one unit of each kind
-    chosen: int  # units of the group
-    total: FloatArray  # of the columns
-
-    @classmethod
-    def of(cls, columns: FloatArray, units: FloatArray, in_group: npt.NDArray[np.bool_]) -> "_Stratum":
-        chosen, total = int(in_group.sum()), columns.sum(0)
-        first, counts = _kinds(units)
-        per_kind, per_draw, per_unit = NANOSECONDS
-        by_kind = per_kind * len(first) <= per_draw + per_unit * min(chosen, len(in_group) - chosen)
-        return cls(columns[first], counts, chosen, total) if by_kind else cls(columns, None, chosen, total)
-
-    def draw(self, draws: int, rng: np.random.Generator) -> FloatArray:
-        """Sums of the columns over the units that a random permutation assigns to the group, (draws, columns)."""
-        if self.counts is not None:
-            sampled = rng.multivariate_hypergeometric(self.counts, self.chosen, size=draws, method="marginals")
-            return np.asarray(sampled @ self.columns, dtype=np.float64)
-        units = len(self.columns)
-        fewer = min(self.chosen, units - self.chosen)
-        sums = np.array([self.columns[rng.choice(units, fewer, replace=False, shuffle=False)].sum(0) for _ in range(draws)])
-        return sums if fewer == self.chosen else self.total - sums
-
-
-def _kinds(units: FloatArray) -> tuple[IntArray, IntArray]:
-    """The position of the first of each distinct row of a table (units, columns), and how often it occurs."""
-    key = np.zeros(len(units), np.int64)
-    for column in units.T:
-        values, place = np.unique(column, return_inverse=True)
-        if len(values) > 1:
-            key = np.unique(key * len(values) + place, return_inverse=True)[1]  # renumbered, so that keys of many columns do not overflow
-    _, first, counts = np.unique(key, return_index=True, return_counts=True)
-    return np.asarray(first, dtype=np.int64), np.asarray(counts, dtype=np.int64)
-
-
-def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> FloatArray:
-    """The p-values that `p_values` computes without draws in large cells, from sums alone (groups - 1,); NaN if a cell is not large."""
-    signed = coefficients(measure)
-    names = tuple(signed)
-    top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
-    signs = np.array(list(signed.values()))
-    value, patients, rows = (
-        np.stack([getter(name) for name in names], axis=-1) for getter in (moments.value, moments.effective_patients, moments.rows_of)
-    )
-    with np.errstate(invalid="ignore"):
-        large = np.logical_and.reduce((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)
-    exact = not weighted and len(names) == 1 and bool((rows == patients).all())
-    found = np.full(len(moments.total) - 1, np.nan)
-    for k in range(1, len(moments.total)):
-        if not (large[k] and large[0]):
-            continue
-        sides = moments.total[[k, 0]]  # (2, columns): the group and the reference
-        n, s = sides @ bottom.T, sides @ top.T  # (2, rates)
-        if exact:
-            found[k - 1] = hypergeometric_p(*(round(float(x)) for x in (s[0, 0], n[0, 0], s[1, 0], n[1, 0])))
-            continue
-        residual = top - (s.sum(0) / n.sum(0))[:, None] * bottom  # from the rates of both groups together
-        share = signs / n
-        gap = float(share[0] @ (residual @ sides[0]) - share[1] @ (residual @ sides[1]))
-        variance = sum(float(share[j] @ (residual @ moments.second[side] @ residual.T) @ share[j]) for j, side in ((0, k), (1, 0)))
-        found[k - 1] = math.erfc(abs(gap) / math.sqrt(variance) / math.sqrt(2))
-    return found

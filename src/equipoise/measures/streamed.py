@@ -21,20 +21,14 @@ import numpy as np
 
 from equipoise.data import Attribute, IntArray, Scores, row_numbers
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.estimates import Estimate, performance_limits
+from equipoise.measures.estimates import Estimate, ScoreMeasures, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.performance import aurocs
+from equipoise.measures.performance import SCORE_BINS, TAIL, Binned, aurocs
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.score_measures import (
     SAMPLED,
-    SCORE_BINS,
-    TAIL,
-    Binned,
-    Losses,
-    ScoreMeasures,
     estimate_scores,
     losses_of,
     rows_by_group,
@@ -51,7 +45,7 @@ class Tally:
     groups: int
     logits: bool  # whether scores are logits, whose bins reach further
     moments: Moments = field(init=False)
-    losses: Losses = field(init=False)
+    losses: Moments = field(init=False)
     bin_width: int = 1  # number of neighbouring bins that are joined
     bin_weights: FloatArray = field(init=False)  # (groups, 2, bins): weight of the rows by label and bin of the score
     bin_counts: FloatArray | None = None  # (groups, 2, bins): number of rows, if there are weights
@@ -59,7 +53,7 @@ class Tally:
 
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
-        self.moments, self.losses = moments_of(none, none, none, self.groups, none), Losses.zeros(self.groups)
+        self.moments, self.losses = moments_of(none, none, none, self.groups, none), losses_of(none, none, none, self.groups, none)
         bins = SCORE_BINS + 2 * TAIL if self.logits else SCORE_BINS
         while 2 * self.groups * (bins // self.bin_width + 1) > MOST_BINS:
             self.bin_width *= 2
@@ -72,7 +66,7 @@ class Tally:
         """Adds the rows of one part, in the first pass."""
         y, score, w = part.y, part.score, part.weight
         self.moments += moments_of(f, y, codes, self.groups, units, w)
-        self.losses += losses_of(Scored.of(score, y, codes, self.groups, units, w))
+        self.losses += losses_of(score, y, codes, self.groups, units, w)
         known, shape = codes >= 0, self.bin_weights.shape
         cell = ((codes * 2 + y) * shape[-1] + bins // self.bin_width)[known]
         self.bin_weights += np.bincount(cell, None if w is None else w[known], self.bin_weights.size).reshape(shape)
@@ -88,7 +82,7 @@ class Tally:
 
     def rank(self) -> None:
         """Computes AUROC and average precision, whose variances between patients need a second pass."""
-        self.binned = Binned.of(self.bin_weights, self.bin_counts)
+        self.binned = Binned(self.bin_weights, self.bin_counts)
 
     def sums(self, attribute: Attribute, name: str, *, has_patients: bool) -> "AttributeSums":
         """The sums of all rows, and the sample."""
@@ -105,7 +99,7 @@ class AttributeSums:
     """Sums over all rows for the groups of one attribute, and a sample of the rows."""
 
     moments: Moments
-    losses: Losses
+    losses: Moments
     binned: Binned
     sample: Scores
     units: IntArray  # patients of the sample
@@ -120,22 +114,22 @@ class AttributeSums:
     def score_measures(self, spec: AuditSpec) -> ScoreMeasures:
         """The measures of the scores of each group, from the sample, or from sums where these suffice."""
         measures = estimate_scores(self.sample, self.sample.attribute, self.units, spec)
-        return with_losses(measures, self.losses, self.moments.rows_of("selection_rate"), spec)
+        return with_losses(measures, self.losses, self.moments["selection_rate"].rows, spec)
 
     def aurocs(self, level: float) -> Limits:
         """The AUROC of each group: exact if all its rows are in the sample, else from binned scores."""
         moments, binned = self.moments, self.binned
         exact = aurocs(self.sample, self.sample.attribute, self.units, level)
-        complete = rows_by_group(self.sample.attribute) == moments.rows_of("selection_rate")
+        complete = rows_by_group(self.sample.attribute) == moments["selection_rate"].rows
         value, clustered, unclustered = (each["auroc"] for each in (binned.value, binned.variance, binned.unclustered))
-        patients, effective = moments.patients("selection_rate"), moments.effective_patients("selection_rate")
-        between = clustered * np.where(np.isinf(moments.degrees("selection_rate")), 1.0, ratio(effective, effective - 1))
-        rows = [moments.rows_of(name) for name in ("tpr", "fpr")]
+        patients, effective = moments["selection_rate"].patients, moments["selection_rate"].effective
+        between = clustered * np.where(np.isinf(moments["selection_rate"].degrees), 1.0, ratio(effective, effective - 1))
+        rows = [moments[name].rows for name in ("tpr", "fpr")]
         effect = auroc_design_effect(value, between, unclustered, *rows)
-        degrees = np.minimum(moments.degrees("tpr"), moments.degrees("fpr"))
+        degrees = np.minimum(moments["tpr"].degrees, moments["fpr"].degrees)
         positives, negatives = (fewer_clusters(count / effect, degrees, level) for count in rows)
         approximate = Limits(value, *auroc_interval(value, positives, negatives, level), patients)
-        return replace(exact.where(complete, approximate), patients=np.minimum(moments.patients("tpr"), moments.patients("fpr")))
+        return replace(exact.where(complete, approximate), patients=np.minimum(moments["tpr"].patients, moments["fpr"].patients))
 
     def performance(self, names: Sequence[str], level: float) -> dict[str, Estimate]:
         """The performance of all rows together, if these are the sums of all rows."""
@@ -146,7 +140,7 @@ class AttributeSums:
                 estimates[name] = Estimate(*performance_limits(name, moments, level))
                 continue
             value, variance, unclustered = (float(each[name][0]) for each in (binned.value, binned.variance, binned.unclustered))
-            positives, negatives = (float(moments.rows_of(rate)[0]) for rate in ("tpr", "fpr"))
+            positives, negatives = (float(moments[rate].rows[0]) for rate in ("tpr", "fpr"))
             if name == "auroc":
                 effect = float(auroc_design_effect(value, variance, unclustered, positives, negatives))
                 low, high = auroc_interval(value, positives / effect, negatives / effect, level)

@@ -24,20 +24,21 @@ from equipoise.data import MISSING, Scores, is_numbered
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures.cells import (
     AFFINE_PERFORMANCE,
+    Affine,
     Cells,
     FloatArray,
     IntArray,
     cell_index,
-    f1,
     gap_functional,
     largest_gap,
     normalised,
     performance_functional,
+    performance_values,
     tabulate,
     tabulate_codes,
     worst_gap,
 )
-from equipoise.measures.gaps import AT_THRESHOLD, GAPS, Gap, canonical_name, is_quotient
+from equipoise.measures.gaps import AT_THRESHOLD, canonical_name, is_quotient
 
 # Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
 SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)
@@ -69,12 +70,8 @@ class Sweep:
         tied = np.where(allowed & (score >= best - 1e-12), -size, -np.inf)
         nearest = np.where(defined, -size, -np.inf)
         index = np.where(met, tied.argmax(-1), nearest.argmax(-1))[..., None]
-
-        def pick_values(values: FloatArray) -> FloatArray:
-            picked: FloatArray = np.take_along_axis(values, index, axis=-1)[..., 0]
-            return picked
-
-        return Choice(pick_values(self.thresholds), {name: pick_values(values) for name, values in self.values.items()}, met)
+        threshold, *values = (np.take_along_axis(each, index, axis=-1)[..., 0] for each in (self.thresholds, *self.values.values()))
+        return Choice(threshold, dict(zip(self.values, values, strict=True)), met)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,23 +89,19 @@ def sweep(
     codes: npt.ArrayLike,
     levels: tuple[str, ...],
     measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
-    own: dict[str, Gap] | None = None,
     weight: FloatArray | None = None,
     rounding: float = 0.0,
 ) -> Sweep:
-    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast. `own` adds signed sums of rates.
+    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast.
 
     Scores whose relative difference is at most `rounding` count as equal.
     """
     s = np.asarray(score, dtype=np.float64)
-    gaps: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
-    for name in measures:
-        if name not in gaps and name not in AT_THRESHOLD:
-            gaps[name] = canonical_name(name, also=[*(own or ()), *AT_THRESHOLD])
+    gaps = {name: canonical_name(name, also=AT_THRESHOLD) for name in measures if name not in AT_THRESHOLD}
     order = np.argsort(-s, axis=-1)  # half the time of a sweep
     ranked = np.take_along_axis(s, order, -1)
     cell = cell_index(y, codes, len(levels))
-    n = _counts(cell, len(levels)) if weight is None else tabulate_codes(np.zeros(()), y, codes, levels, weight).n
+    n = tabulate_codes(np.zeros(()), y, codes, levels, weight).n
     narrow = cell.astype(np.min_scalar_type(2 * len(levels) + 1))  # one byte per row fits the cache during reordering
     cell = np.take_along_axis(np.broadcast_to(narrow, s.shape), order, -1)
     weights = None if weight is None else np.take_along_axis(np.broadcast_to(weight, s.shape), order, -1)
@@ -116,21 +109,15 @@ def sweep(
     values = {}
     for name in measures:
         if name in AFFINE_PERFORMANCE:
-            functional = performance_functional(name, n)
-            values[name] = _cumulative(functional.w, functional.offset, cell, weights)
-        elif name == "f1":
-            positive = np.broadcast_to(np.arange(2) == 1, (*n.shape[-2:],)).astype(float)
-            tp, fp = (_cumulative(w, np.zeros(()), cell, weights) for w in (positive, 1 - positive))
-            values[name] = f1(tp, fp, n[..., 1].sum(-1)[..., None])
-        elif is_quotient(gaps[name]):
-            indicators = np.eye(2 * (len(levels) + 1))
-            above = np.stack([_cumulative(w.reshape(n.shape[-2:]), np.zeros(()), cell, weights) for w in indicators], axis=-1)
-            values[name] = worst_gap(gaps[name], Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], *n.shape[-2:])))
+            values[name] = _cumulative(performance_functional(name, n), cell, weights)
+        elif name in AT_THRESHOLD or is_quotient(gaps[name]):  # the sums of all cells at every threshold
+            by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape[-2:]))  # performance needs no groups
+            indicators = by_label if name in AT_THRESHOLD else np.eye(2 * (len(levels) + 1)).reshape(-1, *n.shape[-2:])
+            above = np.stack([_cumulative(Affine(np.zeros(()), w), cell, weights) for w in indicators], axis=-1)
+            cells = Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], -1, 2))
+            values[name] = performance_values(name, cells) if name in AT_THRESHOLD else worst_gap(gaps[name], cells)
         else:
-            by_group = []
-            for k in range(1, len(levels)):
-                functional = gap_functional(gaps[name], n, k)
-                by_group.append(_cumulative(functional.w, functional.offset, cell, weights))
+            by_group = [_cumulative(gap_functional(gaps[name], n, k), cell, weights) for k in range(1, len(levels))]
             values[name] = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
     if s.ndim == 1:
         return Sweep(thresholds, values) if ends.all() else Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
@@ -141,15 +128,6 @@ def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
     """The sweep of scores with their groups and weights."""
     attribute = scores.attribute
     return sweep(scores.score, scores.y, attribute.codes, attribute.levels, measures, weight=normalised(scores.weight))
-
-
-def _counts(cell: IntArray, groups: int) -> FloatArray:
-    """The number of rows in each cell (..., groups + 1, 2)."""
-    size = 2 * (groups + 1)
-    lead = cell.shape[:-1]
-    replicates = int(np.prod(lead))
-    flat = cell if not lead else cell + (np.arange(replicates) * size).reshape(*lead, 1)
-    return np.bincount(flat.ravel(), minlength=replicates * size).reshape(*lead, groups + 1, 2).astype(np.float64)
 
 
 def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
@@ -168,16 +146,16 @@ def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.ND
     return thresholds, ends
 
 
-def _cumulative(w: FloatArray, offset: FloatArray, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
+def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
     """offset + the cumulative sum of the weight w of each row's cell (..., n + 1), times the sample weights."""
-    flat = w.reshape(*w.shape[:-2], -1)
+    flat = functional.w.reshape(*functional.w.shape[:-2], -1)
     rows = flat[cell] if flat.ndim == 1 else np.take_along_axis(np.broadcast_to(flat, (*cell.shape[:-1], flat.shape[-1])), cell, -1)
     if weights is not None:
         rows = rows * weights
     out = np.empty((*cell.shape[:-1], cell.shape[-1] + 1))
     out[..., 0] = 0.0
     np.cumsum(rows, axis=-1, out=out[..., 1:])
-    out += np.asarray(offset)[..., None]
+    out += functional.offset[..., None]
     return out
 
 

@@ -31,6 +31,7 @@ from equipoise.data import MISSING, BoolArray, Cohort, Rows, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
+    MEASURES,
     QUOTIENTS,
     RATES,
     Cells,
@@ -39,7 +40,6 @@ from equipoise.measures import (
     gap_values,
     is_quotient,
     performance_functional,
-    predictive,
     sweep,
     tabulate_codes,
     terms,
@@ -388,7 +388,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
     """Costs for bounds from the original gap down to zero. `evaluate` takes held-out scores (n,) and a bound on |gap|."""
     u = problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = problem.cells((u > 0).astype(np.float64))
-    widest, values = abs(float(worst_gap(problem.goal.measure, cells))), predictive(QUOTIENTS[problem.goal.measure], cells)
+    widest, values = abs(float(worst_gap(problem.goal.measure, cells))), cells.rate(MEASURES[problem.goal.measure].rate)
     if np.isnan(widest):  # a group has no such decisions even before the repair, so its predictive value is undefined
         return []
     spread = BEYOND * (values.max() - values.min())

@@ -189,7 +189,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
 
     def grid() -> list[Rule]:
         before = cells_at(scores, original.value)
-        rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
+        rates = np.stack([before.rate("fpr"), before.rate("tpr")], axis=-1)  # (groups, 2)
         left = [(share, (1.0 - share) * (rates - rates[0])) for share in SHARES]
         origin = f"{KIND} that removes {{:.0%}} of the gaps in TPR and FPR"
         return [solved(origin.format(share), np.minimum(gaps, 0.0), np.maximum(gaps, 0.0)) for share, gaps in left]

@@ -279,7 +279,7 @@ class Data:
 
 def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
     """The kept rates of every group (..., rates * groups)."""
-    return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
+    return np.concatenate([cells.rate(name) for name in keep], axis=-1)
 
 
 def limits_of(keep: Keep, before: FloatArray) -> FloatArray:

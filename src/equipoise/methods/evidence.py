@@ -15,6 +15,7 @@ import numpy as np
 from equipoise.data import Rows
 from equipoise.measures import (
     BLOCK,
+    MEASURES,
     QUOTIENTS,
     RATES,
     Cells,
@@ -25,7 +26,6 @@ from equipoise.measures import (
     is_quotient,
     normalised,
     performance_values,
-    predictive,
     ratio,
     tabulate_codes,
     terms,
@@ -82,7 +82,7 @@ class Evidence:
 
     def rate(self, name: str) -> FloatArray:
         """A rate of each group, (steps, groups)."""
-        return self.cells.rate(RATES[name])
+        return self.cells.rate(name)
 
     def gap_se(self, against: int | None = None) -> FloatArray:
         """The standard error of |gap|, or of its difference from that of another step, (steps,)."""
@@ -155,7 +155,7 @@ class Evidence:
     @cached_property
     def _predictive(self) -> FloatArray:
         """PPV or NPV of every group, (steps, groups), for a measure that compares them."""
-        return predictive(QUOTIENTS[self.goal.measure], self.cells)
+        return self.cells.rate(MEASURES[self.goal.measure].rate)
 
     def _gap_parts(self, steps: slice) -> FloatArray:
         """Contributions to |gap|, whose sign is taken as known; 0 for a gap of exactly 0."""

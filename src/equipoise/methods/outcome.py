@@ -33,7 +33,6 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
     FEW,
-    RATES,
     AuditSpec,
     Estimate,
     FloatArray,
@@ -379,9 +378,9 @@ def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> lis
     for rate, least in goal.keep.items():
         name = "selection_rate" if rate == "selection" else rate
         _, high = sums.interval(name, wide.settings.level)
-        old, new = pair.before.rate(RATES[rate]), pair.after.rate(RATES[rate])
+        old, new = pair.before.rate(rate), pair.after.rate(rate)
         for k, change in enumerate(wide.rate_changes(rate)):
-            if sums.patients(name)[k] < pair.settings.min_patients:
+            if sums[name].patients[k] < pair.settings.min_patients:
                 continue
             limit = float(old[k]) if least == BEFORE else float(least)
             below = float(new[k]) < limit - NOISE

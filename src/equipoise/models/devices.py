@@ -14,7 +14,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ class Feed:
         if isinstance(inputs, Images) and (shared := _shared_copy(inputs, device)) is not None:
             self._resident, self._positions = shared
         elif device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device) and _fits(inputs.nbytes, device):
-            self._resident = _copied(inputs, device)
+            self._resident = torch.cat([self._raw(part).to(device) for part in torch.arange(len(inputs)).split(4096)])
             if isinstance(inputs, Images):
                 _share(inputs, self._resident)
 
@@ -59,25 +58,18 @@ class Feed:
         """Whether all rows are on the device, so that a batch needs no copy."""
         return self._resident is not None
 
-    def raw(self, index: Tensor) -> Tensor:
-        """The rows as stored, on the device."""
-        if self._resident is not None:
-            index = index.to(self.device, non_blocking=True)
-            return self._resident.index_select(0, index if self._positions is None else self._positions[index])
-        return to_device(_raw(self.inputs, index), self.device)
-
-    def ready(self, raw: Tensor) -> Tensor:
-        """Raw rows as the network takes them: normalised, and channels-last for images on a GPU."""
-        x = self.inputs.normalise(raw, self._scale) if isinstance(self.inputs, Images) else raw
-        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
+    def _raw(self, index: Tensor) -> Tensor:
+        return self.inputs.raw(index) if isinstance(self.inputs, Images) else self.inputs[index.to(self.inputs.device)]
 
     def __call__(self, index: Tensor) -> Tensor:
-        """The rows at these positions, as the network takes them."""
-        return self.ready(self.raw(index))
-
-
-def _raw(inputs: Tensor | Images, index: Tensor) -> Tensor:
-    return inputs.raw(index) if isinstance(inputs, Images) else inputs[index.to(inputs.device)]
+        """The rows at these positions, as the network takes them: normalised, and channels-last for images on a GPU."""
+        if self._resident is not None:
+            index = index.to(self.device, non_blocking=True)
+            x = self._resident.index_select(0, index if self._positions is None else self._positions[index])
+        else:
+            x = to_device(self._raw(index), self.device)
+        x = self.inputs.normalise(x, self._scale) if isinstance(self.inputs, Images) else x
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
 
 
 def _fits(size: int, device: torch.device) -> bool:
@@ -88,19 +80,7 @@ def _fits(size: int, device: torch.device) -> bool:
     return size <= RESIDENT * torch.cuda.mem_get_info(device)[0]
 
 
-def _copied(inputs: Tensor | Images, device: torch.device) -> Tensor:
-    return torch.cat([_raw(inputs, part).to(device) for part in torch.arange(len(inputs)).split(4096)])
-
-
-@dataclass(frozen=True, eq=False)
-class _Copy:
-    """Rows of images on a device."""
-
-    rows: IntArray  # positions among the pixels
-    resident: Tensor
-
-
-_copies: dict[int, list[_Copy]] = {}  # by the id of the pixels, as long as these exist
+_copies: dict[int, list[tuple[IntArray, Tensor]]] = {}  # by the id of the pixels, as long as these exist: positions, and their copy
 
 
 def _share(images: Images, resident: Tensor) -> None:
@@ -110,21 +90,17 @@ def _share(images: Images, resident: Tensor) -> None:
         return
     if id(pixels) not in _copies:
         weakref.finalize(pixels, _copies.pop, id(pixels), None)
-    _copies.setdefault(id(pixels), []).append(_Copy(images.rows, resident))
+    _copies.setdefault(id(pixels), []).append((images.rows, resident))
 
 
 def _shared_copy(images: Images, device: torch.device) -> tuple[Tensor, Tensor | None] | None:
     """A copy on the device that holds all of these images, and their positions in it; None if there is none."""
-    for copied in _copies.get(id(images.pixels), ()):
-        if copied.resident.device != device:
-            continue
-        if np.array_equal(copied.rows, images.rows):
-            return copied.resident, None
+    for rows, resident in _copies.get(id(images.pixels), ()):
         position_of_row = np.full(len(images.pixels), -1)
-        position_of_row[copied.rows] = np.arange(len(copied.rows))
+        position_of_row[rows] = np.arange(len(rows))
         positions = position_of_row[images.rows]
-        if len(positions) and positions.min() >= 0:
-            return copied.resident, torch.from_numpy(positions).to(device)
+        if resident.device == device and len(positions) and positions.min() >= 0:
+            return resident, None if np.array_equal(rows, images.rows) else torch.from_numpy(positions).to(device)
     return None
 
 
@@ -215,32 +191,28 @@ class Captured:
     """
 
     def __init__(self, step: Step, examples: Sequence[Tensor], untouched: Sequence[Tensor] = (), pool: Pool | None = None) -> None:
-        self.step, self.pool = step, pool
+        self.step = step
         self._graph: torch.cuda.CUDAGraph | None = None
         if not examples[0].is_cuda:
             return
         self._inputs = [example.clone() for example in examples]
         before = [tensor.clone() for tensor in untouched]
+        side = torch.cuda.Stream()
         try:
-            self._record()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):  # libraries choose their kernels and allocate memory in the first runs
+                    self.step(*self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                self.step(*self._inputs)
+            self._graph = graph
         except RuntimeError as error:
             log.info("this network's step cannot be recorded (%s); it runs without recording", first_line(error))
-            self._graph = None
             torch.cuda.synchronize()
         for tensor, old in zip(untouched, before, strict=True):
             tensor.copy_(old)
-
-    def _record(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):  # libraries choose their kernels and allocate memory in the first runs
-                self.step(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            self.step(*self._inputs)
-        self._graph = graph
 
     def __call__(self, *tensors: Tensor) -> None:
         """Runs the step, or replays its recording."""

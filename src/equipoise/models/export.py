@@ -30,7 +30,6 @@ from equipoise.models.onnx_network import (
     ORIGINAL_ONNX,
     RAW,
     AroundOnnx,
-    OnnxNetwork,
     check_mergeable,
     onnx_in,
     open_session,
@@ -256,7 +255,17 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
     model, few = copy.deepcopy(model).cpu(), few.cpu()
     served, graph = _Served(model, threshold, output == "probability"), onnx_in(model)
     try:
-        opset = _write_network(served, few, path, names) if graph is None else _write_around(served, graph, few, path, names)
+        if graph is None:
+            large = sum(value.numel() * value.element_size() for value in weights_of(model).values()) > ONE_FILE
+            program = _program(served, {"input": few}, names)
+            with quiet():
+                program.save(str(path), external_data=large)
+            opset = int(program.model.opset_imports.get("", 0))
+        else:  # the user's ONNX file and the modules around it as one file
+            check_mergeable(graph)
+            program = _program(AroundOnnx(served), {"input": few, RAW: graph.raw(few)}, names)
+            with quiet():
+                opset = write_merged(graph, program.model_proto, path)
     except OSError:
         raise
     except Exception as error:  # the exporter runs a network of any kind through four libraries, which raise their own errors
@@ -264,24 +273,15 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
             leftover.unlink(missing_ok=True)
         what = "the network cannot be written as ONNX" if graph is None else "the repaired model cannot be written as one ONNX file"
         raise ExportFailed(f"{what}: {_root_cause(error)}") from error
-    return _compared(model, sample, path, opset)
-
-
-def _write_network(served: _Served, few: Tensor, path: Path, names: list[str]) -> int:
-    """Writes the network as an ONNX file and returns its opset."""
-    large = sum(value.numel() * value.element_size() for value in weights_of(served.network).values()) > ONE_FILE
-    program = _program(served, {"input": few}, names)
-    with quiet():
-        program.save(str(path), external_data=large)
-    return int(program.model.opset_imports.get("", 0))
-
-
-def _write_around(served: _Served, graph: OnnxNetwork, few: Tensor, path: Path, names: list[str]) -> int:
-    """Writes the user's ONNX file and the modules around it as one file, and returns its opset."""
-    check_mergeable(graph)
-    program = _program(AroundOnnx(served), {"input": few, RAW: graph.raw(few)}, names)
-    with quiet():
-        return write_merged(graph, program.model_proto, path)
+    try:
+        session = open_session(str(path), str(path))
+        written = torch.from_numpy(session.run(["output"], {"input": sample.cpu().numpy()})[0]).reshape(-1).double()
+    except Exception as error:  # onnxruntime raises its own, one per status code
+        path.unlink(missing_ok=True)
+        raise ExportFailed(f"onnxruntime cannot run the ONNX file: {_root_cause(error)}") from error
+    with evaluating(model), torch.no_grad():
+        expected = as_matrix(model(sample.cpu()), len(sample)).reshape(-1).double()  # one output per row, or several
+    return Exported(path, float((written - expected).abs().max()), float(expected.abs().max()), opset, len(sample))
 
 
 def _program(module: nn.Module, inputs: Mapping[str, Tensor], names: list[str]) -> "torch.onnx.ONNXProgram":
@@ -297,12 +297,7 @@ def _program(module: nn.Module, inputs: Mapping[str, Tensor], names: list[str]) 
             verbose=False,
         )
     assert program is not None  # dynamo always returns one
-    _remove_metadata(program.model)
-    return program
-
-
-def _remove_metadata(model: Any) -> None:
-    """Removes the exporter's metadata, which names folders of this machine for every node."""
+    model: Any = program.model  # whose metadata names folders of this machine for every node
     parts = [model]
     for graph in (model.graph, *model.functions.values()):
         parts += [graph, *graph.inputs, *getattr(graph, "initializers", {}).values()]
@@ -311,19 +306,7 @@ def _remove_metadata(model: Any) -> None:
     for part in parts:
         part.doc_string = None
         part.metadata_props.clear()
-
-
-def _compared(model: nn.Module, sample: Tensor, path: Path, opset: int) -> Exported:
-    """The ONNX file, with its largest difference from torch on the sample."""
-    try:
-        session = open_session(str(path), str(path))
-        written = torch.from_numpy(session.run(["output"], {"input": sample.cpu().numpy()})[0]).reshape(-1).double()
-    except Exception as error:  # onnxruntime raises its own, one per status code
-        path.unlink(missing_ok=True)
-        raise ExportFailed(f"onnxruntime cannot run the ONNX file: {_root_cause(error)}") from error
-    with evaluating(model), torch.no_grad():
-        expected = as_matrix(model(sample.cpu()), len(sample)).reshape(-1).double()  # one output per row, or several
-    return Exported(path, float((written - expected).abs().max()), float(expected.abs().max()), opset, len(sample))
+    return program
 
 
 def _root_cause(error: BaseException) -> str:

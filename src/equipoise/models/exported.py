@@ -12,7 +12,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,6 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """The state dict of a network; that of the program inside for an exported one."""
     program = program_in(model)
     return dict((model if program is None else program.graph).state_dict())
-
-
-def load_exported(path: str | Path) -> ExportedNetwork:
-    """The network in a .pt2 file, or an error with the reason why it cannot be used."""
-    return exported_in(file_content(Path(path), NAME_ONE), str(path))
 
 
 def exported_object(program: Any) -> ExportedNetwork:
@@ -149,7 +144,7 @@ def _checked_archive(content: bytes) -> tuple[str, BytesIO]:
     checked, seen = BytesIO(), set[str]()
     with zipfile.ZipFile(checked, "w") as again:
         for name, inner in members:
-            if name.casefold() in seen or not (name in raw or _is_plain(inner) or _only_tensors(inner)):
+            if name.casefold() in seen or not (name in raw or _harmless(inner)):
                 return name, BytesIO()
             seen.add(name.casefold())
             again.writestr(name, inner)
@@ -157,22 +152,15 @@ def _checked_archive(content: bytes) -> tuple[str, BytesIO]:
     return "", checked
 
 
-def _is_plain(content: bytes) -> bool:
-    """Whether a member is JSON or one word: no pickle that names a function is either of these."""
-    try:
+def _harmless(content: bytes) -> bool:
+    """Whether a member is JSON or one word, neither of which is a pickle that names a function, or a pickle of tensors only."""
+    with suppress(ValueError, RecursionError):
         json.loads(content.decode())
-    except (ValueError, RecursionError):
-        return WORD.fullmatch(content) is not None
-    return True
-
-
-def _only_tensors(content: bytes) -> bool:
-    try:
-        with quiet():
-            torch.load(BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception:  # not a pickle, a broken one, or one that asks for more
-        return False
-    return True
+        return True
+    with suppress(Exception), quiet():  # not a pickle, a broken one, or one that asks for more
+        torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+        return True
+    return WORD.fullmatch(content) is not None
 
 
 def _program_problems(program: ExportedProgram) -> list[str]:
@@ -186,17 +174,14 @@ def _program_problems(program: ExportedProgram) -> list[str]:
             f"the program takes batches of exactly {value.shape[0]} rows. "
             "Export it with dynamic_shapes=({0: torch.export.Dim.DYNAMIC},) for batches of any size."
         )
-    training = sorted({name for node in program.graph.nodes if (name := _training_operator(node))})
+    training = set()
+    for node in program.graph.nodes:
+        name = str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
+        if name in MODES and node.args[MODES[name] : MODES[name] + 1] == (True,):
+            training.add(name)
     if training:
-        problems.append(f"the program was exported in training mode ({', '.join(training)}). Export model.eval().")
+        problems.append(f"the program was exported in training mode ({', '.join(sorted(training))}). Export model.eval().")
     return problems
-
-
-def _training_operator(node: torch.fx.Node) -> str:
-    """The operator's name if it is in training mode, otherwise empty."""
-    name = str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
-    position = MODES.get(name)
-    return name if position is not None and len(node.args) > position and node.args[position] is True else ""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ network on a few rows.
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,6 @@ class BiasScore(nn.Module):
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "BiasScore":
         """A module of the structure in `plain` around a network; load its state dict afterwards."""
-        _check_kind(plain, "bias-score")
         size, groups, labels = int(plain["features"]), int(plain["groups"]), tuple(plain["labels"])
         empty = np.empty((0, 0))
         task = Probe(np.zeros((2, size + 1)), np.zeros(2), empty, 0.0, 0.0)
@@ -127,11 +126,6 @@ def bias_scores(networks: Sequence[BiasScore], shown: Shown) -> list[FloatArray]
     return list(as_scores(torch.cat(batches, dim=1), first.output).numpy())
 
 
-def _check_kind(plain: Mapping[str, Any], kind: str) -> None:
-    if plain.get("kind") != kind:
-        raise BadInput(f"expected a network of kind {kind!r}; got {plain.get('kind')!r}")
-
-
 def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
     # skip_init draws no random numbers.
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], device=like.device, dtype=like.dtype)
@@ -168,12 +162,10 @@ class ManyBiasScores(nn.Module):
     @classmethod
     def of(cls, network: nn.Module, scores: Mapping[int, BiasScore], output: str, prefix: str = "") -> "ManyBiasScores":
         """The heads of one bias score per output; removes `prefix` from the names of the layers that they read."""
-        heads = {}
-        for column, score in scores.items():
-            head = copy.deepcopy(score)
+        heads = {column: copy.deepcopy(score) for column, score in scores.items()}
+        for head in heads.values():
             head.network = nn.Identity()
-            head.reading = Reading(tuple(name.removeprefix(prefix) for name in score.reading.layers), score.reading.inputs)
-            heads[column] = head
+            head.reading = replace(head.reading, layers=tuple(name.removeprefix(prefix) for name in head.reading.layers))
         return cls(network, heads, output)
 
     def to_dict(self) -> dict[str, object]:
@@ -184,7 +176,6 @@ class ManyBiasScores(nn.Module):
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "ManyBiasScores":
         """A module of the structure in `plain` around a network; load its state dict afterwards."""
-        _check_kind(plain, "many-bias-scores")
         heads = {int(column): BiasScore.from_dict(nn.Identity(), head) for column, head in plain["heads"].items()}
         return cls(network, heads, str(plain["output"]))
 
@@ -227,7 +218,6 @@ class Recalibrated(nn.Module):
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "Recalibrated":
         """A module of the structure in `plain` around a network; load its state dict afterwards."""
-        _check_kind(plain, "recalibrated")
         return cls(network, 1.0, 0.0, str(plain["output"]))
 
 
@@ -256,7 +246,8 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
         for column, pair in by_output.items():
             heads[column].recalibrate(*pair)
         return changed
-    before, (layer, sums) = _last_layer(changed, inputs[: min(FEW, len(inputs))])
+    few = inputs[: min(FEW, len(inputs))]
+    before, layer, sums = _last_layer(changed, few)
     if layer is None or layer.bias is None:
         return None
     expected = before.clone()
@@ -265,30 +256,26 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
         matches = [k for k in range(sums.shape[1]) if _close(layer_outputs[:, k], before[:, column])]
         if len(matches) != 1:
             return None
-        _scale(layer, matches[0], slope, intercept)
-        z = slope * sums[:, matches[0]] + intercept
+        row = matches[0]
+        with torch.no_grad():  # in double precision, so that each number is rounded once
+            layer.weight[row] = (layer.weight[row].double() * slope).to(layer.weight.dtype)
+            layer.bias[row] = (layer.bias[row].double() * slope + intercept).to(layer.bias.dtype)
+        z = slope * sums[:, row] + intercept
         expected[:, column] = torch.sigmoid(z) if output == "probability" else z
-    after, _ = _last_layer(changed, inputs[: min(FEW, len(inputs))])
-    return changed if _close(after, expected) else None
+    return changed if _close(outputs(changed, few, taken=as_matrix), expected) else None
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
     return bool(torch.allclose(a, b, rtol=SAME, atol=SAME))
 
 
-def _scale(layer: nn.Linear, row: int, slope: float, intercept: float) -> None:
-    with torch.no_grad():  # in double precision, so that each number is rounded once
-        layer.weight[row] = (layer.weight[row].double() * slope).to(layer.weight.dtype)
-        layer.bias[row] = (layer.bias[row].double() * slope + intercept).to(layer.bias.dtype)
-
-
-def _last_layer(network: nn.Module, few: Tensor) -> tuple[Tensor, tuple[nn.Linear | None, Tensor]]:
+def _last_layer(network: nn.Module, few: Tensor) -> tuple[Tensor, nn.Linear | None, Tensor]:
     """The outputs (rows, outputs) for a few inputs, and the linear layer that ran last, with its outputs."""
     with recorded_outputs(network, (nn.Linear,)) as calls:
         raw = outputs(network, few, taken=as_matrix)
     if not calls:
-        return raw, (None, raw)
+        return raw, None, raw
     name, sums = calls[-1]
     once = sum(called == name for called, _ in calls) == 1
     layer = network.get_submodule(name) if once and sums.ndim == 2 and len(sums) == len(raw) else None
-    return raw, (layer if isinstance(layer, nn.Linear) else None, sums.float().cpu())
+    return raw, layer if isinstance(layer, nn.Linear) else None, sums.float().cpu()

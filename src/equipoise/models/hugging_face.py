@@ -7,8 +7,7 @@ architecture of transformers and is repaired like any other.
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +86,12 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
         )
     prepare_torchvision()  # transformers imports torchvision
     from transformers import AutoConfig, AutoModelForImageClassification
+    from transformers.utils import logging
 
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
-        with torch.random.fork_rng(devices=[]), _no_progress_bar():
+        with torch.random.fork_rng(devices=[]):
             if weights:
                 inner = AutoModelForImageClassification.from_pretrained(folder, local_files_only=True, use_safetensors=True)
             else:
@@ -97,21 +99,10 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
     except Exception as error:  # transformers raises many kinds
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise BadInput(f"{folder} is not an image classifier that transformers can load: {reason}") from error
-    return HuggingFaceNetwork(inner).eval()
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Disables the progress bars of transformers during the block."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
     finally:
         if shown:
             logging.enable_progress_bar()
+    return HuggingFaceNetwork(inner).eval()
 
 
 def preparation_in(folder: str | Path) -> dict[str, Any]:

@@ -63,16 +63,14 @@ class OneOutput(nn.Module):
 
     def __init__(self, inner: nn.Module, which: int | str, *, names: Sequence[str] | None = None, output: str = "auto") -> None:
         super().__init__()
-        declared: Any = names if names is not None else getattr(inner, "pathologies", getattr(inner, "targets", None))
-        known = None if declared is None else [str(name) for name in declared]
+        known = _output_names(inner) if names is None else list(map(str, names))
         if isinstance(which, str):
-            if known is None:
+            if not known:
                 raise BadInput(f"the network does not name its outputs, so {which!r} cannot be found; give names=[...] or a number")
             which = known.index(pick("output of the network", which, [name for name in known if name]))
         elif known and -len(known) <= which < len(known) and not known[which]:
-            raise BadInput(
-                f"output {which} of the network has no name: it was not trained. Those that were: {', '.join(filter(None, known))}"
-            )
+            trained = ", ".join(filter(None, known))
+            raise BadInput(f"output {which} of the network has no name: it was not trained. Those that were: {trained}")
         self.inner, self.which = inner, which
         self._uncalibrated = lacks_threshold(inner, [which])
         if self._uncalibrated:
@@ -197,7 +195,10 @@ def chosen_outputs(
     width = as_matrix(raw, len(raw)).shape[1]
     columns = _label_columns(network, labels, kind, outputs or {}, width)
     if not _output_names(network) and not kind.argmax and width > 1 and not {*labels} <= {*(outputs or {})}:
-        _log_order(network, labels, columns)
+        order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
+        if _logged_orders.get(network) != order:  # once per network and order: one command may ask several times
+            _logged_orders[network] = order
+            log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
     chosen = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if chosen.output not in ("logit", "probability"):
         chosen.output = _detect_output(network, columns, kind, inputs)
@@ -208,14 +209,6 @@ def _output_names(network: nn.Module) -> list[str]:
     """The network's own names of its outputs, as torchxrayvision's networks have them; empty if it has none."""
     declared: Any = getattr(network, "pathologies", getattr(network, "targets", None))
     return [str(name) for name in declared] if isinstance(declared, (list, tuple)) else []
-
-
-def _log_order(network: nn.Module, labels: Sequence[str], columns: Sequence[int]) -> None:
-    """Warns that labels are assigned to outputs by position, once per network and order: one command may ask several times."""
-    order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
-    if _logged_orders.get(network) != order:
-        _logged_orders[network] = order
-        log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
 
 
 def _label_columns(network: nn.Module, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str], width: int) -> list[int]:

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import BadInput, MissingExtra, did_you_mean, first_line, raise_all
+from equipoise.errors import BadInput, MissingExtra, did_you_mean, first_line
 from equipoise.models.weights import file_content
 
 ONNX = ".onnx"  # suffix of such a file
@@ -45,7 +45,11 @@ class OnnxNetwork(nn.Module):
         self.content, self.source = content, source  # empty content for a session, which can be run but not saved
         self._session = open_session(content, source) if session is None else session
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        raise_all(_input_problems(inputs), source)
+        if len(inputs) != 1:
+            names = ", ".join(repr(node.name) for node in inputs)
+            raise BadInput(f"the graph has {len(inputs)} inputs ({names}); one tensor of rows is needed. {AGAIN}", source=source)
+        if inputs[0].type not in KINDS:
+            raise BadInput(f"the input {inputs[0].name!r} is of type {inputs[0].type}. {AGAIN}", source=source)
         self.input, self.kind = str(inputs[0].name), KINDS[inputs[0].type]
         self.shape = tuple(inputs[0].shape)
         self.which = _choose_output([(output.name, output.type) for output in outputs], which, source)
@@ -54,11 +58,19 @@ class OnnxNetwork(nn.Module):
         self.output = "probability" if self.both_classes or self.which in ("score", "scores") else "auto"
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check_shape(x)
-        if self.rows is None:
+        expected = self.shape[1:]
+        fits = x.ndim - 1 == len(expected) and all(not isinstance(w, int) or w == n for w, n in zip(expected, x.shape[1:], strict=True))
+        if not fits:
+            shown = " x ".join(str(w) if isinstance(w, int) else "any" for w in expected)
+            raise BadInput(
+                f"{self.source} takes rows of {shown} in its input {self.input!r}; these are {' x '.join(map(str, x.shape[1:]))}. "
+                "Give it the inputs that it was trained on (images.size, images.channels, data.features)."
+            )
+        if (rows := self.rows) is None:
             raw = self.raw(x)
-        else:
-            raw = torch.cat([self.raw(_padded(part, self.rows)) for part in x.split(self.rows)])[: len(x)]
+        else:  # the last row is repeated
+            padded = torch.cat([x, x[-1:].expand(-len(x) % rows, *x.shape[1:])])
+            raw = torch.cat([self.raw(part) for part in padded.split(rows)])[: len(x)]
         return self.select_output(raw.to(x.device))
 
     def select_output(self, raw: Tensor) -> Tensor:
@@ -76,16 +88,6 @@ class OnnxNetwork(nn.Module):
                 raise torch.OutOfMemoryError(needed) from error
             raise
         return torch.from_numpy(np.ascontiguousarray(found))
-
-    def _check_shape(self, x: Tensor) -> None:
-        expected = self.shape[1:]
-        fits = x.ndim - 1 == len(expected) and all(not isinstance(w, int) or w == n for w, n in zip(expected, x.shape[1:], strict=True))
-        if not fits:
-            shown = " x ".join(str(w) if isinstance(w, int) else "any" for w in expected)
-            raise BadInput(
-                f"{self.source} takes rows of {shown} in its input {self.input!r}; these are {' x '.join(map(str, x.shape[1:]))}. "
-                "Give it the inputs that it was trained on (images.size, images.channels, data.features)."
-            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxNetwork":
         new = type(self).__new__(type(self))
@@ -191,15 +193,6 @@ def open_session(content: bytes | str, source: str) -> Any:
         raise BadInput(f"{source} cannot be run by onnxruntime {onnxruntime.__version__}: {first_line(error)}") from error
 
 
-def _input_problems(inputs: Sequence[Any]) -> list[str]:
-    if len(inputs) != 1:
-        names = ", ".join(repr(node.name) for node in inputs)
-        return [f"the graph has {len(inputs)} inputs ({names}); one tensor of rows is needed. {AGAIN}"]
-    if inputs[0].type not in KINDS:
-        return [f"the input {inputs[0].name!r} is of type {inputs[0].type}. {AGAIN}"]
-    return []
-
-
 def _choose_output(outputs: Sequence[tuple[str, str]], which: str | None, source: str) -> str:
     """The output to use: the named one; the only one with numbers; or the first with a usual name."""
     numbers = [name for name, kind in outputs if kind in KINDS and kind != "tensor(uint8)"]
@@ -215,11 +208,6 @@ def _choose_output(outputs: Sequence[tuple[str, str]], which: str | None, source
     if len(numbers) > 1 and not usual:
         raise BadInput(f"{source} has several outputs: {', '.join(numbers)}. Name one: {source}:{numbers[0]}")
     return numbers[0] if len(numbers) == 1 else usual[0]
-
-
-def _padded(x: Tensor, rows: int) -> Tensor:
-    """A batch of the size that the graph takes: the last row is repeated if there are too few."""
-    return torch.cat([x, x[-1:].expand(rows - len(x), *x.shape[1:])])
 
 
 class _OnnxOutput(nn.Module):
@@ -242,23 +230,15 @@ class AroundOnnx(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        network = onnx_in(model)
-        assert network is not None  # the caller has checked
-        self.replacement = _OnnxOutput(network)
-        self.model = _replace_onnx(copy.deepcopy(model), self.replacement)
+        self.model = copy.deepcopy(model)
+        inside = [name for name, module in self.named_modules(remove_duplicate=False) if isinstance(module, OnnxNetwork)]
+        self.replacement = _OnnxOutput(cast(OnnxNetwork, self.get_submodule(inside[0])))
+        for name in inside:
+            self.set_submodule(name, self.replacement)
 
     def forward(self, x: Tensor, raw: Tensor) -> Any:
         self.replacement.raw = raw
         return self.model(x)
-
-
-def _replace_onnx(model: nn.Module, replacement: _OnnxOutput) -> nn.Module:
-    """The network with the ONNX file in it replaced."""
-    if isinstance(model, OnnxNetwork):
-        return replacement
-    for name, child in list(model.named_children()):
-        setattr(model, name, _replace_onnx(child, replacement))
-    return model
 
 
 def check_mergeable(network: OnnxNetwork) -> None:

@@ -164,10 +164,9 @@ class Predictor:
         kind = type(error).__name__
         if kind == "NotFittedError":
             return BadInput(f"the {type(self.model).__name__} is not fitted. Fit it before it is audited or repaired.")
-        reason = first_line(error)
         what = f"columns {', '.join(map(str, inputs.columns))}" if isinstance(inputs, pd.DataFrame) else f"shape {tuple(inputs.shape)}"
         return BadInput(
-            f"the model raised {kind} on {len(inputs):,} rows with {what}: {reason}. "
+            f"the model raised {kind} on {len(inputs):,} rows with {what}: {first_line(error)}. "
             "Give it the rows that it was trained on, in the same form."
         )
 
@@ -224,14 +223,13 @@ def predictor(model: object, *, positive: object = None, output: str = "auto") -
     if reads is None:
         return Predictor(model, FUNCTION, "", libraries_of(model), output=output)
     classes = _classes(model)
-    columns, width = _columns(model)
-    if classes and positive is None:
-        positive = _default_positive(classes)
-    if classes and positive not in classes:  # a word from a command line may stand for a number
-        positive = next((name for name in classes if str(name) == positive), positive)
-    if classes and positive not in classes:
-        raise BadInput(f"positive={positive!r} is none of the model's classes, {', '.join(map(repr, classes))}. Name one of them.")
-    return Predictor(model, ESTIMATOR, reads, libraries_of(model), columns, width, classes, positive, output)
+    if classes:
+        positive = _default_positive(classes) if positive is None else positive
+        if positive not in classes:  # a word from a command line may stand for a number
+            positive = next((name for name in classes if str(name) == positive), positive)
+        if positive not in classes:
+            raise BadInput(f"positive={positive!r} is none of the model's classes, {', '.join(map(repr, classes))}. Name one of them.")
+    return Predictor(model, ESTIMATOR, reads, libraries_of(model), *_columns(model), classes, positive, output)
 
 
 def can_predict(model: object) -> bool:
@@ -275,8 +273,7 @@ def _columns(model: Any) -> tuple[tuple[str, ...] | None, int | None]:
     """The names of the columns that an estimator was fitted on, if it has them, and their number."""
     width = _attribute(model, "n_features_in_")
     count = None if width is None else int(width)
-    for attribute in ("feature_names_in_", "feature_names_"):
-        names = _attribute(model, attribute)
+    for names in (_attribute(model, "feature_names_in_"), _attribute(model, "feature_names_")):
         if names is not None and len(names) and not all(UNNAMED.fullmatch(str(name)) for name in names):
             return tuple(map(str, names)), count
     return None, count

@@ -1,32 +1,45 @@
-"""Probes: cross-fitted, ridge-penalised logistic regressions of a label or a group on a network's features (see `logistic`).
+"""Probes: cross-fitted, ridge-penalised logistic regressions of a label or a group on a network's features.
 
-For many images, products with the features are computed on the GPU that the network computes on. With few features they are computed by
-one thread: on two loaded cores, two threads took up to 30 times as long.
+With two classes, and few features or many more rows than features, Newton's method needs a few steps, and its Hessian is a sum over folds:
+one pass gives the Hessian of all rows and, by subtraction, of all rows without each fold, from which the regressions without a fold are a
+few cheap steps away. Otherwise each regression is scikit-learn's, with any number of classes. Both minimise the same objective,
+penalty * sum of losses + |w|^2 / 2. On the validation set of Adult (9,044 rows, 98 features, 5 folds, one core) a probe takes 0.65 s this
+way and 2.1 s with scikit-learn; for 150 rows and 40 features 0.01 s and 0.17 s, most of which scikit-learn spends checking its input.
+
+Nearly all of the time of Newton's method goes into products with the features, by numpy or, for many images, by torch in double precision
+on the GPU that the network computes on. With few features they are computed by one thread: on two loaded cores, two threads took up to 30
+times as long.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from scipy.linalg import cho_factor
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
 
 from equipoise.data import BoolArray, FloatArray, IntArray, Rows, assign_folds, generator
-from equipoise.models.logistic import Features, Fit, fits, newton_is_faster, probabilities
+
+if TYPE_CHECKING:
+    import torch
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
 WORSE = 1.02  # ratio to the best loss beyond which weaker penalties are not tried
 FREE = 30.0  # scale of the network's own logit, large enough that the penalty hardly affects it
 NEVER = -1  # the fold of rows that are never held out
 FEW = 2**22  # numbers below which numpy's threads would take longer to synchronise than to compute
-USUAL_STEPS = 4  # of Newton's method, for one penalty
-BLOCK = 2**21  # numbers that products are timed with
 LEAST = 0.2  # smallest share of the time of a fit that is assumed to grow with the rows, whatever a short measurement shows
+NARROW = 120  # number of features up to which Newton's method is always faster
+TALL = 10  # rows per feature above which it is faster with more features
+SMALL = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's tolerance is 1e-4
+NEWTON_STEPS = 50  # at most
+CHEAP = 5  # steps with the same Hessian before it is computed again
+RISE = 1e-12  # relative rise of the loss that counts as rounding
 
 
 def folds_of(cohort: Rows, count: int, seed: int) -> IntArray:
@@ -59,7 +72,7 @@ def fit_probe(
     free: int = 0,
     more: tuple[FloatArray, IntArray] | None = None,
     finest: float = 0.0,
-    device: torch.device | None = None,
+    device: "torch.device | None" = None,
 ) -> Probe:
     """The probe of a target in 0..classes-1 from features (n, d), fitted to some of the rows and applied to all.
 
@@ -75,7 +88,7 @@ def fit_probe(
         counts = np.concatenate([counts, _shares(target[known], classes)[more[1]] / _shares(more[1], classes)[more[1]]])
         x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
         known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
-    features = Features.on(x, device)
+    features = Features(x, device)
     mean, spread = features[known].moments()
     scale = np.where(spread > np.maximum(1e-6 * (1 + np.abs(mean)), finest), spread, np.inf)  # a constant carries no information
     if free:
@@ -118,15 +131,11 @@ def _thread_pools() -> Any:
     return ThreadpoolController()
 
 
-def probe_seconds(x: FloatArray, target: IntArray, classes: int, folds: int, rows: int, device: torch.device | None = None) -> float:
+def probe_seconds(x: FloatArray, target: IntArray, classes: int, folds: int, rows: int, device: "torch.device | None" = None) -> float:
     """Estimated duration of `fit_probe` on `rows` rows like those in `x`, on this machine.
 
-    Times probes of these rows and of a quarter of them; the part of the time that both share does not grow with the rows. If `rows` rows
-    would be fitted by Newton's method and these by scikit-learn, times the products of Newton's method instead.
+    Times probes of these rows and of a quarter of them; the part of the time that both share does not grow with the rows.
     """
-    newton_here, newton_there = (classes == 2 and newton_is_faster(n, x.shape[1]) for n in (len(x), rows))
-    if newton_there and (device is not None or not newton_here):
-        return _newton_seconds(x, folds, rows, device)
     known = target >= 0
     if len(np.unique(target[known])) > 1:
         x, target = x[known], target[known]
@@ -134,35 +143,212 @@ def probe_seconds(x: FloatArray, target: IntArray, classes: int, folds: int, row
         target = np.arange(len(x)) % classes
 
     def fit_seconds(step: int) -> float:
-        part = slice(None, None, step)
-        return _timed(lambda: fit_probe(x[part], target[part], classes, np.arange(len(x[part])) % folds))
+        part, start = slice(None, None, step), time.perf_counter()
+        fit_probe(x[part], target[part], classes, np.arange(len(x[part])) % folds, device=device)
+        return time.perf_counter() - start
 
     fit_seconds(1)  # the first fit loads libraries
     whole = fit_seconds(1)
     quarter = fit_seconds(4) if len(x) >= 8 * folds else 0.0
-    per_row = max(whole - quarter, LEAST * whole) / (0.75 * len(x))
-    return whole + max(0, rows - len(x)) * per_row
+    return whole + max(0, rows - len(x)) * max(whole - quarter, LEAST * whole) / (0.75 * len(x))
 
 
-def _newton_seconds(x: FloatArray, folds: int, rows: int, device: torch.device | None) -> float:
-    """Duration of the usual number of Newton steps for every penalty: a Hessian of all rows, its solution, and products for each fold."""
-    block = np.resize(x, (max(len(x), min(rows, BLOCK // x.shape[1])), x.shape[1]))
-    features = Features.on(block, device).with_ones()
-    weight, theta = np.full(len(block), 0.25), np.zeros((x.shape[1] + 1, folds))
+class Features:
+    """Features (n, d) and products with them, by numpy, or by torch on a device. Arguments and results are numpy arrays."""
 
-    def products() -> None:
-        features.against(expit(features.times(theta)))
+    def __init__(self, x: Any, device: "torch.device | None" = None) -> None:
+        self.numpy = isinstance(x, np.ndarray) and device is None
+        self.x = x
+        if device is not None:
+            self.x = self._tensor(x).to(device)
 
-    with _limited_threads(rows * x.shape[1]):
-        hessian = features.gram(weight, slice(None)) + np.eye(len(theta)) * len(block)
-        products()
-        gram, product = _timed(lambda: features.gram(weight, slice(None))), _timed(products)
-        solution = _timed(lambda: cho_factor(hessian))
-    step = rows / len(block) * (gram + 2 * product) + solution
-    return len(PENALTIES) * (USUAL_STEPS * step + folds * solution)
+    @staticmethod
+    def _tensor(values: Any) -> "torch.Tensor":
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(values))
+
+    def _to_device(self, values: Any) -> Any:
+        return values if self.numpy else self._tensor(values).to(self.x.device)
+
+    def to_numpy(self, values: Any = None) -> FloatArray:
+        """Values on the device as an array; by default the features."""
+        values = self.x if values is None else values
+        array: FloatArray = values if self.numpy else values.cpu().numpy()
+        return array
+
+    def __getitem__(self, rows: BoolArray | IntArray) -> "Features":
+        return Features(self.x[self._to_device(rows)])
+
+    def moments(self) -> tuple[FloatArray, FloatArray]:
+        """The mean and the standard deviation of each feature (d,)."""
+        spread = self.x.std(0) if self.numpy else self.x.std(0, correction=0)
+        return self.to_numpy(self.x.mean(0)), self.to_numpy(spread)
+
+    def standardised(self, mean: FloatArray, scale: FloatArray) -> "Features":
+        """The features minus a mean (d,), divided by a scale (d,)."""
+        return Features((self.x - self._to_device(mean)) / self._to_device(scale))
+
+    def with_ones(self) -> "Features":
+        """The features and a column of ones, for an intercept."""
+        if self.numpy:
+            return Features(np.column_stack([self.x, np.ones(len(self.x))]))
+        wider = self.x.new_ones(len(self.x), self.x.shape[1] + 1)
+        wider[:, :-1] = self.x
+        return Features(wider)
+
+    def times(self, theta: FloatArray) -> FloatArray:
+        """x theta (n,) or (n, k)."""
+        return self.to_numpy(self.x @ self._to_device(theta))
+
+    def against(self, values: FloatArray) -> FloatArray:
+        """The sum over the rows of values (n,) or (n, k) times the features: (d,) or (d, k)."""
+        return self.to_numpy(self.x.T @ self._to_device(values))
+
+    def gram(self, weight: FloatArray, rows: slice) -> FloatArray:
+        """The sum over some rows of weight * x x' (d, d); `weight` (n,) covers all rows."""
+        roots = self._to_device(np.sqrt(weight[rows]))[:, None] * self.x[rows]
+        return self.to_numpy(roots.T @ roots)
 
 
-def _timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A regression with one penalty."""
+
+    penalty: float
+    held_out: FloatArray  # (n, classes): the probabilities of all rows, from regressions without their fold
+    final: Callable[[], tuple[FloatArray, FloatArray]]  # the weights (classes, d) and biases (classes,) from all rows
+
+
+def fits(
+    z: Any, target: IntArray, classes: int, folds: IntArray, known: BoolArray, counts: FloatArray, penalties: Sequence[float]
+) -> Iterator[Fit]:
+    """The regressions of a target on standardised features (n, d), fitted to the `known` rows with the weights in `counts`.
+
+    Products with features in a tensor are computed on its device. Rows in a fold below 0 are never held out. Give the penalties from the
+    strongest to the weakest.
+    """
+    features, held = Features(z), range(int(folds.max()) + 1)
+    trained = [known & (folds != fold) for fold in held]
+    narrow = z.shape[1] <= max(NARROW, int(known.sum()) / TALL)
+    if classes == 2 and narrow and all(len(np.unique(target[rows])) == 2 for rows in trained):
+        newton = _Newton(features[known], target[known], folds[known], counts[known])
+        while penalties:
+            solution = newton.fit(penalties[0])
+            if solution is None:  # not converged
+                break
+            whole, without_fold = solution
+            logits = features.times(whole[:-1]) + whole[-1]
+            for fold, theta in enumerate(without_fold):
+                logits[folds == fold] = features[folds == fold].times(theta[:-1]) + theta[-1]
+            positive = expit(logits)
+            yield Fit(penalties[0], np.column_stack([1 - positive, positive]), partial(_two_class_weights, whole))
+            penalties = penalties[1:]
+    x = features.to_numpy()
+
+    def fitted(rows: BoolArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+        return regression(x[rows], target[rows], classes, penalty, counts[rows])
+
+    for penalty in penalties:
+        held_out = np.empty((len(x), classes))
+        for fold in held:
+            held_out[folds == fold] = probabilities(*fitted(trained[fold], penalty), x[folds == fold])
+        yield Fit(penalty, held_out, partial(fitted, known, penalty))
+
+
+def _two_class_weights(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights (2, d) and biases (2,) of two classes, the second against the first."""
+    return np.stack([np.zeros(len(theta) - 1), theta[:-1]]), np.array([0.0, theta[-1]])
+
+
+def regression(z: FloatArray, target: IntArray, classes: int, penalty: float, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights (classes, d) and biases by scikit-learn; a class without rows has probability 0."""
+    from sklearn.linear_model import LogisticRegression
+
+    weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, -np.inf)
+    present = np.unique(target)
+    bias[present] = 0.0
+    if len(present) > 1:
+        model = LogisticRegression(C=penalty, max_iter=1000, tol=1e-4).fit(z, target, sample_weight=counts)
+        first = 1 if len(present) == 2 else 0  # with two classes, scikit-learn has the weights of the second against the first
+        weight[present[first:]], bias[present[first:]] = model.coef_, model.intercept_
+    return weight, bias
+
+
+def probabilities(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
+    """The probabilities (n, classes) of a multinomial regression."""
+    logits = z @ weight.T + bias
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    softmax: FloatArray = e / e.sum(1, keepdims=True)
+    return softmax
+
+
+class _Newton:
+    """Regressions of a binary label with one penalty after another, each started from the solution of the last."""
+
+    def __init__(self, z: Features, target: IntArray, folds: IntArray, counts: FloatArray) -> None:
+        order = np.argsort(folds, kind="stable")  # so that a fold's rows are contiguous
+        self.x = z.with_ones()[order]
+        self.y, self.counts = target[order].astype(np.float64), counts[order]
+        edges = np.searchsorted(folds[order], np.arange(int(folds.max()) + 2))
+        self.never_held_out, self.folds = slice(0, edges[0]), [slice(a, b) for a, b in pairwise(edges)]
+        self.counts_without = np.repeat(self.counts[:, None], len(self.folds), 1)  # (n, folds): the rows' weights without each fold
+        for k, fold in enumerate(self.folds):
+            self.counts_without[fold, k] = 0.0
+        self.ridge = np.ones(self.x.x.shape[1])
+        self.ridge[-1] = 0.0  # the intercept is not penalised
+        self.theta = np.zeros(len(self.ridge))
+        self.tolerance = SMALL * counts.sum()
+
+    def fit(self, penalty: float) -> tuple[FloatArray, FloatArray] | None:
+        """Slopes and intercept (d + 1,) of all rows, and (folds, d + 1) without each fold; None if they do not converge."""
+        ridge = self.ridge / penalty
+        try:
+            hessians = self._fit_all_rows(ridge)
+            without_fold = None if hessians is None else self._fit_without_folds(hessians, ridge)
+        except LinAlgError:
+            return None
+        return None if without_fold is None else (self.theta, without_fold)
+
+    def _fit_all_rows(self, ridge: FloatArray) -> list[FloatArray] | None:
+        """Sets `theta` to the solution and returns the Hessians without each fold there, or one step before; None without convergence."""
+        hessian, fold_hessians = np.empty(0), list[FloatArray]()
+        loss = self._loss(self.theta, ridge)
+        for step in range(NEWTON_STEPS):
+            p = expit(self.x.times(self.theta))
+            gradient = self.x.against(self.counts * (p - self.y)) + ridge * self.theta
+            if step and np.abs(gradient).max() <= self.tolerance:
+                return [hessian - part for part in fold_hessians]
+            weight = self.counts * p * (1 - p)
+            fold_hessians = [self.x.gram(weight, fold) for fold in self.folds]
+            hessian = self.x.gram(weight, self.never_held_out) + sum(fold_hessians) + np.diag(ridge)
+            move = cho_solve(cho_factor(hessian), gradient)
+            for _ in range(NEWTON_STEPS):  # halve the step while the loss would rise
+                candidate = self.theta - move
+                candidate_loss = self._loss(candidate, ridge)
+                if candidate_loss <= loss * (1 + RISE):
+                    break
+                move = move / 2
+            self.theta, loss = candidate, candidate_loss
+        return None
+
+    def _fit_without_folds(self, hessians: Sequence[FloatArray], ridge: FloatArray) -> FloatArray | None:
+        """The solutions (folds, d + 1) without each fold, started from the solution of all rows and the Hessians there."""
+        theta = np.repeat(self.theta[:, None], len(self.folds), 1)
+        factors = [cho_factor(hessian) for hessian in hessians]
+        for step in range(1, NEWTON_STEPS):
+            p = expit(self.x.times(theta))
+            gradient = self.x.against(self.counts_without * (p - self.y[:, None])) + ridge[:, None] * theta
+            unfinished = np.flatnonzero(np.abs(gradient).max(0) > self.tolerance)
+            if not len(unfinished):
+                return theta.T
+            for k in unfinished:
+                if step % CHEAP == 0:
+                    weight = self.counts_without[:, k] * p[:, k] * (1 - p[:, k])
+                    factors[k] = cho_factor(self.x.gram(weight, slice(None)) + np.diag(ridge))
+                theta[:, k] -= cho_solve(factors[k], gradient[:, k])
+        return None
+
+    def _loss(self, theta: FloatArray, ridge: FloatArray) -> float:
+        logits = self.x.times(theta)
+        return float(self.counts @ (np.logaddexp(0, logits) - self.y * logits) + ridge @ theta**2 / 2)

@@ -17,8 +17,19 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device
 from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, as_matrix, whole_network
-from equipoise.models.mlp import MLP, FlatMLP, Recorder
-from equipoise.models.optimisers import OPTIMISERS, Blockwise, FlatAdam, FlatBlockwise, FlatSteps, Optimiser, TorchSteps, copied
+from equipoise.models.mlp import (
+    MLP,
+    OPTIMISERS,
+    Blockwise,
+    FlatAdam,
+    FlatBlockwise,
+    FlatMLP,
+    FlatSteps,
+    Optimiser,
+    Recorder,
+    TorchSteps,
+    copied,
+)
 from equipoise.models.score import (
     as_scores,
     evaluating,
@@ -225,9 +236,7 @@ class Repairable:
         return self._sum_over_processes(scores)
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
-        if ranks.size() == 1:
-            return tensor
-        on_device = tensor.to(self.device)
+        on_device = tensor.to(self.device) if ranks.size() > 1 else tensor
         ranks.add_up([on_device])
         return on_device.cpu()
 
@@ -402,18 +411,17 @@ class RepairableMLP(Repairable):
         return torch.no_grad()(self.scores_and_features)
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generator: np.random.Generator | None = None) -> None:
+        training = generator is not None
         masks = None if generator is None else self.flat.masks(len(index), generator)
-        self._run(self._proxy_gradient if generator is None else self._proxy_gradient_in_training, index, weights, masks)
 
-    def _proxy_gradient(self, index: Tensor, weights: Tensor, masks: Tensor | None = None, training: bool = False) -> None:
-        def slope(logits: Tensor) -> Tensor:
-            f = torch.sigmoid(logits)
-            return weights * f * (1 - f)
+        def step(index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
+            def slope(logits: Tensor) -> Tensor:
+                f = torch.sigmoid(logits)
+                return weights * f * (1 - f)
 
-        self.flat.fill_gradient(self._take(index), slope, masks=masks, training=training)
+            self.flat.fill_gradient(self._take(index), slope, masks=masks, training=training)
 
-    def _proxy_gradient_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
-        self._proxy_gradient(index, weights, masks, training=True)
+        self._run(step, index, weights, masks, key=training)
 
     def logit_gradient(self, index: Tensor, slope: Slope, *values: Tensor) -> None:
         def step(index: Tensor, *values: Tensor) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 
 import numpy as np
@@ -45,7 +45,7 @@ def fused(model: nn.Module, convolve: Convolve = torch.cudnn_convolution_relu, k
     try:
         for module in model.modules():
             if type(module) is nn.Sequential and (layers := _fused_layers(list(module), convolve, kind)) is not None:
-                module.forward = partial(_run_layers, layers)  # type: ignore[method-assign]
+                module.forward = partial(reduce, lambda x, layer: layer(x), layers)  # type: ignore[method-assign]
                 changed.append(module)
         yield
     finally:
@@ -55,29 +55,20 @@ def fused(model: nn.Module, convolve: Convolve = torch.cudnn_convolution_relu, k
 
 def can_fuse(device: torch.device) -> bool:
     """Whether the device is a GPU with cuDNN and bfloat16."""
-    if device.type != "cuda" or torch.version.cuda is None or not torch.backends.cudnn.is_available():
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _run_layers(layers: Layers, x: Tensor) -> Tensor:
-    for layer in layers:
-        x = layer(x)
-    return x
+    cudnn = device.type == "cuda" and torch.version.cuda is not None and torch.backends.cudnn.is_available()
+    return cudnn and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _fused_layers(modules: list[nn.Module], convolve: Convolve, kind: torch.dtype) -> Layers | None:
     """The layers of a chain, each pair of a convolution and its ReLU as one; None if there is no such pair."""
-    layers: Layers = []
-    position = 0
-    while position < len(modules):
-        layer, *following = modules[position : position + 2]
-        if isinstance(layer, nn.Conv2d) and _fusible(layer) and following and _plain(following[0], nn.ReLU):
+    layers, rest = Layers(), list(modules)
+    while rest:
+        layer = rest.pop(0)
+        if isinstance(layer, nn.Conv2d) and _fusible(layer) and rest and _plain(rest[0], nn.ReLU):
             layers.append(_fused_convolution(layer, convolve, kind))
-            position += 2
+            rest.pop(0)
         else:
             layers.append(layer)
-            position += 1
     return layers if len(layers) < len(modules) else None
 
 
@@ -252,10 +243,7 @@ def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
     """Whether the network returns the output of its last linear or convolutional layer."""
     with recorded_outputs(model, LAYERS) as recorded:
         raw = outputs(model, few)
-    if not recorded:
-        return False
-    _, last = recorded[-1]
-    return last.numel() == len(raw) and torch.equal(last.reshape(-1).float().cpu(), raw)
+    return bool(recorded) and torch.equal(recorded[-1][1].reshape(-1).float().cpu(), raw)  # of another size, it is not equal
 
 
 @contextmanager

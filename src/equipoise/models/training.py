@@ -14,18 +14,19 @@ from math import isfinite
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
 from equipoise.data import Cohort, check_apart, check_cohort, child_seed, generator
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models import ranks
-from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device
-from equipoise.models.mlp import MLP, FlatMLP, Recorder
-from equipoise.models.optimisers import OPTIMISERS, FlatAdam, copied
+from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device
+from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, Recorder, copied
 from equipoise.models.repairable import too_large
-from equipoise.models.score import as_scores, evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
-from equipoise.models.shared_norms import synchronised
+from equipoise.models.score import as_scores, feed_outputs, output_kind, outputs, single_output
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 Progress = Callable[[int, float], None]  # epoch, validation loss
 
 
@@ -125,8 +126,30 @@ def train(
                 f"the default network takes tables; {train.name!r} holds inputs of shape {tuple(train.inputs.shape[1:])}. "
                 "Give a network of your own: train(..., model=net)"
             )
-        return _MLPRun(train, valid, seed, settings).run(progress)
-    return _train_module(copy.deepcopy(model), train, valid, seed, settings, progress)
+        return _trained(_MLPRun(train, valid, seed, settings), valid, seed, progress)
+    network = copy.deepcopy(model)
+    return _trained(ModuleRun(network, train, valid, seed, settings, output_kind(network, train.inputs)), valid, seed, progress)
+
+
+def _trained(run: "_MLPRun | ModuleRun", valid: Cohort, seed: int, progress: Progress | None) -> nn.Module:
+    """The network after training, until the validation loss has not improved for `patience` epochs, with its best threshold."""
+    best, best_loss, since_best = copied(run.state(), []), float("inf"), 0
+    with torch.random.fork_rng():  # a module's dropout draws from torch's own generator
+        torch.manual_seed(child_seed(seed, f"dropout {ranks.rank()}" if ranks.rank() else "dropout"))
+        for epoch in range(run.settings.epochs):
+            loss = run.epoch()
+            since_best = 0 if loss < best_loss else since_best + 1
+            if loss < best_loss:
+                best, best_loss = copied(run.state(), best), loss
+            if progress:
+                progress(epoch, loss)
+            if since_best >= run.settings.patience:
+                break
+    if run.settings.restore == "best":
+        copied(best, run.state())
+    network = run.trained()
+    network.__dict__["threshold"] = best_cut(as_scores(outputs(network, valid.inputs), run.kind).numpy(), valid.y)
+    return network
 
 
 def initial_mlp(inputs: int, seed: int) -> MLP:
@@ -139,40 +162,37 @@ def initial_mlp(inputs: int, seed: int) -> MLP:
 class _MLPRun:
     """One training of the paper's network, with the weights that the seed gives."""
 
+    kind = "logit"
+
     def __init__(self, train: Cohort, valid: Cohort, seed: int, settings: Training) -> None:
-        self.settings, self.valid = settings, valid
+        self.settings = settings
         self.flat = FlatMLP(initial_mlp(train.inputs.shape[1], seed), requested_device())
         self.x, self.x_valid = (part.inputs[:].to(self.flat.device) for part in (train, valid))
         self.y, self.y_valid = (torch.from_numpy(part.y).float().to(self.flat.device) for part in (train, valid))
         self.recorder = Recorder(self.flat)
         self.shuffle, self.dropout = generator(seed, "shuffle"), generator(seed, "dropout")
         self.optimiser = FlatAdam(self.flat, settings.learning_rate)
+        self.plateau, self.since_plateau = np.float32(np.inf), 0
 
-    def run(self, progress: Progress | None) -> MLP:
-        """The network after training, with the threshold of best balanced accuracy on the validation set."""
-        best, best_loss, since_best = copied(self.flat.state(), []), torch.tensor(torch.inf), 0
-        plateau_best, since_plateau = best_loss, 0
-        for epoch in range(self.settings.epochs):
-            self._epoch()
-            # The only value per epoch that the GPU is waited for.
-            loss = F.binary_cross_entropy_with_logits(self.flat.evaluate(self.x_valid), self.y_valid, reduction="none").mean().cpu()
-            since_best = 0 if loss < best_loss else since_best + 1
-            if loss < best_loss:
-                best, best_loss = copied(self.flat.state(), best), loss
-            clearly_better = loss < plateau_best * (1 - 1e-4)
-            plateau_best, since_plateau = (loss, 0) if clearly_better else (plateau_best, since_plateau + 1)
-            if since_plateau > self.settings.plateau:
-                self.optimiser.set_rate(float(np.float32(self.optimiser.rate) * np.float32(0.1)))
-                since_plateau = 0
-            if progress:
-                progress(epoch, float(best_loss))
-            if since_best >= self.settings.patience:
-                break
-        if self.settings.restore == "best":
-            copied(best, self.flat.state())
-        model = self.flat.trained()
-        model.threshold = best_cut(sigmoid(outputs(model, self.valid.inputs)).numpy(), self.valid.y)
-        return model
+    def state(self) -> list[Tensor]:
+        """Everything that training changes."""
+        return self.flat.state()
+
+    def trained(self) -> MLP:
+        """The network in its present state, in eval mode."""
+        return self.flat.trained()
+
+    def epoch(self) -> float:
+        """The validation loss after one more epoch."""
+        self._epoch()
+        # The only value per epoch that the GPU is waited for.
+        loss = float(F.binary_cross_entropy_with_logits(self.flat.evaluate(self.x_valid), self.y_valid, reduction="none").mean())
+        clearly_better = np.float32(loss) < self.plateau * np.float32(1 - 1e-4)
+        self.plateau, self.since_plateau = (np.float32(loss), 0) if clearly_better else (self.plateau, self.since_plateau + 1)
+        if self.since_plateau > self.settings.plateau:
+            self.optimiser.set_rate(float(np.float32(self.optimiser.rate) * np.float32(0.1)))
+            self.since_plateau = 0
+        return loss
 
     def _epoch(self) -> None:
         for index in torch.from_numpy(self.shuffle.permutation(len(self.y))).split(self.settings.batch):
@@ -184,37 +204,6 @@ class _MLPRun:
         batch, label, share = self.x.index_select(0, index), self.y[index], 1 / len(index)
         # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
         self.flat.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)
-
-
-def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, progress: Progress | None) -> nn.Module:
-    """The same training for any module. Its dropout draws from torch's generator, seeded for this run and restored afterwards."""
-    original_device = device_of(model)
-    kind = output_kind(model, train.inputs)
-    run = ModuleRun(model, train, valid, seed, settings, kind)
-    best_loss, best_state, since_best = float("inf"), copy.deepcopy(model.state_dict()), 0
-    with torch.random.fork_rng():
-        torch.manual_seed(child_seed(seed, f"dropout {ranks.rank()}" if ranks.rank() else "dropout"))
-        for epoch in range(settings.epochs):
-            loss = run.epoch()
-            if progress:
-                progress(epoch, loss)
-            if loss < best_loss:
-                best_loss, best_state, since_best = loss, copy.deepcopy(run.model.state_dict()), 0
-            else:
-                since_best += 1
-            if since_best >= settings.patience:
-                break
-    if settings.restore != "best":
-        best_state = run.model.state_dict()
-    if ranks.size() == 1:
-        model = run.model.to(original_device)
-    model.load_state_dict(best_state)  # several processes: into the copy whose batch norms are not shared
-    if run.device.type == "cuda":
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    model.zero_grad(set_to_none=True)
-    model.eval()
-    model.__dict__["threshold"] = best_cut(as_scores(outputs(model, valid.inputs), kind).numpy(), valid.y)
-    return model
 
 
 def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.int64]") -> float:
@@ -241,10 +230,9 @@ class ModuleRun:
     """One training of a copy of a module: on a CPU, on a GPU (bfloat16, recorded steps), or in several processes (see ranks)."""
 
     def __init__(self, model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, kind: str) -> None:
-        self.settings, self.kind = settings, kind
+        self.settings, self.kind, self.original = settings, kind, model
         self.device = compute_device(model, train.inputs)
-        self.model = in_layout(copy.deepcopy(model).to(self.device), train.inputs)
-        self.model = synchronised(self.model)
+        self.model = synchronised(in_layout(copy.deepcopy(model).to(self.device), train.inputs))
         ranks.agree(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -258,6 +246,16 @@ class ModuleRun:
         self.augmentation = Augmentation() if settings.augment and len(train.inputs.shape) == 4 else None
         self._recorded: Captured | None = None
 
+    def state(self) -> list[Tensor]:
+        """Everything that training changes."""
+        return list(self.model.state_dict().values())
+
+    def trained(self) -> nn.Module:
+        """The original module with the present state, in eval mode: on its own device, with batch norms that no processes share."""
+        self.original.load_state_dict(self.model.state_dict())
+        self.original.zero_grad(set_to_none=True)
+        return self.original.eval()
+
     def epoch(self) -> float:
         """The validation loss after one more epoch."""
         self.model.train()
@@ -269,20 +267,16 @@ class ModuleRun:
             except torch.OutOfMemoryError as error:
                 raise too_large(len(index)) from error
         ranks.agree(self.model)  # layers other than batch norms may keep statistics of each process's own rows
-        loss = self._validation_loss()
+        raw = torch.zeros(len(self.valid), device=self.device)
+        shard = ranks.share(torch.arange(len(self.valid)))
+        raw[shard] = feed_outputs(self.model, self.valid, shard, fast=True).to(self.device)
+        ranks.add_up([raw])
+        loss = float(self._losses(raw.cpu(), self.y_valid).mean())
         if self.settings.schedule == "plateau":
             self.plateau.step(loss)
         else:
             self.step_schedule.step()
         return loss
-
-    def _validation_loss(self) -> float:
-        raw = torch.zeros(len(self.valid), device=self.device)
-        shard = ranks.share(torch.arange(len(self.valid)))
-        with evaluating(self.model):
-            raw[shard] = feed_outputs(self.model, self.valid, shard, fast=True).to(self.device)
-        ranks.add_up([raw])
-        return float(self._losses(raw.cpu(), self.y_valid).mean())
 
     def _step(self, index: Tensor) -> None:
         maps = self.augmentation.draw(len(index), self.draws) if self.augmentation else torch.zeros(len(index), 2, 3)
@@ -316,3 +310,78 @@ class ModuleRun:
     def _losses(self, raw: Tensor, y: Tensor) -> Tensor:
         loss = F.binary_cross_entropy_with_logits if self.kind == "logit" else F.binary_cross_entropy
         return loss(raw, y, reduction="none")
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over the processes. Each has a part of the loss that depends on the sum, so the gradient is a sum over them too."""
+
+    @staticmethod
+    def forward(_ctx: FunctionCtx, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """A batch norm whose statistics in training mode are those of the rows of all processes (see ranks), as one process computes them."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions: that of the layer it replaces has been checked by its network."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        own = [0, *range(2, input.ndim)]
+        shape = [1, -1, *[1] * (input.ndim - 2)]
+        rows = torch.tensor([input.numel() / input.shape[1]], dtype=torch.float64, device=input.device)
+        variance, mean = torch.var_mean(input, own, correction=0)
+        mean, variance = mean.double(), variance.double()
+        sums: Tensor = _Sum.apply(  # type: ignore[no-untyped-call]
+            torch.cat([rows, rows * mean, rows * (variance + mean.square())])
+        )
+        count, (mean, square) = sums[0], (sums[1:] / sums[0]).chunk(2)
+        variance = (square - mean.square()).clamp(min=0)
+        self._follow(mean.detach(), variance.detach(), count.detach())
+        scale = (variance + self.eps).rsqrt().to(input.dtype)
+        result: Tensor = (input - mean.to(input.dtype).view(shape)) * scale.view(shape)
+        if self.weight is not None:
+            result = result * self.weight.view(shape) + self.bias.view(shape)
+        return result
+
+    def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Updates the running statistics."""
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+
+
+def synchronised(model: nn.Module) -> nn.Module:
+    """The same network, with shared batch norms if there are several processes. Its state dict has the same names.
+
+    Raises `BadInput` for other layers with batch statistics, which would be those of each process's own rows.
+    """
+    if ranks.size() == 1:
+        return model
+    kinds = {type(m) for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    if other := sorted(kind.__name__ for kind in kinds - {*BATCH_NORMS}):
+        raise BadInput(
+            f"the network has layers of batch statistics of its own kind ({', '.join(other)}), which cannot be shared by processes. "
+            "Train it in one process, without torchrun, or use BatchNorm1d, BatchNorm2d or BatchNorm3d of torch."
+        )
+    if next((p.is_cuda for p in model.parameters()), False):
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return converted
+    for module in model.modules():
+        if type(module) in BATCH_NORMS:
+            module.__class__ = SharedBatchNorm
+    return model

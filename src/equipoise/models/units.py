@@ -1,25 +1,18 @@
 """Units of any module: listing them, switching them off, and their influence on a gap.
 
-A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution.
-With `channels`, it is a whole channel of a convolution. Switching one off sets its pre-activation to zero. For a linear layer or a channel
-this zeroes its incoming weights and bias, so the keys of the state dict stay the same; for a single unit of a convolution it needs a mask,
-a buffer that is saved with the module.
+A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution, or a
+whole channel of it. Switching one off sets its pre-activation to zero: by its incoming weights and bias, so that the keys of the state dict
+stay the same, or, for a single unit of a convolution, by a mask, a buffer that is saved with the module. A unit may also be a column of the
+input of a table (switched off in the weights of the first linear layer) or a head of attention (in its columns of the output projection).
 
-A unit may also be a column of the input of a table (switched off in the weights of the first linear layer) or a head of attention
-(switched off in its columns of the output projection); both leave the keys of the state dict unchanged.
-
-The influence of units on a gap, by one of CRITERIA, takes one backward pass per batch.
-
-In all of them f_i is the score of row i, w_i its weight in the gap's proxy P = sum_i w_i f_i, a_i the unit's pre-activation and g_i the
-derivative of f_i with respect to it:
+The influence of units on a gap takes one backward pass per batch. In all CRITERIA f_i is the score of row i, w_i its weight in the gap's
+proxy P = sum_i w_i f_i, a_i the unit's pre-activation and g_i the derivative of f_i with respect to it:
 
 gradient      sum_i w_i g_i: equation (5) of the paper. How P moves if the pre-activation of every row grows by the same small amount.
 taylor        sum_i w_i a_i g_i: how much P falls, to first order, if the unit is set to zero.
-second-order  sum_i w_i (a_i g_i - a_i^2 h_i / 2) with h_i the second derivative of f_i: the same to second order. For f = sigmoid(z),
-              h = f (1 - f) (1 - 2 f) z'^2 + f (1 - f) z'', and g = f (1 - f) z'. The second term is left out, which leaves
-              h = (1 - 2 f) g^2 / (f (1 - f)). That is exact where the logit z is linear in the unit (ReLU and batch norm of fixed
-              statistics, between two kinks), and ignores kinks and curved layers. Diagonal: interactions of two units are left out
-              too; within a unit of many positions (a channel) they are included, since the row's derivative is along all of them.
+second-order  sum_i w_i (a_i g_i - a_i^2 h_i / 2) with h_i = (1 - 2 f_i) g_i^2 / (f_i (1 - f_i)), the second derivative of f_i where the
+              logit is linear in the unit: between two kinks of ReLU, with batch norm of fixed statistics. Interactions of two units are
+              left out; those within a unit of many positions (a channel) are included, since the row's derivative is along all of them.
 difference    sum_i w_i a_i times the sign of sum_i |w_i| g_i: the difference of the unit's mean between the groups that the gap compares,
               with its sign reversed if the unit lowers scores overall.
 """
@@ -90,13 +83,32 @@ def find_units(
 ) -> list[Layer]:
     """The layers that match a pattern with units of a granularity: unit, channel, input (of the whole network, a table) or head.
 
-    A last layer as wide as the network's `outputs` is its output layer and has no units.
+    `sample` is a few rows of input, to determine shapes and the order of execution. A last layer as wide as the network's `outputs` is its
+    output layer and has no units.
     """
+    sample = sample[:2].to(device_of(model))
     if granularity == "input":
-        return [_input_layer(model, sample[:2].to(device_of(model)))]
+        return [_input_layer(model, sample)]
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    shapes: dict[str, tuple[int, ...]] = {}
     if granularity == "head":
-        return _attention_layers(model, [pattern] if isinstance(pattern, str) else list(pattern))
-    return find_layers(model, sample, pattern, granularity == "channel", outputs)
+        kind, advice = "head", 'granularity="head" needs layers of nn.MultiheadAttention; none'
+        shapes = {name: (module.num_heads,) for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
+    else:
+        kind, advice = "output", "no linear or convolutional layer"
+        with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
+            model(sample)
+        for name, output in calls:
+            shapes.setdefault(name, tuple(output.shape[-1:] if isinstance(model.get_submodule(name), nn.Linear) else output.shape[1:]))
+        if shapes and next(reversed(shapes.values()))[0] == outputs:
+            shapes.popitem()
+    layers: list[Layer] = []
+    for name, shape in shapes.items():
+        if any(fnmatchcase(name, p) for p in patterns):
+            layers.append(Layer(name, shape[:1] if granularity == "channel" else shape, layers[-1].end if layers else 0, kind))
+    if not layers:
+        raise BadInput(f"{advice} matches {' or '.join(map(repr, patterns))}; the network's are: {', '.join(shapes) or 'none'}")
+    return layers
 
 
 def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
@@ -124,48 +136,6 @@ def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     if out.requires_grad:
         raise BadInput(f"{advice}; in this {type(model).__name__} the input reaches the output around its layer {name!r} as well")
     return Layer(name, (sample.shape[1],), 0, "input")
-
-
-def _attention_layers(model: nn.Module, patterns: Sequence[str]) -> list[Layer]:
-    """The nn.MultiheadAttention modules whose name matches, with their heads as units."""
-    attentions = {name: module for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
-    layers: list[Layer] = []
-    for name, module in attentions.items():
-        if any(fnmatchcase(name, p) for p in patterns):
-            layers.append(Layer(name, (module.num_heads,), layers[-1].end if layers else 0, "head"))
-    if not layers:
-        names, shown = ", ".join(attentions) or "none", " or ".join(map(repr, patterns))
-        raise BadInput(f'granularity="head" needs layers of nn.MultiheadAttention; none matches {shown}; the network\'s are: {names}')
-    return layers
-
-
-def find_layers(
-    model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", channels: bool = False, width: int = 1
-) -> list[Layer]:
-    """The linear and convolutional layers whose name matches a pattern, in execution order, without the output layer.
-
-    `sample` is a few rows of input, to determine the shapes of the pre-activations. With `channels`, a unit of a convolution is a whole
-    channel.
-    """
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
-        model(sample[:2].to(device_of(model)))
-    first_outputs: dict[str, Tensor] = {}
-    for name, output in calls:
-        first_outputs.setdefault(name, output)
-    shapes = [
-        (name, tuple(output.shape[-1:] if isinstance(model.get_submodule(name), nn.Linear) else output.shape[1:]))
-        for name, output in first_outputs.items()
-    ]
-    hidden = shapes[:-1] if shapes and shapes[-1][1][0] == width else shapes
-    layers: list[Layer] = []
-    for name, shape in hidden:
-        if any(fnmatchcase(name, p) for p in patterns):
-            layers.append(Layer(name, shape[:1] if channels else shape, layers[-1].end if layers else 0))
-    if not layers:
-        names = ", ".join(name for name, _ in hidden) or "none"
-        raise BadInput(f"no linear or convolutional layer matches {' or '.join(map(repr, patterns))}; the network's are: {names}")
-    return layers
 
 
 def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None:

@@ -176,29 +176,22 @@ def _published_weights(name: str) -> dict[str, Tensor]:
 
 def _load_body(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
     """Loads the network's weights from a state dict, except those of its last layer."""
-    body = {k: v for k, v in state.items() if not k.startswith(f"{last}.")}
     expected = {k: v for k, v in network.state_dict().items() if not k.startswith(f"{last}.")}
-    missing = sorted(key for key in expected.keys() - body.keys() if not key.endswith(COUNTER))
-    misfits = sorted(k for k in expected.keys() & body.keys() if expected[k].shape != body[k].shape)
+    missing = sorted(key for key in expected.keys() - state.keys() if not key.endswith(COUNTER))
+    misfits = sorted(k for k in expected.keys() & state.keys() if expected[k].shape != state[k].shape)
     if missing or misfits:
         shown = ", ".join([*missing, *misfits][:5])
         raise BadInput(
             f"{source} does not fit this backbone: {len(missing)} weights are missing, {len(misfits)} differ in shape ({shown} ...)"
         )
-    network.load_state_dict({k: body[k] for k in expected if k in body}, strict=False)
+    network.load_state_dict({k: state[k] for k in expected if k in state}, strict=False)
 
 
 def _with_channels(layer: nn.Module, channels: int) -> nn.Module:
     if not isinstance(layer, nn.Conv2d) or layer.in_channels == channels:
         return layer
-    new = nn.Conv2d(
-        channels,
-        layer.out_channels,
-        layer.kernel_size,  # type: ignore[arg-type]
-        stride=layer.stride,  # type: ignore[arg-type]
-        padding=layer.padding,  # type: ignore[arg-type]
-        bias=layer.bias is not None,
-    )
+    geometry: Any = {"kernel_size": layer.kernel_size, "stride": layer.stride, "padding": layer.padding}
+    new = nn.Conv2d(channels, layer.out_channels, **geometry, bias=layer.bias is not None)
     with torch.no_grad():
         # So that a grey image gives the same output as its copy in every channel gave in the colour network.
         new.weight.copy_(layer.weight.sum(1, keepdim=True).expand_as(new.weight) / channels)

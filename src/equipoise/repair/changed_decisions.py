@@ -65,9 +65,9 @@ def balances(scores: Scores, shown: Shown, before: FloatArray, after: FloatArray
     found, attribute = [], shown.attribute
     for codes, names, rows in ((attribute.codes, attribute.levels, shown.rows), (all_patients, (None,), [len(scores)])):
         moments = moments_of_change(before, after, scores.y, codes, len(names), units, scores.weight)
-        sums = [moments.sums(signs, settings.level) for signs in BALANCE]
+        sums = [moments.signed(signs).limits(settings.level) for signs in BALANCE]
         tables = [tabulate_codes(decided, scores.y, codes, tuple(map(str, names)), scores.weight) for decided in (before, after)]
-        enough = moments.patients("true") >= settings.min_patients
+        enough = moments["true"].patients >= settings.min_patients
         for k, name in enumerate(names):
             corrected, spoiled, net, missed, alarms = (
                 Estimate(float(value[k]), float(low[k]), float(high[k])) if enough[k] else UNKNOWN for value, low, high in sums

@@ -28,7 +28,6 @@ from equipoise.measures import (
     FloatArray,
     Gap,
     RankedRows,
-    Ranking,
     SignedSum,
     adjusted,
     audit_labels,
@@ -270,7 +269,7 @@ def _add_changes(tables: _Tables, first: AuditSums, second: AuditSums, attribute
     )
     for measure in (*first.measures, *RATES_COMPARED):
         signed = coefficients(measure) if measure not in RATES_COMPARED else {measure: 1.0}
-        counts = np.min([side.patients(rate) for side in sums for rate in signed], axis=0)
+        counts = np.min([side[rate].patients for side in sums for rate in signed], axis=0)
         before, after = (side.signed(signed) for side in sums)
         if measure not in RATES_COMPARED:
             before, after = (side[1:].minus(side[:1]) for side in (before, after))
@@ -348,11 +347,11 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     one AUROC has no observed variance, as with perfect separation, which other patients need not show.
     """
     units = units_of(first.patients, len(first))
-    ranked = [RankedRows(Ranking(scores.rank, scores.y), units, first.weight) for scores in (first, second)]
+    ranked = [RankedRows(scores.rank, scores.y, units, first.weight) for scores in (first, second)]
     (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
     if np.isnan([before, after]).any():
         return before, after, np.nan, np.nan, np.nan
-    influences = [each.by_patient(each.ranking.auroc_influence(first.weight)) for each in ranked]
+    influences = [each.by_patient(each.ranks.influence("auroc")) for each in ranked]
     lengths = [float(np.sqrt((influence**2).sum())) for influence in influences]
     shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     correlation = np.array([[1.0, shared], [shared, 1.0]])

@@ -148,7 +148,7 @@ def load_classifier(
     model, images = case.model, case.images
     if model.load is None:
         return None, case.data, images, ""
-    from equipoise.models import load_estimator, load_network, load_transform, with_saved_preprocessing
+    from equipoise.models import load_estimator, load_model, load_transform, with_saved_preprocessing
 
     if model.is_estimator:
         return *load_estimator(model.load, case.data, trusted=model.trust_types, trust_pickle=model.trust_pickle), images, ""
@@ -156,7 +156,7 @@ def load_classifier(
         images = images.changed(transform=load_transform(images.transform))
     images, origin = with_saved_preprocessing(model.load, images)
     return (
-        load_network(model.load, model.weights, images, output_name=case.output_name, code=code, running=running),
+        load_model(model.load, model.weights, images=images, output_name=case.output_name, code=code, running=running),
         case.data,
         images,
         origin,

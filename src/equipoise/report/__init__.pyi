@@ -50,6 +50,7 @@ from .wording.names import group_words as group_words
 from .wording.notes import SEARCH_NOTES as SEARCH_NOTES
 from .wording.notes import note_words as note_words
 from .wording.notes import why_words as why_words
+from .wording.repairs import OUTCOMES as OUTCOMES
 from .wording.repairs import groups_called as groups_called
 from .wording.repairs import met_words as met_words
 from .wording.repairs import method_words as method_words

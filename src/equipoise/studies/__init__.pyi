@@ -12,8 +12,6 @@ from .plan import read_plan as read_plan
 from .plan import with_options as with_options
 from .plan import with_weights as with_weights
 from .plan import without_weights as without_weights
-from .protocols import balanced_parts as balanced_parts
-from .protocols import fold_parts as fold_parts
 from .results import StudyFolder as StudyFolder
 from .results import open_study as open_study
 from .results import read_rows as read_rows
@@ -49,3 +47,5 @@ from .two_centres import Hospital as Hospital
 from .two_centres import check_demo as check_demo
 from .two_centres import train_at_centre_1 as train_at_centre_1
 from .two_centres import write_hospital as write_hospital
+from .worker import balanced_parts as balanced_parts
+from .worker import fold_parts as fold_parts

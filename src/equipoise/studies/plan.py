@@ -173,7 +173,9 @@ class StudyData(Columns):
             other, kind = {*Columns.model_fields, "file", "attribute_as_input", "scale"}, f"{self.source!r} is a data set of the catalogue"
         else:
             other, kind = {*UNUSED, "options", "redraw", "published"}, "these data are a table"
-        problems = [f"{name} cannot be given, since {kind}. Leave it out." for name in sorted(other & self.model_fields_set)]
+        problems = [
+            f"{name} cannot be given, since {kind}. Leave it out." for name in sorted(other & self.model_dump(exclude_defaults=True).keys())
+        ]
         if self.source is None:
             problems += [] if self.file is not None else ["no data set (source) and no table (file) is named. Add one of them."]
             problems += self.problems() if len(self.label) < 2 else [f"expected one label; got {', '.join(self.label)}"]
@@ -183,9 +185,9 @@ class StudyData(Columns):
     def load(self, root: str | Path | None = None, decoding: Callable[[int], None] | None = None, **options: Any) -> Cohort:
         """The cohort. Pixels are cached on disk, so that only the file name is sent to other processes; `decoding` gets their number."""
         if self.source is None:
-            path = Path(str(self.file))
-            frame, how = read_table(path, text=self.text, words=self.words), {"attribute_as_input": self.attribute_as_input}
-            return cohort_from_table(frame, self, path.name, text=self.text, scale=self.scale, **how)
+            frame = read_table(str(self.file), text=self.text, words=self.words, limit=self.max_table_bytes)
+            how: dict[str, Any] = {"text": self.text, "attribute_as_input": self.attribute_as_input, "scale": self.scale}
+            return cohort_from_table(frame, self, Path(str(self.file)).name, **how)
         images = "cache" in CATALOGUE[self.source].options
         cached = {"cache": user_cache() / "images", "progress": decoding} if images else {}
         return load(self.source, root, **{**self.options, **options}, **cached)

@@ -31,7 +31,7 @@ SCHEMA: Literal["equipoise.study"] = "equipoise.study"
 SCHEMA_VERSION: Literal[2] = 2  # of study.json
 CODE = (  # that results depend on
     *(f"{room}/**/*.py" for room in ("data", "models", "measures", "methods")),
-    *(f"studies/{name}.py" for name in ("sets/*", "catalogue", "protocols", "efficientnet_lite")),
+    *(f"studies/{name}.py" for name in ("sets/*", "catalogue", "worker", "efficientnet_lite")),
 )
 COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # fields of a plan that do not affect results
 

@@ -38,9 +38,9 @@ from equipoise.measures import (
     tabulate_codes,
 )
 from equipoise.studies.plan import Plan
-from equipoise.studies.protocols import FOLDS
 from equipoise.studies.results import SCHEMA, StudyFolder, read_rows, read_timings, read_whole
 from equipoise.studies.rows import LIMIT, POOLED, SIZES
+from equipoise.studies.worker import FOLDS
 
 CELL = ["data", "measure", "method"]
 SETS = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns

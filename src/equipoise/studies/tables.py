@@ -5,9 +5,9 @@ of its pooled folds.
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -71,33 +71,22 @@ def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "
     return written
 
 
-@dataclass(frozen=True)
-class Cell:
-    """The texts of one cell of a table."""
-
-    ours: str = ""
-    size: str = ""  # the mean |gap|
-    p_value: str = ""  # of the gap, over all splits
-    published: str = ""
-    difference: str = ""
-    rank: int = 0
+Cell = dict[str, Any]  # the rank of a method, and texts: ours, size (the mean |gap|), p_value (over all splits), published, difference
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """A table: titles of its rows (`lines`) and of its groups of columns, and a cell for each pair."""
 
     title: str
     corner: str
-    lines: tuple[str, ...]
-    columns: tuple[str, ...]
-    cells: tuple[tuple[Cell, ...], ...]
+    lines: list[str]
+    columns: list[str]
+    cells: list[list[Cell]]
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def shown(self) -> list[str]:
         """The columns of a group that are not empty."""
-        everything = [cell for line in self.cells for cell in line]
-        return tuple(name for name in ("ours", *HEADERS) if any(getattr(cell, name) for cell in everything))
+        return [name for name in ("ours", *HEADERS) if any(name in cell for line in self.cells for cell in line)]
 
 
 def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
@@ -110,24 +99,24 @@ def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width
     what = "bias: the group's rate minus the reference's" if quantity == "gap" else plan.performance.replace("_", " ")
     title = f"{measure.upper()}, {what} on the {part} set, mean ± sd over splits"
     names = list(across)
-    all_cells = Layout("", "", (), (), (tuple(cells.values()),))
-    side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in all_cells.shown)) if cells else 1
+    widths = [WIDTHS[name] for name in Layout("", "", [], [], [list(cells.values())]).shown]
+    side_by_side = max(1, (width - WIDTHS["name"]) // sum(widths)) if cells else 1
     for start in range(0, len(names), side_by_side):
         chunk = names[start : start + side_by_side]
-        rows = tuple(tuple(cells.get((c, d) if methods_down else (d, c), Cell()) for c in chunk) for d in down)
-        yield Layout(title, "method" if methods_down else "data", tuple(down.values()), tuple(across[c] for c in chunk), rows)
+        rows = [[cells.get((c, d) if methods_down else (d, c), {}) for c in chunk] for d in down]
+        yield Layout(title, "method" if methods_down else "data", list(down.values()), [across[c] for c in chunk], rows)
 
 
 def _cell(row: dict[str, float], quantity: str) -> Cell:
     sign = "+" if quantity == "gap" else ""
-    ours = _mean_sd(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
-    size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
-    p = p_value_words(row["p_value"]) if quantity == "gap" else ""
-    rank = int(row[f"{quantity}_rank"])
-    if np.isnan(row.get(f"published_{quantity}", np.nan)):
-        return Cell(ours, size, p, rank=rank)
-    paper = _mean_sd(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
-    return Cell(ours, size, p, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
+    cell: Cell = {"rank": int(row[f"{quantity}_rank"])}
+    cell["ours"] = _mean_sd(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
+    if quantity == "gap":
+        cell |= {"size": f"{row['abs_gap_mean']:.{DIGITS}f}", "p_value": p_value_words(row["p_value"])}
+    if not np.isnan(row.get(f"published_{quantity}", np.nan)):
+        cell["published"] = _mean_sd(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
+        cell["difference"] = f"{row[f'{quantity}_difference']:+.{DIGITS}f}"
+    return {name: value for name, value in cell.items() if value != ""}
 
 
 def _mean_sd(mean: float, sd: float, digits: int, sign: str) -> str:
@@ -144,7 +133,8 @@ def _rich(layout: Layout) -> Table:
     for name, line in zip(layout.lines, layout.cells, strict=True):
         texts = [Text(_wrapped(name) if layout.corner == "method" else name)]
         for cell in line:
-            texts += [Text(getattr(cell, part), style=RANKS.get(cell.rank, "") if part == "ours" else "dim") for part in layout.shown]
+            style = RANKS.get(cell.get("rank", 0), "")
+            texts += [Text(cell.get(part, ""), style=style if part == "ours" else "dim") for part in layout.shown]
         table.add_row(*texts)
     return table
 
@@ -172,8 +162,8 @@ def _latex(layout: Layout) -> str:
     for name, line in zip(layout.lines, layout.cells, strict=True):
         texts = [_escaped(name)]
         for cell in line:
-            inside = {part: _escaped(getattr(cell, part)) for part in shown}
-            marked = {1: f"\\textbf{{{inside['ours']}}}", 2: f"\\textit{{{inside['ours']}}}"}.get(cell.rank, inside["ours"])
+            inside = {part: _escaped(cell.get(part, "")) for part in shown}
+            marked = {1: f"\\textbf{{{inside['ours']}}}", 2: f"\\textit{{{inside['ours']}}}"}.get(cell.get("rank", 0), inside["ours"])
             texts += [marked, *(text for part, text in inside.items() if part != "ours")]
         lines.append(" & ".join(texts) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"

@@ -9,13 +9,13 @@ may be smaller or larger.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Parts, Tensors, child_seed, generator
 from equipoise.errors import raise_all
+from equipoise.specification import is_real, is_share
 from equipoise.studies.sets import Recipe, is_integer, size_problems
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def phantom(
 
     problems = size_problems(n, seed, 1, "image")
     problems += _share_problems(hardness=hardness, prevalence=prevalence, share=share)
-    if not _within(separation, 6.0):
+    if not is_real(separation) or not 0 <= separation <= 6:
         problems.append(f"separation must be a number from 0 to 6 standard deviations; got {separation!r}")
     if not is_integer(size, SMALLEST) or size > LARGEST:
         problems.append(f"size must be a whole number of pixels from {SMALLEST} to {LARGEST}; got {size!r}")
@@ -152,11 +152,7 @@ def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
 
 
 def _share_problems(**shares: object) -> list[str]:
-    return [f"{name} must be a number from 0 to 1; got {value!r}" for name, value in shares.items() if not _within(value, 1.0)]
-
-
-def _within(value: object, most: float) -> bool:
-    return isinstance(value, Real) and 0.0 <= float(value) <= most
+    return [f"{name} must be a number from 0 to 1; got {value!r}" for name, value in shares.items() if not is_share(value)]
 
 
 RECIPES = (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,41 +86,26 @@ MEASURED = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Rules:
-    """The conversion of each item of one table: `slot[itemid]` is its position in the other arrays (see `slots`)."""
+def _rules(table: str) -> tuple[npt.NDArray[np.int16], Any]:
+    """The conversion of each item of a table: the slot of each item id, -1 for one that is not needed, and a record for each slot."""
+    rows = [
+        (item, feature, items.scale, items.shift, items.upto, measurement.low, measurement.high)
+        for feature, measurement in enumerate(MEASURED.values())
+        for items in measurement.sources
+        if items.table == table
+        for item in items.ids
+    ]
+    kinds: list[Any] = [("code", "i8"), ("feature", "i8"), *((name, "f8") for name in ("scale", "shift", "upto", "low", "high"))]
+    rules: Any = np.array(rows, dtype=kinds).view(np.recarray)
+    slot = np.full(rules.code.max() + 2, -1, dtype=np.int16)  # one more than the largest item, to which an unknown one is clipped
+    slot[rules.code] = np.arange(len(rows))
+    return slot, rules
 
-    slot: npt.NDArray[np.int16]
-    feature: IntArray
-    scale: FloatArray
-    shift: FloatArray
-    upto: FloatArray
-    low: FloatArray
-    high: FloatArray
 
-    @classmethod
-    def of_table(cls, table: str) -> "Rules":
-        rows = [
-            (item, feature, items.scale, items.shift, items.upto, measurement.low, measurement.high)
-            for feature, measurement in enumerate(MEASURED.values())
-            for items in measurement.sources
-            if items.table == table
-            for item in items.ids
-        ]
-        item, feature, *numbers = (np.array(column) for column in zip(*rows, strict=True))
-        # One more than the largest item, so that an unknown one is clipped to a slot of -1.
-        slot = np.full(item.max() + 2, -1, dtype=np.int16)
-        slot[item] = np.arange(len(item))
-        return cls(slot, feature, *(column.astype(np.float64) for column in numbers))
-
-    def slots(self, item: npt.NDArray[np.int32]) -> npt.NDArray[np.int16]:
-        """The slot of each item, -1 for one that is not needed."""
-        return np.take(self.slot, item, mode="clip")
-
-    def convert(self, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
-        """The values in the units of their features, and which of them are plausible."""
-        value = np.where(charted <= self.upto[slot], self.scale[slot] * charted + self.shift[slot], charted)
-        return value, (value >= self.low[slot]) & (value <= self.high[slot])
+def _convert(rules: Any, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
+    """The values in the units of their features, and which of them are plausible."""
+    value = np.where(charted <= rules.upto[slot], rules.scale[slot] * charted + rules.shift[slot], charted)
+    return value, (value >= rules.low[slot]) & (value <= rules.high[slot])
 
 
 class Block(NamedTuple):
@@ -134,12 +119,7 @@ class Block(NamedTuple):
     text: npt.NDArray[np.object_] | None = None
 
 
-def stay_means(
-    files: Mapping[str, Path],
-    admissions: IntArray,
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> pd.DataFrame:
+def stay_means(files: Mapping[str, Path], admissions: IntArray, *, progress: Callable[[int], None] | None = None) -> pd.DataFrame:
     """The mean of each measured feature in each admission, NaN if it was never charted; rows in the order of `admissions`.
 
     The state is a sum and a count for each admission and feature, so memory does not grow with the tables. Rows are added one by one
@@ -149,12 +129,12 @@ def stay_means(
     shape = (len(admissions), len(MEASURED))
     total, count, read = np.zeros(shape), np.zeros(shape), 0
     for table, path in files.items():
-        rules = Rules.of_table(table)
+        slots, rules = _rules(table)
         for rows, item, admission, charted, *_ in read_blocks(table, path):
-            slot = rules.slots(item)
+            slot = np.take(slots, item, mode="clip")
             needed = np.flatnonzero(slot >= 0)
             slot, stay = slot[needed], find(admission[needed])
-            value, kept = rules.convert(slot, charted[needed])
+            value, kept = _convert(rules, slot, charted[needed])
             kept &= stay >= 0
             cell = stay[kept] * shape[1] + rules.feature[slot[kept]]
             np.add.at(total.reshape(-1), cell, value[kept])
@@ -251,11 +231,7 @@ TIMED = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]  # features wh
 
 
 def first_day(
-    files: Mapping[str, Path],
-    admissions: IntArray,
-    admitted: FloatArray,
-    *,
-    progress: Callable[[int], None] | None = None,
+    files: Mapping[str, Path], admissions: IntArray, admitted: FloatArray, *, progress: Callable[[int], None] | None = None
 ) -> pd.DataFrame:
     """The 20 measured numbers and the minimum GCS of the first ICU day, NaN if never charted; rows in the order of `admissions`.
 
@@ -268,10 +244,10 @@ def first_day(
     ventilated: list[pd.DataFrame] = []  # times of ventilator settings
     read = 0
     for table, path in files.items():
-        rules, earliest = Rules.of_table(table), -BEFORE.get(table, 0.0)
+        (slots, rules), earliest = _rules(table), -BEFORE.get(table, 0.0)
         for rows, item, admission, value, time, text in read_blocks(table, path, dated=True):
             assert time is not None
-            slot = rules.slots(item)
+            slot = np.take(slots, item, mode="clip")
             ventilator = np.isin(item, VENTILATOR) if table == CHART else np.zeros(rows, bool)
             needed = np.flatnonzero((slot >= 0) | ventilator)
             stay = find(admission[needed])
@@ -282,7 +258,7 @@ def first_day(
             ventilated.append(pd.DataFrame({"stay": stay[setting], "after": after[setting]}))
             within = (slot[needed] >= 0) & (after >= earliest) & (after <= DAY)
             needed, stay, after = needed[within], stay[within], after[within]
-            converted, kept = rules.convert(slot[needed], value[needed])
+            converted, kept = _convert(rules, slot[needed], value[needed])
             feature = rules.feature[slot[needed]]
             cell = (stay * shape[1] + feature)[kept]
             for accumulate, state in ((np.minimum, low), (np.maximum, high), (np.add, total)):

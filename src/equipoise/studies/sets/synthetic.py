@@ -8,7 +8,6 @@ as in the published experiments.
 """
 
 import itertools
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Table
 from equipoise.errors import did_you_mean, raise_all
+from equipoise.specification import is_real
 from equipoise.studies.sets import Recipe, is_integer, size_problems
 
 CORRELATED = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
@@ -35,7 +35,7 @@ def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_inpu
     (100, 21, 20)
     """
     problems = size_problems(n, seed, 10, "rows")
-    if not (_finite(alpha) and alpha >= 0):
+    if not (is_real(alpha) and 0 <= alpha < np.inf):
         problems.append(f"alpha, the strength of the bias, must be a number of at least 0; got {alpha!r}")
     raise_all(problems, source="loh")
     features = loh_features(n, seed)
@@ -89,7 +89,7 @@ def zafar(
     (8, 7)
     """
     problems = size_problems(n, seed, 10, "rows")
-    if not _finite(vartheta):
+    if not (is_real(vartheta) and np.isfinite(vartheta)):
         problems.append(f"vartheta, the angle in radians, must be a finite number; got {vartheta!r}")
     problems += [
         f"{name} must be a whole number of at least 1; got {value!r}"
@@ -180,10 +180,6 @@ def _cohort(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_input: 
 def _rng(seed: int, purpose: str) -> np.random.Generator:
     """The random generator of one purpose. Not `splits.generator`, which would give other data for the same seed."""
     return np.random.default_rng([seed, *purpose.encode()])
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, Real) and bool(np.isfinite(float(value)))
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
