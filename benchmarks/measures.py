@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import balanced_accuracy_score
 
+from equipoise.comparison import audit
 from equipoise.data import Scores
 from equipoise.measures import Cells, cell_index, gap_values, multiplicities, sums_by_unit, sweep, units_of
-from equipoise.repair import audit
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 import kills
 from support import bundles
 from equipoise.measures.thresholds import Threshold
-from equipoise.repair import Bundle
+from equipoise.case import Bundle
 
 home = Path(sys.argv[1])
 one, other = bundles.write(home / "one"), bundles.write(home / "other", rule=Threshold(0.75), seed=1)

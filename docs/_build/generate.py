@@ -202,7 +202,7 @@ Below `[goals.LABEL]` stand the parts of the goal that one of several labels has
 
 def case_file() -> str:
     """The page of the case file as Markdown, with a table of the settings of each section, from the fields themselves."""
-    from equipoise.repair import Case
+    from equipoise.case import Case
     from equipoise.specification import extra_of, fields_of
 
     parts = [CASE_FILE]

@@ -10,7 +10,6 @@ The names are listed in `__init__.pyi`; a name's module is imported when the nam
 """
 
 __version__ = "0.1.0"
-PRESENTED_BY = "equipoise.report"  # the room behind `.report(path)`: rooms to its left ask for it by this name (see presenting)
 
 
 def __getattr__(name: str) -> object:

@@ -1,3 +1,9 @@
+from .case import Bundle as Bundle
+from .case import Case as Case
+from .case import check_scores as check_scores
+from .comparison import Comparison as Comparison
+from .comparison import audit as audit
+from .comparison import compare as compare
 from .data import Cohort as Cohort
 from .data import Parts as Parts
 from .data import Scores as Scores
@@ -14,13 +20,6 @@ from .methods import debias as debias
 from .models import Training as Training
 from .models import predictor as predictor
 from .models import train as train
-from .repair import Bundle as Bundle
-from .repair import Case as Case
-from .repair import Comparison as Comparison
-from .repair import audit as audit
-from .repair import check_scores as check_scores
-from .repair import compare as compare
 from .studies import load as load
 
 __version__: str
-PRESENTED_BY: str

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.comparison import Comparison, below_upper_bound
 from equipoise.methods import Goal, select
-from equipoise.repair import Comparison, below_upper_bound
-from equipoise.report import write_repair_page
 from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.text import amount, number
 from equipoise.report.wording.names import SHOWN, upper_bound_words
@@ -28,7 +27,7 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
         case: Comparison, *, width: int = 1200, colours: str = "light", folded: bool = False, scripts: bool = True, **options
     ) -> Watched:
         path = tmp_path / "report.html"
-        write_repair_page(case, path, **options)
+        case.report(path, **options)
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours, java_script_enabled=scripts)
         contexts.append(context)
         found = Watched(context.new_page())

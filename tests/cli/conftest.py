@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from equipoise import cli
-from equipoise.repair import baseline
+from equipoise.comparison import baseline
 from support import hospital, published
 from support.bright_images import BUILD, ROWS, rows_frame
 from support.command import Ran

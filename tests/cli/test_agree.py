@@ -13,8 +13,7 @@ import pytest
 from lxml import html
 
 from equipoise import Cohort, cli
-from equipoise.data import hold_out
-from equipoise.repair import folders
+from equipoise.data import folders, hold_out
 from equipoise.report import p_value_words
 from support.shown_numbers import (
     NUMBER,
@@ -288,13 +287,13 @@ def _check(folder: Path, printed: str) -> int:
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the audits of a command, to check that nothing is audited twice."""
     audit_module = importlib.import_module("equipoise.measures.auditing")
-    done, real = [], audit_module._untested
+    done, real = [], audit_module._label_audit
 
-    def counted(scores: Any, rule: Any, *rest: Any, **more: Any) -> Any:
-        done.append(rule.describe())
-        return real(scores, rule, *rest, **more)
+    def counted(source: Any, *rest: Any) -> Any:
+        done.append(source.rule.describe())
+        return real(source, *rest)
 
-    monkeypatch.setattr(audit_module, "_untested", counted)
+    monkeypatch.setattr(audit_module, "_label_audit", counted)
     return done
 
 

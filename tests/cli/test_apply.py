@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import Cohort, cli
+from equipoise.case import Bundle
+from equipoise.case.verify import sealed
 from equipoise.data import hold_out
 from equipoise.errors import Untrusted
 from equipoise.models import HEADS
-from equipoise.repair import Bundle
-from equipoise.repair.verify import sealed
 from support import hospital
 from support.bundles import rule_in_file
 from support.command import Ran

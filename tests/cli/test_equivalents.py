@@ -8,9 +8,9 @@ import pytest
 import typer
 
 import equipoise as eq
-from equipoise import data, repair, report, studies
+from equipoise import data, studies
+from equipoise.case import audit_file, no_bars, prepare_file, write_again
 from equipoise.cli.app import command_line
-from equipoise.repair import audit_file, prepare_file
 from support import hospital
 from support.command import ran
 from support.facts import says
@@ -20,8 +20,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "audit": audit_file,  # eq.audit of rows in memory
     "debias": prepare_file,  # .estimate() is the dry run, .repair() the repair; eq.debias for one method on rows in memory
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
-    "apply": repair.Bundle.load,  # .decide(rows)
-    "report": report.write_again,  # eq.read_audit("audit.json").report("audit.html")
+    "apply": eq.Bundle.load,  # .decide(rows)
+    "report": write_again,  # eq.read_audit("audit.json").report("audit.html")
     "data list": studies.CATALOGUE.values,
     "data check": studies.check_files,
     "data fetch": studies.fetch,
@@ -100,7 +100,7 @@ def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
 def test_a_network_is_audited_on_a_file_as_by_the_command(table):
     steps: list[str] = []
     case = eq.Case(data=TABLE, model=NETWORK, audit={"probe": True, "draws": 20})
-    found = audit_file(case, bars=lambda what: (steps.append(what), repair.no_bars(what))[1])
+    found = audit_file(case, bars=lambda what: (steps.append(what), no_bars(what))[1])
     assert found.to_dict() == _printed(
         table,
         "audit",

@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import equipoise as eq
+from equipoise.case import Bundle
 from equipoise.cli.app import run
-from equipoise.repair import Bundle, folders
+from equipoise.data import folders
 from support.facts import says
 from support.published import debias
 

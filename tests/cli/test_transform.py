@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from equipoise.repair import Bundle
+from equipoise.case import Bundle
 from support import hospital
 from support.facts import says
 

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
+from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.repair import audit
 from support.facts import facts
 
 

@@ -9,11 +9,11 @@ import sklearn.metrics as sk
 import torch
 from torch import nn
 
+from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, best_threshold, holm, p_values
 from equipoise.measures.gaps import PERFORMANCE
-from equipoise.repair import audit
 from support.facts import facts, says, suggests
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.measures import (
     Ranking,
@@ -17,7 +18,6 @@ from equipoise.measures import (
 )
 from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import MANY
-from equipoise.repair import audit
 from support.bootstrap import bootstrap_cells
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from equipoise.comparison import audit
 from equipoise.data import Scores
 from equipoise.measures import gap_margin, performance_margin
-from equipoise.repair import audit
 
 
 def _scores(groups: tuple[str, ...], rows: int = 600) -> Scores:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
+from equipoise.comparison.compare_scores import _auroc_change
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Paired, paired
-from equipoise.repair.compare_scores import _auroc_change
 
 FEW_ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4)), min_size=4, max_size=40)
 Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray, np.ndarray]]

@@ -9,11 +9,11 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, sweep, tabulate, worst_gap
 from equipoise.measures.cells import gap_functional
-from equipoise.repair import audit
 from support.facts import facts, says
 from support.random_scores import Sample, places, samples
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.comparison import audit
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import audit_from, read_audit, with_checksum
-from equipoise.repair import audit
 from support.audits import audit_of, frame_of
 from support.facts import says
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Threshold, audit_labels, holm
-from equipoise.repair import audit
 from support.facts import facts
 
 

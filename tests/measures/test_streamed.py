@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
+from equipoise.comparison import audit
 from equipoise.data import Columns, Scores, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, score_measures, streamed
 from equipoise.measures.performance import SCORE_BINS, score_bins
-from equipoise.repair import audit
 from support.facts import says
 
 ROLES = {"label": "y", "score": "p", "group": ["sex", "race"], "patient": "patient"}

@@ -10,6 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from equipoise.comparison import audit
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
@@ -18,7 +19,6 @@ from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods import blind_rule as programs
 from equipoise.methods.blind_rule import Posteriors, Problem, _group_probe, path, probed
 from equipoise.models import BiasScore, Heads, Probe, ReadOnce, fit_probe, folds_of, predict, probes, reading_of, to_onnx
-from equipoise.repair import audit
 from support.facts import facts
 from support.goals import paper_goal
 from support.networks import trained

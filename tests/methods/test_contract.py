@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
+from equipoise.comparison import audit
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import gap_values, performance_functional, tabulate
 from equipoise.methods import METHODS, Candidate
 from equipoise.models import predict
-from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.goals import paper_goal
 from support.networks import cnn, trained

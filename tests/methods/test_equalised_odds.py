@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Rule, tabulate
 from equipoise.methods import EqualisedOdds, make_settings, rule_to_dict
 from equipoise.methods.equalised_odds import Settings, Steps, fit
 from equipoise.methods.rules import rule_from_dict
-from equipoise.repair import audit
 from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
 from support.goals import paper_goal

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from equipoise.comparison import audit
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, linearised, tabulate, worst_gap
@@ -21,7 +22,6 @@ from equipoise.methods.contract import takes
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train
-from equipoise.repair import audit
 from support.bootstrap import bootstrap_cells
 from support.facts import facts, suggests
 from support.goals import paper_goal

@@ -10,13 +10,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from equipoise.comparison import audit
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, Rule, gap_values, largest_gap, tabulate
 from equipoise.methods import Fit, Goal, RejectOption, make_settings, rule_to_dict
 from equipoise.methods.reject_option import Settings, fit
 from equipoise.methods.rules import rule_from_dict
-from equipoise.repair import audit
 from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
 from support.goals import paper_goal

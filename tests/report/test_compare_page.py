@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
+from equipoise.comparison import ScoreComparison
 from equipoise.measures import Monitoring
-from equipoise.repair import ScoreComparison
 from equipoise.report import condition_words
 from equipoise.report.wording.comparisons import monitoring_conclusion
 from support.audits import joined
@@ -113,8 +113,8 @@ def test_a_report_with_another_ending_is_refused_before_anything_is_written(cont
 
 
 def test_a_condition_names_the_group_the_number_and_itself(contrast):
+    from equipoise.comparison import score_comparison_facts
     from equipoise.measures import read_condition
-    from equipoise.repair import score_comparison_facts
 
     condition = read_condition("|eod| > 0.1")
     words = condition_words(condition, condition.check(score_comparison_facts(contrast)))

@@ -12,10 +12,10 @@ import pytest
 from torch import nn
 
 import equipoise as eq
+from equipoise.comparison import Comparison
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec
 from equipoise.methods import Note
-from equipoise.repair import Comparison
 from equipoise.report import why_words
 from equipoise.report.model_card import cards, pipeline_tag
 from equipoise.report.text import amount, clean, fenced, name, prose
@@ -160,7 +160,7 @@ def test_the_hub_reads_the_metadata(text, tmp_path):
 def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
     case = replace(small_case(), settings=AuditSpec(level=0.5))
     last = case.found.after
-    monkeypatch.setattr("equipoise.repair.compare_models.find", lambda *_: pytest.fail("it was audited again"))
+    monkeypatch.setattr("equipoise.comparison.compare_models.find", lambda *_: pytest.fail("it was audited again"))
     written = results_of(ET.fromstring(cards(case)["card.xml"].encode()), "FairnessEquity")["eod by sex, F minus M, after"]
     assert (written["lower"], written["upper"], written["level"]) == (last["eod"].low, last["eod"].high, 50)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from equipoise.comparison import below_upper_bound
 from equipoise.errors import BadInput
 from equipoise.measures import GAPS
 from equipoise.models import READ_IS_NOT_USED
-from equipoise.repair import below_upper_bound
-from equipoise.report import why_words, write_repair_page
+from equipoise.report import why_words
 from equipoise.report.document import Table, text_of
 from equipoise.report.model_card import cards
 from equipoise.report.pages import script_data
@@ -325,12 +325,12 @@ def test_the_same_case_gives_the_same_page():
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
     path = tmp_path / "new" / "report.html"
     case = small_case(rows=100, methods=("bias-gda",))
-    write_repair_page(case, path)
+    case.report(path)
     assert path.read_text(encoding="utf-8") == repair_page(case)
     path.write_text("old")
     broken = replace(case, candidates=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
     with pytest.raises(BadInput):
-        write_repair_page(broken, path)
+        broken.report(path)
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from equipoise.comparison import Balance
 from equipoise.measures import Baseline, BaselineComparison, Contribution, Estimate
 from equipoise.methods import Goal, JudgedGap, Judgement, Note, Outcome
-from equipoise.repair import Balance
 from equipoise.report import baseline_words, outcome_words
 from equipoise.report.text import MINUS
 from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, more_errors_words, outcomes_words

@@ -36,8 +36,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from equipoise import cli
+from equipoise.case import folder as swapping
 from equipoise.errors import BadInput
-from equipoise.repair import folder as swapping
 from equipoise.studies import open_study, read_rows, read_traces
 from equipoise.studies.rows import TIMINGS
 

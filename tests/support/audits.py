@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from equipoise.comparison import audit
 from equipoise.data import LabelKind, Scores
 from equipoise.measures import Audit
-from equipoise.repair import audit
 
 HOSTILE = ["[red]x[/red]", "<script>alert(1)</script>", "</script><b>", "M" * 5000, "مجموعة", "\x1b[31mred\x1b[0m", "two\nlines"]
 

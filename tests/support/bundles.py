@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from equipoise.case.verify import sealed
 from equipoise.data import sha256
 from equipoise.measures import Rule, Threshold
 from equipoise.methods import read_rule, rule_to_dict
 from equipoise.models import code_of
-from equipoise.repair.verify import sealed
 
 CODE = "from torch import nn\n\ndef build():\n    return nn.Linear(3, 1)\n"
 AUDIT: dict[str, Any] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.repair import Comparison
+from equipoise.comparison import Comparison
 from equipoise.report.model_card import cards
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"

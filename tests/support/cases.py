@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from equipoise.comparison import Comparison, Probes, Provenance, ScoredCandidate
+from equipoise.comparison.candidates import UnitMap
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Threshold, sweep
 from equipoise.methods import Goal, LabelCandidate, Note, equalised_odds, reject_option, select
 from equipoise.models import AUROC_LABELS
 from equipoise.models.readings import COLUMNS
-from equipoise.repair import Comparison, Probes, Provenance, ScoredCandidate
-from equipoise.repair.candidates import UnitMap
 from support.goals import paper_goal
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from equipoise.comparison import Comparison
 from equipoise.measures import Audit
-from equipoise.repair import Comparison
 from equipoise.report import Origin
 from equipoise.report.labels import audit_document
 from equipoise.report.pages import page_of

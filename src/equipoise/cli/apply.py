@@ -18,7 +18,7 @@ from equipoise.specification import Specification, setting
 if TYPE_CHECKING:
     import pandas as pd
 
-    from equipoise.repair import Bundle
+    from equipoise.case import Bundle
 
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # the first characters of cells that a spreadsheet runs as formulas
@@ -61,7 +61,7 @@ def apply(
 
     [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """
-    from equipoise.repair import Bundle, counting
+    from equipoise.case import Bundle, counting
 
     asked = case()
     images, how = asked.images, asked.apply

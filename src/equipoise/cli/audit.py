@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise import data, measures, repair, report
+from equipoise import case as cases
+from equipoise import data, measures, report
 from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import collecting, raise_all
 
 if TYPE_CHECKING:
-    from equipoise.repair import FileAudit
+    from equipoise.case import FileAudit
 
 
-@takes_case(repair.Case, "data", "images", "model", "audit", "history", unread=("goal", "goals", "repair"))
+@takes_case(cases.Case, "data", "images", "model", "audit", "history", unread=("goal", "goals", "repair"))
 def audit(
     ctx: typer.Context,
     file: CaseArgument,
     *,
-    case: Callable[[Path], repair.Case],
+    case: Callable[[Path], cases.Case],
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     page: Annotated[
         Path | None,
@@ -54,7 +55,7 @@ def audit(
     raise_all(problems)
     _check_files(asked, save, page, pdf)
     with console.notes("equipoise.data.images"):
-        result = repair.audit_file(asked, bars=console.bar, running=console.say_code)
+        result = cases.audit_file(asked, bars=console.bar, running=console.say_code)
     failures = console.failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
     lines, history, figures = _input_notes(result), asked.history, asked.report.figures
     document = result.to_dict() if as_json or save else {}
@@ -68,7 +69,7 @@ def audit(
     if save:
         data.write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
     if figures:
-        for name, folder in repair.folders(figures, asked.labels).items():
+        for name, folder in data.folders(figures, asked.labels).items():
             report.save_audit_figures(result.scores.get(name), result.audit.labels[name], folder)
         if result.audit.no_finding is not None:
             report.save_underdiagnosis_figure(result.audit.no_finding, figures)
@@ -85,14 +86,14 @@ def audit(
     console.exit_if(failures)
 
 
-def _check_files(case: repair.Case, save: Path | None, page: Path | None, pdf: Path | None) -> None:
+def _check_files(case: cases.Case, save: Path | None, page: Path | None, pdf: Path | None) -> None:
     """Raises an error before any work if a file does not exist or cannot be written."""
     figures, history = case.report.figures, case.history
     console.check_exist(case.table, case.audit_spec.valid, case.model.check_scores, *history.earlier)
     console.check_places(save, page, history.append, figures and figures / "rates.png", pdf=pdf)
     if history.append:
         measures.history(history.append).check_period(history.date or "", replace=history.replace)
-    folders = [] if figures is None or len(case.labels) == 1 else repair.folders(figures, case.labels).values()
+    folders = [] if figures is None or len(case.labels) == 1 else data.folders(figures, case.labels).values()
     problems = [  # figures written through a link could replace any file
         f"{folder} is a link, and figures are not written through links. Remove it, or name another folder in report.figures."
         for folder in folders

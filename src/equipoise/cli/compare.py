@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from equipoise import data, measures, repair, report
+from equipoise import case as cases
+from equipoise import comparison, data, measures, report
 from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out
 from equipoise.cli.options import takes_case
 from equipoise.data import Columns
 from equipoise.errors import BadInput, collecting, raise_all
+from equipoise.report import ReportSpec
 from equipoise.specification import Specification, Texts, flag_of, setting
 
 if TYPE_CHECKING:
+    from equipoise.comparison import ScoreComparison
     from equipoise.data import Scores
     from equipoise.measures import Monitoring
-    from equipoise.repair import ScoreComparison
 
 AUDIT, HISTORY, TABLE = "audit", "history", "table"
 FLAGS = ("--label", "--group", "--reference", "--patient", "--score", "--bins", "--threshold", "--measure", "--name", "--since")
@@ -40,10 +42,10 @@ class ComparisonCase(Specification):
     """What is compared: columns of tables, and the settings of audits."""
 
     data: Columns = Field(default_factory=Columns)
-    model: repair.Classifier = Field(default_factory=repair.Classifier)
+    model: cases.Classifier = Field(default_factory=cases.Classifier)
     audit: measures.AuditSpec = Field(default_factory=measures.AuditSpec)
     compare: CompareSpec = Field(default_factory=CompareSpec)
-    report: repair.ReportSpec = Field(default_factory=repair.ReportSpec)
+    report: ReportSpec = Field(default_factory=ReportSpec)
 
 
 @takes_case(ComparisonCase, "data", "compare", only=FLAGS)
@@ -82,7 +84,7 @@ def compare(
     with console.notes():
         result = _compare(files, asked)
     screen: Any = report.contrast_screen
-    facts: Any = repair.score_comparison_facts
+    facts: Any = comparison.score_comparison_facts
     if isinstance(result, measures.Monitoring):
         screen, facts = report.monitoring_screen, measures.monitoring_facts
     failures = console.failures_of(conditions, facts(result)) if conditions else []
@@ -110,13 +112,13 @@ def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Moni
         return measures.history(files[0]).monitor(level=spec.level, expected_change=how.expected_change, **options)
     if kinds[0] == AUDIT:
         audits: dict[str, Any] = dict(zip(_file_names(how.name, files), map(measures.read_audit, files), strict=True))
-        return repair.compare(audits, common_groups=how.common_groups)
+        return comparison.compare(audits, common_groups=how.common_groups)
     columns = case.data.score
     names = _file_names(how.name, files) if len(files) > 1 else _checked_names(how.name or columns, len(columns))
     scores = _read_scores(files, case.data, names)
     with console.bar("compare"):
         limits: dict[str, Any] = {"level": spec.level, "min_patients": spec.min_patients}
-        return repair.compare(scores, paired=how.paired, threshold=case.model.threshold, measures=spec.measures, **limits)
+        return comparison.compare(scores, paired=how.paired, threshold=case.model.threshold, measures=spec.measures, **limits)
 
 
 def _kind(path: Path) -> str:

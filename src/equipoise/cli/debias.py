@@ -13,14 +13,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from equipoise import repair, report
+from equipoise import case as cases
+from equipoise import report
 from equipoise.cli import console
 from equipoise.cli.console import JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import BadInput, collecting, raise_all
 
 if TYPE_CHECKING:
-    from equipoise.repair import Comparison, RepairEstimate, Saved
+    from equipoise.case import RepairEstimate, Saved
+    from equipoise.comparison import Comparison
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails without these
 UPPER_BOUND = (
@@ -31,12 +33,12 @@ OTHER_COLUMNS = sum(map(len, ("-0.123 [-0.123, +0.123]", "0.123 [0.123, 0.123]",
 NO_UPPER_BOUND = "upper bound: not defined, since this gap or performance is not a sum of rates, or a cell is empty."
 
 
-@takes_case(repair.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
+@takes_case(cases.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
 def debias(
     ctx: typer.Context,
     file: CaseArgument,
     *,
-    case: Callable[[Path], repair.Case],
+    case: Callable[[Path], cases.Case],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
     pdf: PdfOption = None,
     dry_run: Annotated[
@@ -66,7 +68,7 @@ def debias(
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run)
     raise_all(problems)
     with console.notes():
-        prepared = repair.prepare_file(asked, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
+        prepared = cases.prepare_file(asked, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
     if dry_run:
         with console.notes():
             estimate = prepared.estimate()
@@ -88,7 +90,7 @@ def debias(
         raise typer.Exit(1)
     if pdf is not None:
         try:
-            report.write_again(folder, pdf=pdf)
+            cases.write_again(folder, pdf=pdf)
         except BadInput as error:
             again = f"the repair is complete; print it again with: equipoise report {folder} --pdf {pdf}"
             say(f"not done: {pdf}: {' '.join(error.problems)} ({again})", "yellow", console.err)
@@ -97,7 +99,7 @@ def debias(
             say(f"PDF: {pdf}")
 
 
-def _more_problems(case: repair.Case, folder: Path, pdf: Path | None, overwrite: bool, dry_run: bool) -> list[str]:
+def _more_problems(case: cases.Case, folder: Path, pdf: Path | None, overwrite: bool, dry_run: bool) -> list[str]:
     """Problems of the methods, the files to read and those to write, before any work."""
     problems: list[str] = []
     weights = case.model.weights
@@ -106,14 +108,14 @@ def _more_problems(case: repair.Case, folder: Path, pdf: Path | None, overwrite:
     twice = sorted({column for column in case.data.score if case.data.score.count(column) > 1})
     problems += [f"--score {column} was given twice. Give each label its own column." for column in twice]
     with collecting(problems):
-        repair.methods_of(case)
+        cases.methods_of(case)
     if case.report.card is not None:
         with collecting(problems):
             report.read_facts(case.report.card)
     if not dry_run:
         weight_bytes = weights.stat().st_size if weights and weights.is_file() else 0
         with collecting(problems):
-            repair.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
+            cases.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
         with collecting(problems):
             console.check_places(pdf=pdf)
     if not problems:

@@ -30,7 +30,7 @@ def demo(
 
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
-    from equipoise.repair import check_folder
+    from equipoise.case import check_folder
     from equipoise.studies import CENTRE_1, CENTRE_2, MIN_XRAYS, check_demo, train_at_centre_1, write_hospital
 
     start = time.perf_counter()

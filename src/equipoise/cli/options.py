@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from equipoise import repair
+from equipoise import case as cases
 from equipoise.errors import BadInput, raise_all
 from equipoise.specification import Specification, extra_of, fields_of
 
@@ -97,7 +97,7 @@ def _specification(
     """
     values: dict[str, Any] = {}
     if file is not None:
-        values = repair.read_case_file(file) if file.suffix.lower() == ".toml" else {"data": {"table": file}}
+        values = cases.read_case_file(file) if file.suffix.lower() == ".toml" else {"data": {"table": file}}
     values = {section: dict(given) for section, given in values.items()}
     _add_settings(values, kind, sets, unread)
     for section, key, value in by_flag:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from equipoise import repair
+from equipoise import case as cases
 from equipoise import report as pages
 from equipoise.cli.console import check_exist, check_places, place_problems, say
 from equipoise.cli.options import takes_case
@@ -18,7 +18,7 @@ from equipoise.specification import Specification
 class ReportCase(Specification):
     """What a report that is written again may change."""
 
-    report: repair.ReportSpec = Field(default_factory=repair.ReportSpec)
+    report: pages.ReportSpec = Field(default_factory=pages.ReportSpec)
 
 
 @takes_case(ReportCase)
@@ -39,5 +39,5 @@ def report(
     raise_all(place_problems({"--report": page, "--pdf": pdf}))
     check_exist(source)
     check_places(page, pdf=pdf)
-    for path in pages.write_again(source, page=page, pdf=pdf, group_names=names):
+    for path in cases.write_again(source, page=page, pdf=pdf, group_names=names):
         say(f"{'PDF' if path.suffix.lower() == '.pdf' else 'report'}: {path}")

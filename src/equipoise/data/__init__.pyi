@@ -42,6 +42,7 @@ from .files import MAX_TABLE_BYTES as MAX_TABLE_BYTES
 from .files import add_path_to_errors as add_path_to_errors
 from .files import atomic_path as atomic_path
 from .files import check_writable as check_writable
+from .files import folders as folders
 from .files import no_such_file as no_such_file
 from .files import read_bytes as read_bytes
 from .files import sha256 as sha256

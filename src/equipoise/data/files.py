@@ -4,12 +4,13 @@ import glob
 import gzip
 import hashlib
 import os
+import re
 import signal
 import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -207,3 +208,21 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
+    """The folder of each label: the folder itself for one label, otherwise one inside it with the label's name.
+
+    >>> [str(place) for place in folders(Path("out"), ["Effusion", "Pleural thickening/old"]).values()]
+    ['out/Effusion', 'out/Pleural-thickening-old']
+    """
+    if len(labels) == 1:
+        return {labels[0]: folder}
+    places: dict[str, Path] = {}
+    for label in labels:
+        name = plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "label"
+        number = 2
+        while any(place.name.lower() == name.lower() for place in places.values()):  # some file systems ignore case
+            name, number = f"{plain}-{number}", number + 1
+        places[label] = folder / name
+    return places

@@ -24,7 +24,7 @@ from equipoise.measures.moments import Moments
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
 from equipoise.measures.thresholds import Rule
-from equipoise.presenting import presenter
+from equipoise.presenting import html_of, write_page
 
 if TYPE_CHECKING:
     from equipoise.measures.paired_changes import Baseline
@@ -203,14 +203,14 @@ class Audit:
         return "\n".join(f"{f'{label}: ' if label else ''}{audit}" for label, audit in self.prefixed.items())
 
     def _repr_html_(self) -> str:
-        return str(presenter("audit_html")(self))
+        return html_of(self)
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """Writes the report, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups: {"F": "women"}.
 
         Of several labels, the HTML report is an overview with one page per label next to it, and a PDF the overview.
         """
-        return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
+        return write_page(self, path, group_names=group_names)
 
     @property
     def comparisons(self) -> int:

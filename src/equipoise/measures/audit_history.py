@@ -116,16 +116,12 @@ class History:
 
     def write(self, path: str | Path) -> Path:
         """Writes the file atomically and returns its path."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = [row for period, by_label in self.periods.items() for sums in by_label.values() for row in _rows(period, sums)]
-        frame = pd.DataFrame(rows, columns=COLUMNS)
-        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TYPES.items()])
-        about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rows": len(frame), "sha256": ZEROS})
-        table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata({SCHEMA: about})
+        table = _table(self.periods)
+        about = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rows": len(table), "sha256": ZEROS})
         buffer = io.BytesIO()
-        pq.write_table(table, buffer)
+        pq.write_table(table.replace_schema_metadata({SCHEMA: about}), buffer)
         content = buffer.getvalue()
         with atomic_path(path) as temporary:
             temporary.write_bytes(content.replace(_mark(ZEROS), _mark(hashlib.sha256(content).hexdigest())))
@@ -254,17 +250,27 @@ def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
         raise BadInput(f"{path} has version {version} of a history; this version of Equipoise reads {SCHEMA_VERSION}. {AGAIN}")
     if checksum is None or hashlib.sha256(content.replace(_mark(checksum), _mark(ZEROS))).hexdigest() != checksum:
         raise BadInput(f"{path} was changed or damaged after it was written: its content does not match its checksum. {AGAIN}")
+    periods: dict[str, dict[str, AuditSums]] = {}
     try:
         table = pq.read_table(io.BytesIO(content))
-        kinds = {name: str(kind) for name, kind in zip(table.schema.names, table.schema.types, strict=True)}
-        frame = table.to_pandas()
+        for (period, label), rows in table.to_pandas().groupby(["period", "label"], sort=False):
+            periods.setdefault(str(period), {})[str(label)] = _sums_from_rows(str(label), rows)
+        as_written = _table(periods).equals(table)
     except Exception as error:  # pyarrow raises many kinds of errors for a damaged file
         raise BadInput(f"{path} is not a readable history: {first_line(error)}. {AGAIN}") from error
-    raise_all([f"{problem}. {AGAIN}" for problem in [*_problems(frame, kinds)][:1]], str(path))
-    periods: dict[str, dict[str, AuditSums]] = {}
-    for (period, label), rows in frame.groupby(["period", "label"], sort=False):
-        periods.setdefault(str(period), {})[str(label)] = _sums_from_rows(str(label), rows)
+    problems = [] if as_written else ["its rows or columns are missing, repeated or not as they are written"]
+    raise_all([f"{problem}. {AGAIN}" for problem in [*problems, *_problems(periods)][:1]], str(path))
     return periods
+
+
+def _table(periods: Periods) -> Any:
+    """The rows of the file, one per period, label, attribute and group."""
+    import pyarrow as pa
+
+    rows = [row for period, by_label in periods.items() for sums in by_label.values() for row in _rows(period, sums)]
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TYPES.items()])
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    return pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata(None)
 
 
 def _mark(checksum: str) -> bytes:
@@ -281,38 +287,26 @@ def _about(content: bytes, key: str) -> str | None:
     return None if found is None else found[1].decode()
 
 
-def _problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the rows of a history."""
-    if kinds != TYPES or list(kinds) != COLUMNS:
-        wrong = [name for name in (*TYPES, *kinds) if kinds.get(name) != TYPES.get(name)]
-        yield f"expected the columns of a history; {', '.join(dict.fromkeys(wrong)) or 'their order'} differs"
-        return
-    if frame.isna().to_numpy().any():
-        yield f"{int(frame.isna().to_numpy().sum()):,} values are missing"
-        return
-    numbers = frame[NUMBERS].to_numpy(np.float64)
-    if not np.isfinite(numbers).all() or (numbers < 0).any():
-        yield "sums must be finite and not negative"
-    names = list(dict.fromkeys(frame["period"]))
+def _problems(periods: Periods) -> Iterator[str]:
+    """What is wrong with the periods of a file."""
+    names = list(periods)
     if unknown := [name for name in names if PERIOD.fullmatch(name) is None]:
         yield f"{unknown[0]!r} is no year, quarter, month, week or day"
     elif names != sorted(names) or len(set(map(_unit_of_time, names))) > 1:
         yield "the periods are not in the order of time, or of different lengths"
-    keys = ["period", "label", "attribute"]
-    repeated = frame.duplicated([*keys, "group"])
-    if repeated.any():
-        yield f"group {frame['group'][repeated].iloc[0]!r} of {frame['period'][repeated].iloc[0]} is repeated"
-    for (period, label, attribute), rows in frame.groupby(keys, sort=False):
-        if sorted(rows["position"]) != list(range(len(rows))) or len(set(rows["intersection"])) > 1:
-            yield f"{period}: rows of {attribute!r}{f' of {label!r}' if label else ''} are missing or repeated"
-    about = [f"audit_{name}" for name in ABOUT]
-    if len(frame.drop_duplicates([*keys[:2], *about])) > len(frame.drop_duplicates(keys[:2])):
-        yield "the rows of one period and label differ in what they say about its audit"
-    if not frame["audit_level"].between(0.01, 1 - 1e-9).all() or (frame[["audit_rows", "audit_min_patients"]] < 0).to_numpy().any():
-        yield "levels must be between 0.01 and 1, numbers of rows and patients not negative"
-    attributes = {name: tuple(zip(rows["label"], rows["attribute"], strict=True)) for name, rows in frame.groupby("period", sort=False)}
-    first = set(next(iter(attributes.values()), ()))
-    yield from (f"{name} has other labels or attributes than the first period" for name, each in attributes.items() if set(each) != first)
+    first = next(({(label, *sums.groups) for label, sums in by_label.items()} for by_label in periods.values()), set())
+    for period, by_label in periods.items():
+        if {(label, *sums.groups) for label, sums in by_label.items()} != first:
+            yield f"{period} has other labels or attributes than the first period"
+        for sums in by_label.values():
+            if not 0.01 <= sums.level <= 1 - 1e-9 or min(sums.rows, sums.min_patients) < 0:
+                yield "levels must be between 0.01 and 1, numbers of rows and patients not negative"
+            if repeated := [groups for groups in sums.groups.values() if len(set(groups)) < len(groups)]:
+                yield f"a group of {', '.join(repeated[0])} of {period} is repeated"
+            for each in sums.sums.values():
+                arrays = each.total, each.second, each.rows, each.units
+                if not all((np.isfinite(array) & (array >= 0)).all() for array in arrays):
+                    yield "sums must be finite and not negative"
 
 
 def _unit_of_time(period: str) -> tuple[bool, ...]:

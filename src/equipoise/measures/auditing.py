@@ -33,7 +33,7 @@ from equipoise.measures.score_measures import (
     overall_measures,
 )
 from equipoise.measures.thresholds import Described, Rule
-from equipoise.measures.withheld import GroupCounts, Shown, shown_scores
+from equipoise.measures.withheld import GroupCounts, Parts, Shown, shown_scores
 
 if TYPE_CHECKING:
     from equipoise.data import Scan, Stored
@@ -62,13 +62,18 @@ def audit_labels(
 
         reading = read_labels(cast("Mapping[str, Scan]", tables))
     with reading as opened:
-        sources = {label: Source.of(table) for label, table in opened.items()}
-        asked = {label: spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources}
-        untested = [_untested(own, rules[label], asked[label], progress and progress(label)) for label, own in sources.items()]
+        sources = {label: Source.of(table, rules[label]) for label, table in opened.items()}
+        asked = [spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources]
+        watched = [progress and progress(label) for label in sources]
+        estimated = [*sources.values()]
         if spec.no_finding == DERIVED:
-            untested.append(
-                _untested(*_no_finding(opened, rules), spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False))
-            )
+            estimated.append(_no_finding(opened, rules))
+            asked.append(spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False))
+            watched.append(None)
+        untested = []
+        for source, own_spec, own_progress in zip(estimated, asked, watched, strict=True):
+            found = (_estimates_of_rows if source.in_memory else _estimates_of_parts)(source, own_spec, own_progress)
+            untested.append((_label_audit(source, own_spec, found), found))
     audits = _tested_together(untested)
     labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
     no_finding = audits[-1] if spec.no_finding == DERIVED else None
@@ -82,22 +87,23 @@ class Source:
     """The rows of one label, in parts that each hold all rows of their patients; one part if they are in memory."""
 
     name: str
+    rule: Rule
     attributes: tuple[Attribute, ...]
-    parts: Callable[[], Iterable[Scores]]
+    parts: Parts
     count: int = 1  # parts
     logits: bool = False  # whether stored scores are logits
     in_memory: bool = True
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
-    def of(cls, table: "Scores | Stored") -> "Source":
+    def of(cls, table: "Scores | Stored", rule: Rule) -> "Source":
         if not isinstance(table, Scores) and not table.whole:
-            return cls(table.name, table.attributes, table.parts, table.count, table.logits, False)
+            return cls(table.name, rule, table.attributes, table.parts, table.count, table.logits, False)
         scores = table if isinstance(table, Scores) else next(table.parts())
-        return cls(scores.name, scores.attributes, lambda: [scores])
+        return cls(scores.name, rule, scores.attributes, lambda: [scores])
 
 
-def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> tuple[Source, Rule]:
+def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
     """The label "no finding" and the decision on it, as scores, on the rows in which every label is known."""
     if len(tables) < 2:
         raise BadInput(f"no finding is derived from several labels; got {', '.join(tables)}. Name the label that means it instead.")
@@ -109,17 +115,17 @@ def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> tuple[S
         decided = np.prod([1 - rules[label].decide(each) for label, each in by_label.items()], axis=0)
         return replace(by_label[next(iter(rules))], y=y, score=decided, logit=None, name=NO_FINDING)
 
+    rule = Described(f"none of {len(rules)} labels is decided positive: {', '.join(rules)}", decided=True)
     if not isinstance(first, Scores):
-        source = replace(Source.of(first), parts=lambda: map(none_of, first.parts_of_all()))
+        source = replace(Source.of(first, rule), parts=lambda: map(none_of, first.parts_of_all()))
     else:
         places = [{row: k for k, row in enumerate(each.ids)} for each in tables.values()]
         shared = [row for row in first.ids if all(row in known for known in places)]
         if not shared:
             raise BadInput("no row has all labels known, so that no finding cannot be derived. Name fewer labels.")
         known = [each.take([place[row] for row in shared]) for each, place in zip(tables.values(), places, strict=True)]
-        source = Source.of(none_of(known))
-    words = f"none of {len(rules)} labels is decided positive: {', '.join(rules)}"
-    return replace(source, name=NO_FINDING, has_scores=False), Described(words, decided=True)
+        source = Source.of(none_of(known), rule)
+    return replace(source, name=NO_FINDING, has_scores=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,13 +152,8 @@ class Estimates:
     digest: str | None = None
 
 
-def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | None = None) -> tuple[LabelAudit, Estimates]:
-    """The audit of one label without p-values, simultaneous intervals and headlines, and the estimates for these."""
-    if source.in_memory:
-        (scores,) = source.parts()
-        found = _estimates_of_rows(scores, rule, spec, progress, has_scores=source.has_scores)
-    else:
-        found = _estimates_of_parts(source, rule, spec, progress)
+def _label_audit(source: Source, spec: AuditSpec, found: Estimates) -> LabelAudit:
+    """The audit of one label without p-values, simultaneous intervals and headlines, which are computed for all labels together."""
     counts, unit = found.counts, "rows" if found.counts.patients is None else "patients"
     group_frames, gap_frames = [], []
     for each in found.attributes:
@@ -162,11 +163,11 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
         gap_frames.append(gaps)
     curves = [measures.curves for measures in (found.overall, *(each.scores for each in found.attributes)) if measures is not None]
     attributes = {each.shown.attribute.name: each for each in found.attributes}
-    audit = LabelAudit(
+    return LabelAudit(
         estimates={**found.performance, **({} if found.overall is None else overall_measures(found.overall, found.rows, spec.wanted))},
         groups=pd.concat(group_frames),
         gaps=pd.concat(gap_frames, ignore_index=True),
-        rule=rule,
+        rule=source.rule,
         missing={name: each.shown.missing for name, each in attributes.items()},
         references={name: each.shown.attribute.reference for name, each in attributes.items()},
         assumed=tuple(a.name for a in source.attributes if not a.named),
@@ -183,11 +184,11 @@ def _untested(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | 
         digest=found.digest,
         left_out=counts.rows - found.rows,
     )
-    return audit, found
 
 
-def _estimates_of_rows(table: Scores, rule: Rule, spec: AuditSpec, progress: Progress | None, *, has_scores: bool) -> Estimates:
+def _estimates_of_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> Estimates:
     """All estimates of scores in memory; without those of the scores if they are decisions."""
+    (table,), rule, has_scores = source.parts(), source.rule, source.has_scores
     f = rule.decide(table)
     if spec.measures is not None and has_scores:
         require_decided_cells(spec, [tabulate(f, table.y, each, normalised(table.weight)) for each in table.attributes], table.name)
@@ -211,7 +212,7 @@ def _estimates_of_rows(table: Scores, rule: Rule, spec: AuditSpec, progress: Pro
     return Estimates(shown.counts, attributes, performance, overall, len(scores), decisions, digest_of(table))
 
 
-def _estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: Progress | None) -> Estimates:
+def _estimates_of_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> Estimates:
     """All estimates of one label, from passes over the parts: to count, and twice to add up."""
     from equipoise.measures.streamed import MOST_BINS, Tally
 
@@ -230,7 +231,7 @@ def _estimates_of_parts(source: Source, rule: Rule, spec: AuditSpec, progress: P
                 table if kept.all() else table.take(kept),
                 [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)],
             )
-            units, bins, f = units_of(part.patients, len(part)), bins_of(part), rule.decide(table)[kept] if adding else None
+            units, bins, f = units_of(part.patients, len(part)), bins_of(part), source.rule.decide(table)[kept] if adding else None
             for tally, codes in zip(tallies, all_codes, strict=True):
                 if f is not None:
                     tally.add(part, f, bins, codes, units)

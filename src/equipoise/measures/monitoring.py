@@ -33,7 +33,7 @@ from equipoise.measures.audit import AuditSums, records
 from equipoise.measures.cells import FloatArray, IntArray, ratio
 from equipoise.measures.gaps import Gap, canonical_name, coefficients, signature
 from equipoise.measures.moments import FURTHEST, Moments, SignedSum, level_of
-from equipoise.presenting import presenter
+from equipoise.presenting import html_of, write_page
 
 EXPECTED_CHANGE = 0.1  # the size of a gap, or of its change, at which limits and evidence are most powerful
 
@@ -184,11 +184,11 @@ class Monitoring:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return str(presenter("monitoring_html")(self))
+        return html_of(self)
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """Writes the report with a chart of every gap, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups."""
-        return Path(presenter("write_monitoring_page")(self, Path(path), group_names=group_names))
+        return write_page(self, path, group_names=group_names)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; None for insufficient data."""

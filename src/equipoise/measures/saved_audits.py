@@ -7,7 +7,7 @@ does not show is checked as well: the range of numbers, and names that must agre
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -31,9 +31,9 @@ ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of 
 MOST_PROBLEMS = 5  # of a file that are listed
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
 ROUNDING = 1e-9
+Kinds = dict[str, tuple[type, ...]]
 COMPUTED = ("checksum", "shrunken_gaps")  # from the other values
-# A flipped bit may change a number or a character into another spelling of itself (1e-05 and 1E-05), which is refused too.
-OTHER_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[0-9a-f]{0,3}[A-F]")
+BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')  # outside of texts; another spelling of a number (1E-05) is refused too
 
 
 def read_audit(path: str | Path) -> Audit:
@@ -41,27 +41,14 @@ def read_audit(path: str | Path) -> Audit:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-        if OTHER_ESCAPE.search(text):
-            raise ValueError("it has an escape sequence with capital letters")
-        document = json.loads(text, object_pairs_hook=_once, parse_constant=_as_written, parse_float=_as_written, parse_int=_as_written)
+        document = json.loads(text)
+        if BLANKS.sub(r"\1", text) != json.dumps(document, separators=(",", ":")):
+            raise ValueError("a key is repeated, or a number or a character is not spelt as an audit writes it")
     except FileNotFoundError:
         raise BadInput(f"{file} does not exist. {MADE_BY}") from None
     except (ValueError, OSError, RecursionError) as error:
         raise BadInput(f"{file} is not a JSON file of an audit: {error}. {MADE_BY}") from None
     return audit_from(document, str(file))
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if repeated := [name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k])] if len(dict(pairs)) < len(pairs) else []:
-        raise ValueError(f"the key {repeated[0]!r} is repeated")
-    return dict(pairs)
-
-
-def _as_written(text: str) -> int | float:
-    value = int(text) if text.lstrip("-").isdigit() else float(text)
-    if repr(value) != text or not math.isfinite(value):
-        raise ValueError(f"the number {text[:40]} is not one that an audit writes")
-    return value
 
 
 def audit_from(plain: object, where: str = "the audit") -> Audit:
@@ -120,51 +107,31 @@ def _text(plain: object) -> str:
     return json.dumps(plain, sort_keys=True)  # 1, 1.0 and true differ
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or type(value) in (int, float)
-
-
-def _is_share(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and -ROUNDING <= value <= 1 + ROUNDING)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= 2**53
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_lacking(value: Any) -> bool:
-    return isinstance(value, dict) and all(reason in REASONS for reason in value.values())
-
-
-Kinds = dict[str, Callable[[Any], bool]]
-NAMED: Kinds = dict.fromkeys(("attribute", "group", "note"), _is_text)
-OF_GROUPS: Kinds = {**NAMED, "few": _is_text, "reference": _is_flag, "lacking": _is_lacking, "n": _is_count}
-OF_GROUPS |= dict.fromkeys(("positives", "negatives"), lambda value: value is None or _is_count(value))
-OF_GROUPS |= {f"{name}{end}": _is_share for name in GROUP_MEASURES for end in ("", "_low", "_high")}
-OF_SCORES: Kinds = {f"{name}{end}": _is_number for name in SCORE_MEASURES for end in ("", "_low", "_high")} | {"sampled": _is_count}
-OF_SCORES |= {f"{CALIBRATION_ERROR}{end}": _is_number for end in ("", "_expected_low", "_expected_high")}
-OF_GAPS: Kinds = dict.fromkeys(GAP_COLUMNS, _is_number) | NAMED | dict.fromkeys(("measure", "reference"), _is_text)
-OF_GAPS |= {"p_value": _is_share, "p_adjusted": _is_share, "clear": _is_flag, "few": _is_flag, "patients": _is_count}
-OF_CURVES: Kinds = dict.fromkeys(CURVES, _is_number) | {"attribute": _is_text, "group": _is_text, "threshold": _is_share}
+NUMBER, COUNT, TEXT, FLAG = (int, float, type(None)), (int,), (str,), (bool,)  # types of the values of a column
+NAMED = dict.fromkeys(("attribute", "group", "note"), TEXT)
+OF_GROUPS: Kinds = {**NAMED, "few": TEXT, "reference": FLAG, "lacking": (dict,), "n": COUNT}
+OF_GROUPS |= dict.fromkeys(("positives", "negatives"), (int, type(None)))
+OF_GROUPS |= {f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in ("", "_low", "_high")}
+OF_SCORES: Kinds = {f"{name}{end}": NUMBER for name in SCORE_MEASURES for end in ("", "_low", "_high")} | {"sampled": COUNT}
+OF_SCORES |= {f"{CALIBRATION_ERROR}{end}": NUMBER for end in ("", "_expected_low", "_expected_high")}
+OF_GAPS: Kinds = {**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAMED, "measure": TEXT, "reference": TEXT}
+OF_GAPS |= {"clear": FLAG, "few": FLAG, "patients": COUNT}
+OF_CURVES: Kinds = {**dict.fromkeys(CURVES, NUMBER), "attribute": TEXT, "group": TEXT}
+SHARES = {f"{name}{end}" for name in GROUP_MEASURES for end in ("", "_low", "_high")} | {"p_value", "p_adjusted", "threshold"}
 
 
 def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.DataFrame:
     """The frame of records; None becomes NaN in columns of numbers. Raises a ValueError for other columns or values."""
     for row in records:
-        if wrong := {*kinds} ^ {*row} or {key for key, value in row.items() if not kinds[key](value)}:
+        if wrong := {*kinds} ^ {*row} or {key for key, value in row.items() if type(value) not in kinds[key]}:
             raise ValueError(f"{name}: missing, unknown or invalid {', '.join(sorted(wrong))} of {row.get('group')!r}")
     frame = pd.DataFrame(records, columns=list(records[0]) if records else list(kinds))
-    numbers = [key for key, kind in kinds.items() if kind in (_is_number, _is_share)]
-    counts = [key for key in ("positives", "negatives") if key in kinds and frame[key].isna().any()]
-    return frame.astype(dict.fromkeys(numbers, float) | dict.fromkeys(counts, "Int64"))
+    frame = frame.astype({key: float for key, kind in kinds.items() if kind is NUMBER})
+    counts = [key for key, kind in kinds.items() if int in kind and float not in kind]
+    shares, numbers = frame[[key for key in kinds if key in SHARES]], frame[counts].fillna(0)
+    if ((shares < -ROUNDING) | (shares > 1 + ROUNDING)).any(axis=None) or ((numbers < 0) | (numbers > 2**53)).any(axis=None):
+        raise ValueError(f"{name}: a share is outside of 0 to 1, or a number of rows or patients is negative")
+    return frame.astype({key: "Int64" for key in counts if frame[key].isna().any()})
 
 
 def _label(plain: Mapping[str, Any]) -> LabelAudit:
@@ -228,7 +195,7 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
     """Numbers out of range, names that do not agree with each other, and values that would be written otherwise."""
     groups = {str(name): list(rows.index) for name, rows in audit.groups.groupby("attribute", sort=False)}
     counts = [audit.rows, audit.patients or 0, audit.left_out, audit.comparisons, *(each.patients for each in audit.varying)]
-    if not all(map(_is_count, counts)) or max(audit.left_out, audit.patients or 0) > audit.rows:
+    if min(counts) < 0 or max(counts) > 2**53 or max(audit.left_out, audit.patients or 0) > audit.rows:
         yield "rows: a number of rows or patients is negative, or larger than that of all rows"
     for name, found in (("references", audit.references), ("missing_attribute_share", audit.missing), ("sums", audit.sums)):
         if set(found) != set(groups):
@@ -241,8 +208,10 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
     ):
         if surplus := set(names) - set(groups):
             yield f"{name}: {_listed(surplus)} is no attribute of `groups`"
-    if not all(map(_is_share, audit.missing.values())):
+    if not all(-ROUNDING <= share <= 1 + ROUNDING for share in audit.missing.values()):
         yield "missing_attribute_share: must be between 0 and 1"
+    if not all(reason in REASONS for lacking in audit.groups["lacking"] for reason in lacking.values()):
+        yield "groups: a reason in `lacking` is not known"
     references = {(name, audit.references.get(name)) for name in groups}
     listed = list(zip(audit.groups["attribute"], audit.groups.index, strict=True))
     if len(set(listed)) < len(listed) or any(levels[0] != audit.references.get(name) for name, levels in groups.items()):
@@ -271,7 +240,7 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
     for name, each in audit.estimates.items():
         if not (name in OVERALL or _is_measure(name)) or not {each.group, each.reference} <= {"", *audit.groups.index}:
             yield f"{name}: is no measure, or compares groups that are not in `groups`"
-        if not _is_share(each.p_value) and not math.isnan(each.p_value):
+        if each.p_value < -ROUNDING or each.p_value > 1 + ROUNDING:
             yield f"{name}: has a p-value outside of 0 to 1"
     yield from _differences(audit.to_dict(), plain)
 

@@ -18,7 +18,7 @@ from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
 from equipoise.models import is_network, predict
-from equipoise.presenting import presenter
+from equipoise.presenting import html_of, why_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -149,7 +149,7 @@ class LabelCandidate:
         return (
             f"{self.method}: {self.goal.measure} {gap:+.3f} -> {gap_after:+.3f}, "
             f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {performance_after:.3f} "
-            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {presenter('why_words')(self.why)}"
+            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {why_words(self.why)}"
         )
 
 
@@ -222,7 +222,7 @@ class Candidate:
         return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{goals_words(self.labels)})"
 
     def _repr_html_(self) -> str:
-        return str(presenter("candidate_html")(self))
+        return html_of(self)
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {own}" if label else str(own) for label, own in self.labels.items())

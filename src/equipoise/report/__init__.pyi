@@ -4,7 +4,6 @@ from .changes import contrast_screen as contrast_screen
 from .changes import monitoring_screen as monitoring_screen
 from .documents import documents_of as documents_of
 from .documents import overview as overview
-from .documents import readme as readme
 from .figures import PANELS_PER_LINE as PANELS_PER_LINE
 from .figures import save_audit_figures as save_audit_figures
 from .figures import save_figures as save_figures
@@ -14,16 +13,12 @@ from .labels import audit_whole as audit_whole
 from .labels import shrunken_parts as shrunken_parts
 from .labels import underdiagnosis_parts as underdiagnosis_parts
 from .origin import Origin as Origin
-from .outputs import audit_html as audit_html
-from .outputs import candidate_html as candidate_html
-from .outputs import comparison_html as comparison_html
-from .outputs import contrast_html as contrast_html
-from .outputs import monitoring_html as monitoring_html
-from .outputs import write_again as write_again
+from .outputs import copy_report as copy_report
+from .outputs import html_of as html_of
+from .outputs import write_audit_again as write_audit_again
 from .outputs import write_audit_page as write_audit_page
-from .outputs import write_contrast_page as write_contrast_page
-from .outputs import write_monitoring_page as write_monitoring_page
-from .outputs import write_repair_page as write_repair_page
+from .outputs import write_page as write_page
+from .pages import render as render
 from .panels import PANELS as PANELS
 from .panels import Mark as Mark
 from .panels import Panel as Panel
@@ -33,6 +28,7 @@ from .panels import percents as percents
 from .panels import x_at as x_at
 from .panels import y_at as y_at
 from .pdf import check_printer as check_printer
+from .report_spec import ReportSpec as ReportSpec
 from .terminal import in_terminal as in_terminal
 from .text import duration as duration
 from .text import interval as interval
@@ -45,6 +41,7 @@ from .wording.audits import varying_words as varying_words
 from .wording.comparisons import condition_words as condition_words
 from .wording.comparisons import returning_words as returning_words
 from .wording.inputs import input_words as input_words
+from .wording.inputs import preprocessing_words as preprocessing_words
 from .wording.inputs import reading_words as reading_words
 from .wording.names import group_words as group_words
 from .wording.notes import SEARCH_NOTES as SEARCH_NOTES

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.comparison import ScoreComparison
 from equipoise.measures import Estimate, FloatArray, Monitoring
-from equipoise.repair import ScoreComparison
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.comparison import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
 from equipoise.measures import FloatArray, IntArray, gap_margin, performance_margin
 from equipoise.methods import select
-from equipoise.repair import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
 from equipoise.report.text import number, plain, short
 
 MOST_POINTS = 600  # drawn per method, approximately

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from equipoise.comparison import with_sufficient_data
 from equipoise.data import Scores, atomic_path
 from equipoise.errors import BadInput
 from equipoise.measures import ALL_ROWS, LabelAudit, group_estimate, shared_thresholds, shown_scores, sweep
-from equipoise.repair import with_sufficient_data
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
 

@@ -13,9 +13,9 @@ import numpy as np
 import yaml
 from torch import nn
 
+from equipoise.comparison import Comparison
 from equipoise.measures import Estimate, group_estimate
 from equipoise.models import is_network
-from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Result, read_facts
 from equipoise.report.pages import render
 from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_value_words, percent, sentence, shortened

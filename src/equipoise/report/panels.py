@@ -21,8 +21,8 @@ from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import HEADLINE
 
 if TYPE_CHECKING:  # an audit of scores has a page without importing torch
+    from equipoise.comparison import Comparison, ScoredCandidate
     from equipoise.methods import Goal
-    from equipoise.repair import Comparison, ScoredCandidate
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
+from equipoise.comparison import Comparison, Probes
 from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED
-from equipoise.repair import Comparison, Probes
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table
 from equipoise.report.document import Block, Called, Cell, Column, Figures, Fixed, Folded, Part, Section, Span, Table, Text, Words, table

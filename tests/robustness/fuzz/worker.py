@@ -31,8 +31,8 @@ def main() -> None:
     for module in (
         "equipoise.cli.app",
         *(f"equipoise.cli.{name}" for name in ("audit", "debias", "apply", "demo", "data", "study")),
-        "equipoise.repair.bundle",
-        "equipoise.repair.save",
+        "equipoise.case.bundle",
+        "equipoise.case.save",
         "equipoise.studies.results",
         "pydicom.pixels",
     ):

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.comparison import Comparison
 from equipoise.data import Scores
 from equipoise.measures import AuditSpec, Estimate, Shift, shown_scores
 from equipoise.methods import METHODS
-from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words

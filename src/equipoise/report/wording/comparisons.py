@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.comparison import ScoreComparison
 from equipoise.data import ReturningPatients
 from equipoise.measures import FEW, Condition, Monitoring, Verdict
-from equipoise.repair import ScoreComparison
 from equipoise.report.text import amount, count, percent, plural, printable, sentence, short_name
 from equipoise.report.wording.names import GroupNames, distinct, gap_words
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from equipoise.comparison import Balance, Comparison, ScoredCandidate
 from equipoise.measures import Contribution, Estimate
 from equipoise.methods import Goal, Judgement, Note
-from equipoise.repair import Balance, Comparison, ScoredCandidate
 from equipoise.report.text import amount, sentence, short_name, thousand
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words

@@ -1,0 +1,185 @@
+"""Verification of a bundle: run.json by the digest in it, and the files it lists by SHA-256.
+
+A file is read once, and the verified bytes are the ones parsed. That detects damage and mixed-up files. It does not detect someone who
+changes a file and writes new checksums: the origin of a folder is not verified.
+"""
+
+import errno
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from equipoise.case.folder import FILES, recover
+from equipoise.case.schema import RUN, RUN_FORMAT, SCHEMA, SCHEMA_VERSION, Run
+from equipoise.data import sha256, sha256_of
+from equipoise.errors import BadInput, validation_problems
+from equipoise.report import copy_report, write_audit_again
+
+ZEROS = "0" * 64
+REPORT = "report.html"
+ONLY_CHECKED = (
+    "audit.json",
+    "model.onnx",
+    "model.onnx.data",
+    "repaired.pt",
+    "trace.csv",
+    "card.md",
+    "card.xml",
+    "README.txt",
+)  # not kept in memory
+READS = 5  # attempts to read a folder that is being replaced repeatedly
+WHERE = "Name a folder that `equipoise debias` wrote."
+AGAIN = "Copy the folder again from its source, or run `equipoise debias` again."
+
+
+def sealed(document: Mapping[str, object]) -> str:
+    """The text of run.json: the document and its digest, the SHA-256 of this text with zeros in place of the digest.
+
+    >>> text = sealed({"a": 1})
+    >>> _digest_matches(text.encode(), json.loads(text)), _digest_matches(text.replace("1,", "2,").encode(), json.loads(text))
+    (True, False)
+    """
+    text = json.dumps({**document, "digest": ZEROS}, indent=2, allow_nan=False, default=str) + "\n"
+    return text.removesuffix(f'{ZEROS}"\n}}\n') + f'{sha256(text.encode())}"\n}}\n'
+
+
+def _digest_matches(content: bytes, document: Mapping[str, object]) -> bool:
+    ending, zeros = (f'"digest": "{digest}"\n}}\n'.encode() for digest in (document.get("digest"), ZEROS))
+    return content.endswith(ending) and sha256(content.removesuffix(ending) + zeros) == document.get("digest")
+
+
+def _reject_constant(text: str) -> object:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def read_run(folder: Path) -> Run:
+    """The content of run.json, checked to be of a bundle and unchanged; raises one error with every problem and its key."""
+    path = folder / RUN
+    if not folder.is_dir():
+        raise BadInput(f"no such folder: {folder}. {WHERE}")
+    if not path.is_file():
+        raise BadInput(f"{folder} has no {RUN}. {folder_to_name(folder) or WHERE}")
+    try:
+        content = _read_bytes(path)
+        document = json.loads(content.decode("utf-8"), parse_constant=_reject_constant)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}. {AGAIN}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not readable as JSON: {error}. {AGAIN}") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise BadInput(f"{path} does not describe a repaired model (schema {SCHEMA!r}). {WHERE}")
+    if (found := document.get("schema_version")) != SCHEMA_VERSION:
+        earlier = isinstance(found, int) and 1 <= found < SCHEMA_VERSION
+        remedy = "Run `equipoise debias` again." if earlier else "Use the version of Equipoise that wrote it."
+        raise BadInput(f"{path} has schema_version {found!r}; this version of Equipoise reads {SCHEMA_VERSION}. {remedy}")
+    changed = "digest: it does not match; the file was changed or damaged after it was written"
+    problems = [] if _digest_matches(content, document) else [changed]
+    try:
+        run = RUN_FORMAT.validate_json(content)
+    except ValidationError as error:
+        problems = validation_problems(error, 0) + problems
+    if problems:
+        raise BadInput(*_with_remedy(problems), source=str(path))
+    return run
+
+
+def _with_remedy(problems: list[str]) -> list[str]:
+    """The problems, the last one followed by the remedy."""
+    return [*problems[:-1], f"{problems[-1]}. {AGAIN}"]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except MemoryError as error:
+        raise OSError(errno.EFBIG, "it does not fit into memory") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Verified:
+    """A folder whose files are those that run.json lists."""
+
+    folder: Path
+    run: Run
+    contents: Mapping[str, bytes]  # by file name; empty for files that are not parsed
+
+    def source(self, name: str) -> str:
+        """The path of a file, for messages."""
+        return str(self.folder / name)
+
+
+def verify(folder: str | Path) -> Verified:
+    """The folder's run.json and the bytes of the files it lists, all verified before any of them is parsed."""
+    folder, previous = Path(folder), ""
+    for _ in range(READS):
+        recover(folder)
+        try:
+            run = read_run(folder)
+            contents, problems = _read_listed(folder, run)
+            if problems:
+                raise BadInput(*_with_remedy(problems), source=str(folder))
+            return Verified(folder, run, contents)
+        except BadInput as error:
+            if str(error) == previous:
+                raise  # a folder that was replaced while it was read fails differently, or not at all, the second time
+            previous, last = str(error), error
+    raise last
+
+
+def _read_listed(folder: Path, run: Run) -> tuple[dict[str, bytes], list[str]]:
+    """The bytes of the files that are parsed, and the problems of all files that run.json lists or should list."""
+    problems, contents = [], {}
+    for name, expected in run.files.items():
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"{name} is listed in {RUN} but missing")
+            continue
+        try:
+            content = b"" if name in ONLY_CHECKED else _read_bytes(path)
+            checksum = sha256_of(path) if name in ONLY_CHECKED else sha256(content)
+        except OSError as error:
+            problems.append(f"{name} cannot be read: {error.strerror or error}")
+            continue
+        if checksum != expected:
+            problems.append(f"{name} is not the file that was written: its SHA-256 is {checksum}, in {RUN} it is {expected}")
+        contents[name] = content
+    unlisted = [name for name in FILES[:-1] if name not in run.files and (folder / name).exists()]
+    return contents, problems + [f"{name} is present but not listed in {RUN}" for name in unlisted]
+
+
+def write_again(
+    source: str | Path, *, page: str | Path | None = None, pdf: str | Path | None = None, group_names: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Writes a page, a PDF or both from the JSON of an audit or from the folder of a repair; returns their paths.
+
+    Without either, the page of an audit is written next to its JSON. Words for groups are those of the audit unless others are given. The
+    report of a repair needs the rows of its patients, which are not saved, so the page in the folder is copied or printed.
+    """
+    folder, report = Path(source), Path(source) / REPORT
+    if not folder.is_dir():
+        return write_audit_again(source, page=page, pdf=pdf, group_names=group_names)
+    if not report.is_file():
+        raise BadInput(f"{folder} has no {REPORT}. Name a folder that `equipoise debias --out` wrote, or the JSON of an audit.")
+    if page is None and pdf is None:
+        raise BadInput(f"{folder} has its page already: {report}. Give --pdf FILE.pdf to print it, or --report FILE.html to copy it.")
+    if group_names:
+        raise BadInput(f"the words for groups in {report} were given to `equipoise debias` and cannot be changed here. Omit report.words.")
+    overview = not (folder / RUN).is_file() and folder_to_name(folder)  # above the bundles of several labels; no run.json lists it
+    content = report.read_bytes() if overview else verify(folder).contents[REPORT]
+    return copy_report(content, report, page, pdf)
+
+
+def folder_to_name(folder: Path) -> str:
+    """Advice to name one of the bundles in a folder that holds one per label, or per class; empty if it holds none."""
+    bundles = sorted(place.parent.name for place in folder.glob("*/run.json"))
+    if not bundles:
+        return ""
+    advice = "one folder per label. Name one of them"
+    with suppress(OSError, ValueError, AttributeError):
+        if json.loads((folder / "audit.json").read_text(encoding="utf-8")).get("kind") == "classes":
+            advice = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
+    return f"It holds {advice}: {', '.join(str(folder / name) for name in bundles)}."

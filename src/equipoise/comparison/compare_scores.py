@@ -1,0 +1,318 @@
+"""Comparisons of scores or audits: of several models on the same patients, or of sites or periods with different patients.
+
+Two models on the same rows are compared row by row (paired): only decisions that differ count. Audits of different patients are compared by
+their sums: the variances of both add up. Every change of a gap is one comparison; its p-value is one minus the confidence level at which
+the interval ends at zero, adjusted by Holm's method over all gaps, and separately over all rates. Simultaneous intervals use Bonferroni's
+correction.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from equipoise.comparison.changed_decisions import Affected, affected
+from equipoise.comparison.pairing import aligned, incompatibilities, same_patients, with_common_groups
+from equipoise.data import Scores
+from equipoise.errors import BadInput, raise_all
+from equipoise.measures import (
+    AT_THRESHOLD,
+    FEW,
+    INSUFFICIENT,
+    AuditSpec,
+    AuditSums,
+    Estimate,
+    Fact,
+    FloatArray,
+    Gap,
+    Paired,
+    RankedRows,
+    SignedSum,
+    adjusted,
+    audit_labels,
+    choose_rule,
+    coefficients,
+    combined,
+    comparisons_of,
+    concatenate_sums,
+    gap_facts,
+    records,
+    shown_scores,
+    thresholds_by_name,
+    units_of,
+)
+from equipoise.measures import paired as paired_changes
+from equipoise.presenting import html_of, write_page
+
+RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
+KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
+NUMBERS = ("first", "second", "value", "low", "high")
+TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
+SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 2
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreComparison:
+    """Differences between classifiers or cohorts: each of `others` compared with `first`, other minus first.
+
+    `gaps` has one row per gap: its value in both, the change with its interval and adjusted p-value, and `clear` for a finding. `rates` has
+    the same per group; `performance` covers all patients. If `paired`, the patients are the same, and `affected` maps each of `others` to
+    the decisions that differ.
+    """
+
+    first: str
+    others: tuple[str, ...]
+    paired: bool
+    gaps: pd.DataFrame
+    rates: pd.DataFrame
+    performance: pd.DataFrame
+    sizes: Mapping[str, tuple[int, int | None]]  # by name: rows and patients
+    decisions: Mapping[str, str]  # by name: when a decision is positive
+    level: float
+    affected: Mapping[str, Sequence[Affected]] = field(default_factory=dict)
+    intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
+
+    @property
+    def comparisons(self) -> int:
+        """The number of changes of gaps that were adjusted for; measures that mirror each other count once."""
+        return int(comparisons_of(_keyed(self.gaps)).max(initial=-1)) + 1
+
+    @property
+    def findings(self) -> int:
+        """The number of these changes that are clear after adjustment."""
+        return len(set(comparisons_of(_keyed(self.gaps))[self.gaps["clear"].to_numpy(dtype=bool)]))
+
+    def __repr__(self) -> str:
+        return f"ScoreComparison({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
+
+    def __str__(self) -> str:
+        lines = [f"{', '.join(self.others)} compared with {self.first}, on {'the same' if self.paired else 'different'} patients"]
+        for row in self.gaps.to_dict("records"):
+            change = Estimate(row["value"], row["low"], row["high"], str(row["note"]))
+            gap = f"{row['measure']} of {row['group']} minus {row['reference']}"
+            lines.append(f"  {gap}: {row['first']:+.3f} to {row['second']:+.3f}, change {change}{' *' if row['clear'] else ''}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+        """The path of the report, written as a page (.html) or PDF (.pdf). `group_names` are words for groups: {"F": "women"}."""
+        return write_page(self, path, group_names=group_names)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON; None for insufficient data."""
+        decided_differently = {
+            name: [{"attribute": a.attribute, "patients": a.patients, "groups": [vars(counts) for counts in a.counts]} for a in affected]
+            for name, affected in self.affected.items()
+        }
+        return {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "first": self.first,
+            "others": list(self.others),
+            "paired": self.paired,
+            "level": self.level,
+            "rows": {name: rows for name, (rows, _) in self.sizes.items()},
+            "patients": {name: patients for name, (_, patients) in self.sizes.items()},
+            "decisions": dict(self.decisions),
+            "intersections": list(self.intersections),
+            "comparisons": self.comparisons,
+            "findings": self.findings,
+            "gaps": records(self.gaps),
+            "rates": records(self.rates),
+            "performance": records(self.performance),
+            "decided_differently": decided_differently,
+        }
+
+
+def score_comparison_facts(contrast: ScoreComparison) -> list[Fact]:
+    """All numbers of a comparison that a condition can refer to; the value of a gap or a rate is its change."""
+    facts = [Fact("findings", {"value": float(contrast.findings)}), *gap_facts(contrast.gaps.to_dict("records"))]
+    rates = [row | {"reference": ""} for row in contrast.rates.to_dict("records")]
+    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(contrast.performance.to_dict("records"))]
+
+
+def compare_scores(
+    subjects: Mapping[str, Scores],
+    *,
+    paired: bool | None = None,
+    threshold: float | Mapping[str, float] | None = None,
+    measures: Sequence[Gap] | None = None,
+    level: float = 0.95,
+    min_patients: int = 5,
+) -> ScoreComparison:
+    """The comparison of scores: of several models on the same patients, row by row, or of different patients.
+
+    The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
+    """
+    spec = AuditSpec(measures=None if measures is None else tuple(measures), level=level, min_patients=min_patients)
+    rules = {name: choose_rule(own) for name, own in thresholds_by_name(threshold, subjects, "name").items()}
+    reference, *names = subjects
+    first = subjects[reference]
+    same = {name: same_patients(first, subjects[name], reference, name, paired) for name in names}
+    if not any(same.values()):
+        audits = {name: replace(audit_labels({"": own}, {"": rules[name]}, spec).only, name=name) for name, own in subjects.items()}
+        return compare_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()})
+    if not all(same.values()):
+        alike, others = (", ".join(name for name in names if same[name] == kind) for kind in (True, False))
+        raise BadInput(f"{alike} and {reference} are of the same patients, {others} is not. Compare the models on the same patients first.")
+    shown, blocks, performance, changed = shown_scores(first, min_patients), list[_Block](), list[tuple[Any, ...]](), {}
+    before = rules[reference].decide(first)[shown.kept]
+    for name in names:
+        second = aligned(first, subjects[name], reference, name)
+        decisions = before, rules[name].decide(second)[shown.kept]
+        for attribute in shown.attributes:
+            pair = paired_changes(replace(shown.scores, attributes=(attribute,)), *decisions, spec)
+
+            def change_of(gap: str, pair: Paired = pair) -> _Change:
+                return *pair.rates(gap), pair.signed(gap), pair.patients(gap)
+
+            keys = {"label": "", "compared": name, "attribute": attribute.name}
+            blocks += _blocks(keys, attribute.levels, spec.gaps, change_of, min_patients, first.patients is not None)
+        pair = paired_changes(shown.scores, *decisions, spec)
+        for measure in spec.performance:
+            if measure in AT_THRESHOLD:
+                change = pair.performance_change(measure)
+                performance.append(("", name, measure, *pair.performance(measure), change.value, change.low, change.high))
+            elif measure == "auroc":
+                performance.append(("", name, measure, *_auroc_change(shown.scores, shown.like(second), level)))
+        changed[name] = affected(shown.scores, *decisions, shown.attributes)
+    sizes = dict.fromkeys(subjects, (len(first), None if first.patients is None else len(set(first.patients))))
+    decisions_of = {name: rule.describe() for name, rule in rules.items()}
+    intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
+    tables = _tables(blocks, performance, level)
+    return ScoreComparison(reference, tuple(names), True, *tables, sizes, decisions_of, level, changed, intersections)
+
+
+def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
+    """The comparison of audits of different patients, each by label: every other one with the first.
+
+    Raises an error if they cover the same rows, or differ in labels, measures, groups, references, levels or weighting. With
+    `common_groups`, groups that are not in all of them are left out.
+    """
+    if common_groups:
+        subjects = with_common_groups(subjects)
+    reference, *names = subjects
+    raise_all([p for name in names for p in incompatibilities(reference, subjects[reference], name, subjects[name])])
+    blocks, performance = list[_Block](), list[tuple[Any, ...]]()
+    for name, (label, first) in product(names, subjects[reference].items()):
+        second = subjects[name][label]
+        for attribute, levels in first.groups.items():
+            sides = first.sums[attribute], second.sums[attribute].taken([second.groups[attribute].index(group) for group in levels])
+
+            def change_of(gap: str, sides: tuple[Any, Any] = sides) -> _Change:
+                signed = coefficients(gap)
+                counts = np.min([side[rate].patients for side in sides for rate in signed], axis=0)
+                before, after = (side.signed(signed) for side in sides)
+                return before.total, after.total, after.minus(before), counts
+
+            keys, least = {"label": label, "compared": name, "attribute": attribute}, max(first.min_patients, second.min_patients)
+            blocks += _blocks(keys, levels, first.measures, change_of, least, first.patients is not None)
+        for measure, before in first.performance.items():
+            if (after := second.performance.get(measure)) is not None:
+                performance.append((label, name, measure, before.value, after.value, *_difference(before, after)))
+    first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
+    sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
+    rules, one = {name: sums.decision for name, sums in first_labels.items()}, first_labels[reference]
+    tables = _tables(blocks, performance, one.level)
+    return ScoreComparison(reference, tuple(names), False, *tables, sizes, rules, one.level, intersections=one.intersections)
+
+
+_Change = tuple[FloatArray, FloatArray, SignedSum, FloatArray]  # of each group: rates before and after, their change, patients
+_Block = tuple[pd.DataFrame, SignedSum]  # rows of a table, and their changes
+
+
+def _blocks(
+    keys: Mapping[str, str],
+    levels: Sequence[str],
+    measures: Sequence[str],
+    change_of: Callable[[str], _Change],
+    min_patients: int,
+    by_patient: bool,
+) -> Iterator[_Block]:
+    """The changes of one attribute's gaps, with one row per group except the reference, and of its rates, with one row per group."""
+    for measure in (*measures, *RATES_COMPARED):
+        first, second, change, counts = change_of(RATES_COMPARED.get(measure, measure))
+        is_gap = measure not in RATES_COMPARED
+        if is_gap:
+            first, second, change = first[1:] - first[0], second[1:] - second[0], change[1:].minus(change[:1])
+            counts = np.minimum(counts[1:], counts[0])
+        usable = (counts >= min_patients) & ~np.isnan(change.total)
+        rows = {
+            **keys,
+            "measure": measure,
+            "group": list(levels[1:] if is_gap else levels),
+            "reference": levels[0],
+            "first": np.where(usable, first, np.nan),
+            "second": np.where(usable, second, np.nan),
+            "patients": counts.astype(int),
+            "few": usable & (counts < FEW),
+            "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {'patients' if by_patient else 'rows'} in a cell"),
+        }
+        yield pd.DataFrame(rows), change
+
+
+def _tables(
+    blocks: Sequence[_Block], performance: Sequence[tuple[Any, ...]], level: float
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tables of gaps, rates and performance."""
+    gaps, rates = (
+        _with_tests([block for block in blocks if (block[0]["measure"].iloc[0] in RATES_COMPARED) == is_rate], level)
+        for is_rate in (False, True)
+    )
+    return gaps, rates.rename(columns={"measure": "rate"}), pd.DataFrame(performance, columns=["label", "compared", "measure", *NUMBERS])
+
+
+def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
+    """All rows, with p-values adjusted together and with simultaneous intervals over all of them."""
+    frame = pd.concat([rows for rows, _ in blocks], ignore_index=True)
+    changes, known = concatenate_sums([change for _, change in blocks]), frame["first"].notna().to_numpy()
+
+    def where_known(**columns: FloatArray) -> dict[str, FloatArray]:
+        return {name: np.where(known, values, np.nan) for name, values in columns.items()}
+
+    value, low, high = changes.limits(level)
+    frame = frame.assign(**where_known(value=value, low=low, high=high, p_value=changes.p_values()))
+    frame = adjusted(_keyed(frame), level).assign(label=frame["label"], measure=frame["measure"])
+    comparisons = max(int(comparisons_of(_keyed(frame)).max(initial=-1)) + 1, 1)
+    _, low, high = changes.limits(1 - (1 - level) / comparisons)
+    frame = frame.assign(**where_known(simultaneous_low=low, simultaneous_high=high))
+    return frame[[*KEYS, *NUMBERS, *TESTS, "patients", "few", "note"]]
+
+
+def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows as `comparisons_of` counts them: label and compared name as one key, and a rate under the name of its gap."""
+    key = pd.Series(list(zip(frame["label"], frame["compared"], strict=True)), index=frame.index, dtype=object)
+    return frame.assign(label=key, measure=[RATES_COMPARED.get(name, name) for name in frame["measure"]])
+
+
+def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]:
+    """The difference of two estimates from different patients, with limits computed from their limits (Zou and Donner 2008)."""
+    pairs = (np.array([getattr(second, end), getattr(first, end)]) for end in ("value", "low", "high"))
+    value, low, high = combined([1.0, -1.0], *pairs)
+    return float(value), float(low), float(high)
+
+
+def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, float, float, float, float]:
+    """AUROC of both scores on the same rows and its change, from the limits of each and their correlation (Zou and Donner 2008).
+
+    The correlation is that of the placements (DeLong, DeLong and Clarke-Pearson 1988), added up by patient (Obuchowski 1997). It is 0 if
+    one AUROC has no observed variance, as with perfect separation, which other patients need not show.
+    """
+    units = units_of(first.patients, len(first))
+    ranked = [RankedRows(scores.rank, scores.y, units, first.weight) for scores in (first, second)]
+    (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
+    if np.isnan([before, after]).any():
+        return before, after, np.nan, np.nan, np.nan
+    influences = [each.by_patient(each.ranks.influence("auroc")) for each in ranked]
+    lengths = [float(np.sqrt((influence**2).sum())) for influence in influences]
+    shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
+    correlation = np.array([[1.0, shared], [shared, 1.0]])
+    areas, below, above = np.array(limits).T
+    value, low, high = combined([-1.0, 1.0], areas, below, above, correlation)
+    return before, after, float(value), float(low), float(high)
