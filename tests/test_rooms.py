@@ -100,6 +100,12 @@ def test_auditing_a_table_of_scores_imports_no_torch(tmp_path: Path):
     assert packages & {"torch", "torchvision", "sklearn", "scipy", "PIL", "altair", "jinja2"} == set()
 
 
+def test_repairing_a_table_of_scores_imports_no_torch(tmp_path: Path):
+    roles = [str(write_csv(tmp_path / "scores.csv", scores_frame(400))), *AUDIT, "--reference", "M"]
+    assert "torch" not in imported_by(COMMAND, "debias", *roles, "--out", str(tmp_path / "repaired"))
+    assert "torch" not in imported_by(COMMAND, "apply", str(tmp_path / "repaired"), str(tmp_path / "scores.csv"))
+
+
 NO_STUDIES = "\nassert [name for name in sys.modules if name.startswith('equipoise.studies')] == []"
 
 

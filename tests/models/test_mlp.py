@@ -73,10 +73,8 @@ def test_the_gradient_by_hand_equals_autograd(training: bool):
     g = torch.Generator().manual_seed(0)
     x = torch.randn(16, 5, generator=g, dtype=torch.float64)
     y = (torch.rand(16, generator=g) > 0.5).double()
-    limit = round(0.05 * 65536) / 65536
-    for flat in (by_hand, recorded):
-        flat.dropout = 0.05
-    masks = (torch.rand(4, 8, 16, generator=g) > 0.05).double() / (1 - limit) if training else None
+    by_hand.kept = 1 / (1 - round(0.05 * 65536) / 65536)
+    masks = (torch.rand(4, 8, 16, generator=g) > 0.05).double() * by_hand.kept if training else None
     F.binary_cross_entropy_with_logits(recorded.logits(x, masks=masks, training=training), y).backward()
     by_hand.fill_gradient(x, lambda logits: (torch.sigmoid(logits) - y) / 16, masks=masks, training=training)
     torch.testing.assert_close(by_hand.gradient, recorded.gradient, rtol=1e-9, atol=1e-12)

@@ -91,7 +91,7 @@ def network_scores(network: nn.Module, run: Run, inputs: Any) -> tuple[FloatArra
     if isinstance(network, OneClass) and run.network.classes is not None:
         logits = outputs(network.inner, inputs, taken=as_matrix)
         columns["class"] = np.array(run.network.classes.names, dtype=object)[logits[:, network.columns].argmax(1).numpy()]
-        raw = network.margin(logits).double()
+        raw = network.taken(logits).double()
     else:
         raw = outputs(network, inputs).double()
     if invalid := int((~torch.isfinite(raw)).sum()):

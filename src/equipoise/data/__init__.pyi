@@ -37,7 +37,6 @@ from .decode import Transform as Transform
 from .decode import as_transform as as_transform
 from .dicom import add_dicom_columns as add_dicom_columns
 from .dicom import age_in_years as age_in_years
-from .files import LIMIT_VARIABLE as LIMIT_VARIABLE
 from .files import MAX_TABLE_BYTES as MAX_TABLE_BYTES
 from .files import add_path_to_errors as add_path_to_errors
 from .files import atomic_path as atomic_path
@@ -66,7 +65,6 @@ from .images import Images as Images
 from .overlap import Identities as Identities
 from .overlap import check_apart as check_apart
 from .preprocessing import IMAGE_COLUMNS as IMAGE_COLUMNS
-from .preprocessing import INTERPOLATIONS as INTERPOLATIONS
 from .preprocessing import MAX_PIXELS as MAX_PIXELS
 from .preprocessing import NAMED_NORMS as NAMED_NORMS
 from .preprocessing import NORMS as NORMS

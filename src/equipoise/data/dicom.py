@@ -68,7 +68,10 @@ def read_pixels(content: bytes, limit: ImageLimit = ImageLimit()) -> Pixels:
     size = width * height * samples * max(1, bits // 8)
     limit.check_bytes(size, "holds")
     with limit.room(size + width * height):
-        return _displayed(pydicom, data, _stored_values(pydicom, data, size))
+        stored = _stored_values(pydicom, data, size)
+        mapped, value_range = _mapping(pydicom, data, stored)
+        value_range = value_range or _range_without_padding(stored, mapped, data.get("PixelPaddingValue"))
+        return scaled_to_8_bits(stored, mapped, value_range, data.get("PhotometricInterpretation") == "MONOCHROME1" and stored.ndim == 2)
 
 
 def _stored_values(pydicom: Any, data: Any, size: int) -> Values:
@@ -85,13 +88,6 @@ def _stored_values(pydicom: Any, data: Any, size: int) -> Values:
     if not values.size or values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] != len(LUMA)):
         raise BadImage("damaged", f"cannot be decoded: its pixels are of shape {values.shape}")
     return values
-
-
-def _displayed(pydicom: Any, data: Any, stored: Values) -> Pixels:
-    """The stored values as a viewer shows them, computed in blocks of rows."""
-    mapped, value_range = _mapping(pydicom, data, stored)
-    value_range = value_range or _range_without_padding(stored, mapped, data.get("PixelPaddingValue"))
-    return scaled_to_8_bits(stored, mapped, value_range, data.get("PhotometricInterpretation") == "MONOCHROME1" and stored.ndim == 2)
 
 
 def scaled_to_8_bits(

@@ -347,10 +347,7 @@ def identify_chunk(sources: Sequence[Source]) -> list[bytes]:
 
 
 def _identity(source: Source) -> bytes:
-    """Distinguishes a file from others: by its content if it is small, otherwise by path, size and times of change.
-
-    Tools may set the time of modification back (cp -p, rsync -t), but not that of the last change of the directory entry.
-    """
+    """What distinguishes a file: its content if it is small, otherwise path, size and times, of which tools cannot set back the last."""
     state = file_state(source)
     if state is None:  # missing, or not a regular file: reading a named pipe would never end
         return repr((str(source), "no file")).encode()

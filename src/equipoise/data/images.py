@@ -114,7 +114,7 @@ class Images(Inputs):
         is the side of the central square that is taken afterwards; "square" takes the largest one before resizing instead.
         `centre="floor"` starts the crop at the same pixel as transformers, which for some images is one before torchvision's. `preset`
         selects the values of torchvision, timm or torchxrayvision. A `transform`, a function from a Pillow image to a tensor, replaces all
-        of these; `channels` then converts images to gray (1) or RGB (3) before it is called (see `transforms`).
+        of these; `channels` then converts images to gray (1) or RGB (3) before it is called (see `decode`).
 
         Broken and missing images are listed in one error, with the `places` where they were named; `skip_broken` leaves them out and
         records them in `broken`. An image of more than `max_pixels` counts as broken. Only one image near that size is decoded at a time.

@@ -68,22 +68,19 @@ class Identities:
         """
         if self.patients is not None and other.patients is not None:
             mine, theirs = (dict.fromkeys(map(str, patients)) for patients in (self.patients, other.patients))
-            both = [patient for patient in theirs if patient in mine]
-            return Shared(len(both), len(theirs), "patients", tuple(both[:SHOWN]))
-        columns = _columns_of_both(self.frame, other.frame)
-        first, second = (replace(each, frame=each.frame[columns]) for each in (self, other))
-        found = first._equal_rows(second)
-        return Shared(len(found), len(other), "rows", tuple(map(str, other.ids[found[:SHOWN]])))
-
-    def _equal_rows(self, other: "Identities") -> IntArray:
-        """The positions of the rows of the other set that are among these rows."""
-        mine, theirs = _common(self.ids, other.ids)
-        if not len(mine) and _numbered(self.ids) and _numbered(other.ids):
-            return theirs  # parts of one set, whose rows were numbered together
+            shared = [patient for patient in theirs if patient in mine]
+            return Shared(len(shared), len(theirs), "patients", tuple(shared[:SHOWN]))
+        both = [name for name in self.frame.columns if name in other.frame.columns]
+        # Decimal numbers first, since these differ most between rows.
+        both = sorted(both, key=lambda name: not all(each.frame[name].dtype.kind == "f" for each in (self, other)))
+        first, second = (replace(each, frame=each.frame[both]) for each in (self, other))
+        places, found = _common(self.ids, other.ids)
         comparable = bool(self.kind) and self.kind == other.kind
-        if len(mine) and self._same_ids(other, mine, theirs, comparable):
-            return theirs
-        return self._equal(other) if comparable else theirs[:0]
+        # Without common ids, rows that were numbered together are parts of one set.
+        apart = not len(places) and _numbered(self.ids) and _numbered(other.ids)
+        if not apart and not (len(places) and first._same_ids(second, places, found, comparable)):
+            found = first._equal(second) if comparable else found[:0]
+        return Shared(len(found), len(other), "rows", tuple(map(str, other.ids[found[:SHOWN]])))
 
     def _same_ids(self, other: "Identities", mine: IntArray, theirs: IntArray, comparable: bool) -> bool:
         """Whether the ids of both sets count the same rows: all rows with equal ids are equal, and not by chance."""
@@ -168,12 +165,8 @@ def check_apart(**sets: Rows | None) -> None:
         for earlier in roles[:at]:
             shared = known[earlier].shared_with(known[later])
             if shared.count:
-                problems.append(shared.words(_named(later, known[later]), _named(earlier, known[earlier])))
+                problems.append(shared.words(*(f"the {role} set {known[role].name!r}" for role in (later, earlier))))
     raise_all(problems)
-
-
-def _named(role: str, rows: Identities) -> str:
-    return f"the {role} set {rows.name!r}"
 
 
 def _numbered(ids: ObjectArray) -> bool:
@@ -190,12 +183,6 @@ def _common(first: ObjectArray, second: ObjectArray) -> tuple[IntArray, IntArray
     found = [(place[key], k) for k, key in enumerate(map(str, second)) if key in place]
     pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
-
-
-def _columns_of_both(first: pd.DataFrame, second: pd.DataFrame) -> list[Any]:
-    """The names of the columns that both frames have, decimal numbers first, since these differ most between rows."""
-    both = [name for name in first.columns if name in second.columns]
-    return sorted(both, key=lambda name: not all(frame[name].dtype.kind == "f" for frame in (first, second)))
 
 
 def _frame_hashes(frame: pd.DataFrame) -> HashArray:

@@ -64,10 +64,8 @@ class Geometry:
     centre: str = "rounded"  # one of CENTRES
 
     def __post_init__(self) -> None:
-        sides: list[tuple[str, object]] = (
-            [("resize", side) for side in self.resize] if isinstance(self.resize, tuple) else [("resize", self.resize)]
-        )
-        sides.append(("crop", self.crop))
+        resizes = self.resize if isinstance(self.resize, tuple) else (self.resize,)
+        sides = [*(("resize", side) for side in resizes), ("crop", self.crop)]
         problems = [f"{name} must be at least 1 pixel; got {side}" for name, side in sides if isinstance(side, int) and side < 1]
         if isinstance(self.crop, str) and self.crop != SQUARE:
             problems.append(f"crop must be a number of pixels or {SQUARE!r}; got {self.crop!r}")
@@ -266,11 +264,7 @@ def read_norm(text: str | None, channels: int) -> Norm:
 
 
 def read_resize(value: Any) -> int | tuple[int, int] | None:
-    """A resize: the shorter side, or height and width, which may be text.
-
-    >>> read_resize("256"), read_resize("320x256"), read_resize([320, 256]), read_resize(None)
-    (256, (320, 256), (320, 256), None)
-    """
+    """A resize: the shorter side, or height and width, which may be text such as 320x256."""
     if value is None:
         return None
     try:
@@ -284,11 +278,7 @@ def read_resize(value: Any) -> int | tuple[int, int] | None:
 
 
 def read_crop(value: Any) -> int | str | None:
-    """A crop: the side of a central square, which may be text, or "square".
-
-    >>> read_crop("224"), read_crop("square")
-    (224, 'square')
-    """
+    """A crop: the side of a central square, which may be text, or "square"."""
     if value is None or value == SQUARE:
         return value  # type: ignore[no-any-return]
     text = str(value)

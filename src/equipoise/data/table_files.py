@@ -37,10 +37,7 @@ PAGES = 2**26  # bytes that a reader needs for the pages of its columns, in addi
 
 
 def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
-    """The rows of a Parquet file by the types of its columns, ignoring the metadata of pandas, which may be damaged.
-
-    In a column of lists or records, which is not read, all cells are the same empty list.
-    """
+    """The rows of a Parquet file by the types of its columns; in one of lists or records, which is not read, all cells are empty lists."""
     import pyarrow as pa
 
     metadata, schema = parquet_header(path)
@@ -232,7 +229,13 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.")
     max_bytes = max_table_bytes() if limit is None else limit
     try:
-        frame = read_parquet(path, {*text, *words}, max_bytes) if is_parquet(path) else _read_csv(path, set(text), set(words), max_bytes)
+        if is_parquet(path):
+            frame = read_parquet(path, {*text, *words}, max_bytes)
+        else:
+            raw = read_bytes(path, max_bytes)
+            check_no_workbook(raw[:8], path)
+            dialect = csv_format(BytesIO(raw), _encoding(raw, path), path)
+            frame = dialect.rename(pd.read_csv(BytesIO(raw), low_memory=False, **dialect.options(text, words)), {*text, *words})
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
     except BadInput:
@@ -304,13 +307,6 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
 # CSV
 
 
-def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.DataFrame:
-    raw = read_bytes(path, limit)
-    check_no_workbook(raw[:8], path)
-    dialect = csv_format(BytesIO(raw), _encoding(raw, path), path)
-    return dialect.rename(pd.read_csv(BytesIO(raw), low_memory=False, **dialect.options(text, words)), text | words)
-
-
 def check_no_workbook(head: bytes, path: Path) -> None:
     """Raises `BadInput` if the first bytes of a file are those of a workbook."""
     if head.startswith(WORKBOOKS):
@@ -350,13 +346,26 @@ class CsvFormat:
             raise BadInput(f"{self.path} has a header that cannot be read: {header}. Write one name per column.")
         clean = dict(zip(self.raw_names, self.names, strict=True))
         frame.columns = [clean[str(c)] or str(c) for c in frame.columns]
-        return _with_decimal_commas(frame, set(text)) if self.separator != "," else frame
+        # Excel writes "0,5" where the list separator is a semicolon, also in tab-separated files.
+        for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)] if self.separator != "," else ():
+            values = frame[column].dropna().astype(str)
+            if column not in text and len(values) and values.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
+                frame[column] = to_numbers(frame[column].str.replace(",", "."))
+        return frame
 
 
 def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     """The dialect of the CSV file in a stream, from its first lines. Closes the stream."""
     with stream:
-        text = _first_rows(stream, path).decode(encoding, errors="ignore")
+        content = stream.read(HEADER_BYTES + 1)
+    if len(content) > HEADER_BYTES:
+        content = content[: content.rfind(b"\n") + 1 or content.rfind(b"\r") + 1]  # complete lines
+        if not content:
+            raise BadInput(
+                f"{path} has more than {HEADER_BYTES:,} bytes in its first line, which should hold the names of the columns. Export it "
+                "again, with one line per row."
+            )
+    text = content.decode(encoding, errors="ignore")
     lines = text[:65536].splitlines()
     # Excel may write the separator on a line of its own before the header: "sep=;".
     preamble = lines[0].strip(' "').lower() if lines else ""
@@ -379,20 +388,6 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
         )
     raw_names = [name or f"Unnamed: {k}" for k, name in enumerate(header)]  # as pandas does
     return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names))
-
-
-def _first_rows(stream: BinaryIO, path: Path) -> bytes:
-    """The complete lines at the beginning of a stream; raises `BadInput` if the first of them is longer than a header can be."""
-    content = stream.read(HEADER_BYTES + 1)
-    if len(content) <= HEADER_BYTES:
-        return content
-    end = content.rfind(b"\n") + 1 or content.rfind(b"\r") + 1
-    if not end:
-        raise BadInput(
-            f"{path} has more than {HEADER_BYTES:,} bytes in its first line, which should hold the names of the columns. Export it again, "
-            "with one line per row."
-        )
-    return content[:end]
 
 
 def _space_follows_separator(lines: list[str], separator: str) -> bool:
@@ -443,12 +438,3 @@ def encoding_of(stream: BinaryIO | io.RawIOBase) -> str | None:
     except UnicodeDecodeError:
         return None
     return "utf-8-sig"
-
-
-def _with_decimal_commas(frame: pd.DataFrame, text: set[str]) -> pd.DataFrame:
-    """Excel writes "0,5" where the list separator is a semicolon, also in tab-separated files."""
-    for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
-        values = frame[column].dropna().astype(str)
-        if column not in text and len(values) and values.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
-            frame[column] = to_numbers(frame[column].str.replace(",", "."))
-    return frame

@@ -65,7 +65,6 @@ from .onnx_network import onnx_file_and_output as onnx_file_and_output
 from .onnx_network import onnx_in as onnx_in
 from .predictors import TRUSTED_TYPES as TRUSTED_TYPES
 from .predictors import Predictor as Predictor
-from .predictors import is_estimator_file as is_estimator_file
 from .predictors import is_network as is_network
 from .predictors import load_estimator as load_estimator
 from .predictors import load_predictor as load_predictor

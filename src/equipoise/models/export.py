@@ -38,7 +38,7 @@ from equipoise.models.onnx_network import (
 )
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
-from equipoise.models.weights import Checkpoint, bare, file_content, prefix_of
+from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of
 
 TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
 HEADS = "heads.safetensors"  # next to the weights of a network with heads
@@ -194,14 +194,7 @@ def heads_in(network: nn.Module, content: bytes, path: str) -> Around:
         raise BadInput(f"{path} does not contain the heads of a network: {reason}. Use the file that Equipoise wrote.") from error
     names = {name for name, _ in network.named_modules()}
     problems = [f"the heads read the input of the layer {name!r}, which this network does not have" for name in layers if name not in names]
-    expected = _head_weights(heads)
-    problems += [f"{key!r} is missing" for key in expected if key not in state]
-    problems += [f"{key!r} fits nothing" for key in state if key not in expected]
-    problems += [
-        f"{key!r} is {tuple(state[key].shape)}, not {tuple(value.shape)}"
-        for key, value in expected.items()
-        if key in state and state[key].shape != value.shape
-    ]
+    problems += misfits(_head_weights(heads), state)
     raise_all(problems, f"{path}, heads for a network")
     heads.load_state_dict(state, strict=False)  # the network inside already has its weights
     return heads.eval()

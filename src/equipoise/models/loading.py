@@ -29,7 +29,7 @@ from equipoise.models.onnx_network import ONNX, OnnxNetwork, load_onnx, onnx_fil
 from equipoise.models.predictors import is_network, made_by, pip_advice
 from equipoise.models.units import MASK, MASKED
 from equipoise.models.vision import BACKBONES, backbone, prepare_torchvision
-from equipoise.models.weights import bare, file_content, load_weights, prefix_of
+from equipoise.models.weights import bare, file_content, load_weights, misfits, prefix_of
 
 
 @dataclass(frozen=True)
@@ -333,20 +333,8 @@ def fit_weights(model: nn.Module, weights: Mapping[str, Tensor], source: str) ->
         convolutions[key].__class__ = MASKED[type(convolutions[key])]
         convolutions[key].register_buffer("unit_mask", torch.ones_like(state[key]))
     expected = model.state_dict()
-    shared = sorted(expected.keys() & state.keys())
-    reshaped = [
-        f"{key} {tuple(state[key].shape)}, not {tuple(expected[key].shape)}" for key in shared if expected[key].shape != state[key].shape
-    ]
-    problems = [
-        f"{len(keys)} {what}: {', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}. Name the network that they were saved from."
-        for what, keys in (
-            ("weights of the network are not in the file", sorted(expected.keys() - state.keys())),
-            ("weights in the file fit nothing in the network", sorted(state.keys() - expected.keys())),
-            ("weights in the file have another shape than the network's", reshaped),
-        )
-        if keys
-    ]
-    complex_keys = [key for key in shared if state[key].is_complex() and not expected[key].is_complex()]
+    problems = misfits(expected, state)
+    complex_keys = [key for key in sorted(expected.keys() & state.keys()) if state[key].is_complex() and not expected[key].is_complex()]
     if complex_keys:
         problems.append(f"{len(complex_keys)} weights in the file are complex and the network's are real: {', '.join(complex_keys[:5])}.")
     raise_all(problems, source)

@@ -84,6 +84,15 @@ class OneOutput(nn.Module):
             raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
         return raw[:, self.which]
 
+    @property
+    def shared(self) -> bool:
+        """Whether the output can be taken from one pass that serves several outputs, by `taken`."""
+        return not self._uncalibrated and self.output in ("logit", "probability")
+
+    def taken(self, raw: Tensor) -> Tensor:
+        """This output (rows,) from all outputs of the network (rows, outputs)."""
+        return raw[:, self.which]
+
 
 def lacks_threshold(network: nn.Module, columns: Sequence[int]) -> bool:
     """Whether a network that calibrates itself, as torchxrayvision's do, has no operating threshold for some of these outputs."""
@@ -165,14 +174,16 @@ def log_odds(z: Tensor) -> Tensor:
 class OneClass(nn.Module):
     """The margin between the logit of a class and the largest other logit: 0 (a score of 0.5) is where argmax chooses the class."""
 
+    shared = True
+
     def __init__(self, inner: nn.Module, columns: Sequence[int], which: int, output: str) -> None:
         super().__init__()
         self.inner, self.columns, self.which, self.inner_output, self.output = inner, list(columns), which, output, "logit"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.margin(as_matrix(self.inner(x), len(x)))
+        return self.taken(as_matrix(self.inner(x), len(x)))
 
-    def margin(self, raw: Tensor) -> Tensor:
+    def taken(self, raw: Tensor) -> Tensor:
         """The margin (rows,) from all outputs of the network (rows, outputs)."""
         raw = raw[:, self.columns]
         # In double precision: in bfloat16 and float32, logarithms of different probabilities may be equal.
@@ -273,17 +284,14 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
     scores = {}
     for label, view in views.items():
         part = cohort.labelled(label)
-        calibrated = isinstance(view, OneOutput) and not view._uncalibrated and view.output in ("logit", "probability")
-        if not (calibrated or isinstance(view, OneClass)):  # more than a column or a margin of the network's outputs
+        if not isinstance(view, (OneOutput, OneClass)) or not view.shared:  # more than a column or a margin of the network's outputs
             scores[label] = network_scores(view, part)
             continue
-        inner = view.get_submodule("inner")
-        if id(inner) not in raw_outputs:
-            raw_outputs[id(inner)] = outputs_of(inner, cohort.inputs, taken=as_matrix)
-        raw = raw_outputs[id(inner)]
-        values = view.margin(raw) if isinstance(view, OneClass) else raw[:, int(view.which)]  # type: ignore[arg-type]
-        bad = int((~torch.isfinite(values)).sum())
-        if bad:
+        if id(view.inner) not in raw_outputs:
+            raw_outputs[id(view.inner)] = outputs_of(view.inner, cohort.inputs, taken=as_matrix)
+        raw = raw_outputs[id(view.inner)]
+        values = view.taken(raw)
+        if bad := int((~torch.isfinite(values)).sum()):
             raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}, output {label!r}")
         known = cohort.column(label) != UNKNOWN
         scores[label] = scores_from(values[torch.from_numpy(known)], str(view.output), part)

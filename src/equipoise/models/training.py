@@ -111,7 +111,15 @@ def train(
     if valid is None:
         raise BadInput("eq.train takes a training and a validation set: parts = eq.split(cohort); eq.train(parts.train, parts.valid)")
     check_cohort("eq.train", valid)
-    _check(train, valid)
+    problems = []
+    for part, name in ((train, "training"), (valid, "validation")):
+        if len(np.unique(part.y)) < 2:
+            problems.append(f"the {name} set {part.name!r} has one label in all {len(part):,} rows; expected positives and negatives")
+    if train.inputs.shape[1:] != valid.inputs.shape[1:]:
+        problems.append(f"inputs differ in shape: {tuple(train.inputs.shape[1:])} in train, {tuple(valid.inputs.shape[1:])} in validation")
+    if train.inputs.dtype != torch.float32:
+        problems.append(f"inputs must be float32; those of the training set are {train.inputs.dtype}")
+    raise_all(problems)
     check_apart(training=train, validation=valid)
     if train.several:
         raise BadInput(
@@ -212,18 +220,6 @@ def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.in
 
     fpr, tpr, thresholds = roc_curve(y, score, drop_intermediate=False)
     return float(thresholds[1:][(tpr - fpr)[1:].argmax()])
-
-
-def _check(train: Cohort, valid: Cohort) -> None:
-    problems = []
-    for part, name in ((train, "training"), (valid, "validation")):
-        if len(np.unique(part.y)) < 2:
-            problems.append(f"the {name} set {part.name!r} has one label in all {len(part):,} rows; expected positives and negatives")
-    if train.inputs.shape[1:] != valid.inputs.shape[1:]:
-        problems.append(f"inputs differ in shape: {tuple(train.inputs.shape[1:])} in train, {tuple(valid.inputs.shape[1:])} in validation")
-    if train.inputs.dtype != torch.float32:
-        problems.append(f"inputs must be float32; those of the training set are {train.inputs.dtype}")
-    raise_all(problems)
 
 
 class ModuleRun:

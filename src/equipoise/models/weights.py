@@ -159,6 +159,24 @@ def prefix_of(keys: Iterable[str], network_keys: Iterable[str]) -> str:
     return prefix
 
 
+def misfits(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[str]:
+    """One problem for each way in which weights do not fit those that a network expects."""
+    reshaped = [
+        f"{key} {tuple(state[key].shape)}, not {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & state.keys())
+        if expected[key].shape != state[key].shape
+    ]
+    return [
+        f"{len(keys)} {what}: {', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}. Name the network that they were saved from."
+        for what, keys in (
+            ("weights of the network are not in the file", sorted(expected.keys() - state.keys())),
+            ("weights in the file fit nothing in the network", sorted(state.keys() - expected.keys())),
+            ("weights in the file have another shape than the network's", reshaped),
+        )
+        if keys
+    ]
+
+
 def bare(key: str) -> str:
     """A key without the prefixes of wrappers.
 

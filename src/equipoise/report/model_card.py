@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from torch import nn
 
 from equipoise.comparison import Comparison
 from equipoise.measures import Estimate, group_estimate
@@ -154,7 +153,11 @@ def metadata(case: Comparison, facts: Any, performance: list[str]) -> dict[str, 
 
 def pipeline_tag(network: object) -> str:
     """The hub's name of the task: images if the network has two-dimensional convolutions, a table otherwise."""
-    images = is_network(network) and any(isinstance(module, nn.Conv2d) for module in network.modules())
+    if not is_network(network):
+        return "tabular-classification"
+    from torch import nn
+
+    images = any(isinstance(module, nn.Conv2d) for module in network.modules())
     return "image-classification" if images else "tabular-classification"
 
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
+from equipoise import models  # imports torch for probes only
 from equipoise.comparison import Comparison, Probes
 from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
-from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table
 from equipoise.report.document import Block, Called, Cell, Column, Figures, Fixed, Folded, Part, Section, Span, Table, Text, Words, table
@@ -150,7 +150,7 @@ def _values(case: Comparison, called: Any) -> dict[str, Any]:
         "change_digits": 0 if widest >= words.SMALL_CHANGE else 1,
         "patients": _patients_known(case),
         "step_total": f"{sum(len(tried.candidate.trace) for tried in case.candidates):,}",
-        "read_is_not_used": READ_IS_NOT_USED,
+        "read_is_not_used": "" if case.probes is None else models.READ_IS_NOT_USED,
     }
 
 
@@ -371,7 +371,7 @@ def probe_parts(probes: Probes) -> list[Part]:
         layers = list(dict.fromkeys([*(layer for layer in before.index if layer != "output"), *after.index, "output"]))
         widths = {**after["width"].to_dict(), **before["width"].to_dict()}
         tables = []
-        for measure, label in AUROC_LABELS.items():
+        for measure, label in models.AUROC_LABELS.items():
             rows = []
             for layer in layers:
                 sides = [_probe_estimate(side, layer, measure) for side in (before, after)]
