@@ -27,7 +27,7 @@ from equipoise.data.attribute import (
     row_numbers,
     to_numbers,
 )
-from equipoise.data.columns import Columns, LabelKind
+from equipoise.data.columns import Columns, LabelKind, repeated
 from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_all
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def read_label(column: "pd.Series[object]", name: str, positive: object = None, 
 
 def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> dict[str, Any]:
     """The labels in several columns, in which NaN and -1 are unknown."""
-    problems = _name_problems(names, "label")
+    problems: list[str] = []
     values = []
     for name, column in zip(names, columns, strict=True):
         with collecting(problems):
@@ -142,10 +142,6 @@ def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[s
 def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> dict[str, Any]:
     """The labels in a column that holds the names of classes, or their numbers from 0; NaN and -1 are unknown."""
     names = [level_name(value) for value in classes]
-    problems = _name_problems(names, "class")
-    if len(names) < 2:
-        problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
-    raise_all(problems)
     cells = column.map(level_name, na_action="ignore")
     labelled = column.notna().to_numpy() & ~cells.eq(str(UNKNOWN)).to_numpy(dtype=bool, na_value=False)
     by_number = not cells[labelled].isin(names).any()
@@ -169,21 +165,20 @@ def read_target_array(y: object, labels: Sequence[str] | None, classes: Sequence
     values: npt.NDArray[np.object_] = np.asarray(y, dtype=object)
     if labels is not None and classes is not None:
         raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
+    what, names = ("label", list(labels or ())) if classes is None else ("class", [level_name(value) for value in classes])
+    problems = [f"{what} {name!r} is named more than once; name each once" for name in repeated(names)]
+    if not names:
+        problems.append(f"no {what} was named; give at least one")
+    if classes is not None and len(names) < 2:
+        problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
+    raise_all(problems)
     if classes is not None:
         if values.ndim != 1:
             raise BadInput(f"with classes, y holds one class per row, shape (n,); got {values.shape}")
         return read_class_column(pd.Series(values), "y", classes)
-    names = list(labels or ())
     if values.ndim != 2 or values.shape[1] != len(names):
         raise BadInput(f"{len(names)} labels ({', '.join(map(str, names))}) need y of shape (n, {len(names)}); got {values.shape}")
     return read_label_columns([pd.Series(column) for column in values.T], names)
-
-
-def _name_problems(names: Sequence[str], what: str) -> list[str]:
-    if not len(names):
-        return [f"no {what} was named; give at least one"]
-    repeated = sorted({name for name in names if list(names).count(name) > 1})
-    return [f"{what} {name!r} is named more than once; name each once" for name in repeated]
 
 
 def _examples(values: "pd.Series[object]") -> str:
@@ -252,11 +247,11 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     problems += columns.conflict_problems()
     if columns.id:
         problems += identifier_problems(frame[columns.id], columns.id, "id")
-        repeated = frame[columns.id][frame[columns.id].duplicated() & frame[columns.id].notna()].unique()
-        if len(repeated):
-            few = _first_five(repeated)
+        again = frame[columns.id][frame[columns.id].duplicated() & frame[columns.id].notna()].unique()
+        if len(again):
+            few = _first_five(again)
             problems.append(
-                f"id column {columns.id!r}: {len(repeated):,} ids occur more than once in {len(frame):,} rows: {few}. Keep one row each."
+                f"id column {columns.id!r}: {len(again):,} ids occur more than once in {len(frame):,} rows: {few}. Keep one row each."
             )
     raise_all(problems, source)
     patients = read_identifiers(frame[patient]) if patient else None
@@ -267,8 +262,8 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
 def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
     """The problems of the columns named as features: absent or repeated."""
     problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
-    repeated = dict.fromkeys(c for c in features if list(features).count(c) > 1)
-    return problems + [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in repeated]
+    again = dict.fromkeys(c for c in features if list(features).count(c) > 1)
+    return problems + [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in again]
 
 
 def check_frame(call: str, frame: object) -> None:
