@@ -25,6 +25,7 @@ import torch
 from libraries import measured
 
 import equipoise as eq
+import equipoise.models
 from equipoise.methods import bias_score, run_method
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods.blind_rule import solve
@@ -151,7 +152,7 @@ def without(splits: int, names: Sequence[str]) -> None:
     variants = {
         "as it is": (bias_score, "NAME", bias_score.NAME),
         "no cross-fitting": (bias_score, "probed", in_sample),
-        "the label from the network's score alone": (bias_problem, "fit_probe", recalibrated),
+        "the label from the network's score alone": (eq.models, "fit_probe", recalibrated),
         "gaps as the probes believe them": (bias_problem.Problem, "gaps", believed),
     }
     print(HEAD)

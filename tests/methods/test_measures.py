@@ -334,7 +334,7 @@ def test_an_adversary_of_both_rates_sees_the_label(measure: str, reads: int, mon
         widths.append(sizes[0])
         return Critic(sizes, *others)
 
-    monkeypatch.setattr("equipoise.methods.adversarial_training.Critic", critics)
+    monkeypatch.setattr("equipoise.models.Critic", critics)
     debias(model, parts.valid, method="adversarial-training", measure=measure, train=parts.train, epochs=1)
     assert widths == [reads]
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, perform
 from equipoise.methods.blind_rule import Problem, finite_logit, parity_path, path, probe_inputs, probed
 from equipoise.methods.choosing import WORST, plain_rule, refused, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Speed, Work, method
-from equipoise.methods.evaluation import Label, LabelResult, frame, limits_of, spare, trace_row
+from equipoise.methods.evaluation import Label, LabelResult, decided_at, frame, trace_row
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import Cut, FittedRule, Groups
 
@@ -222,11 +222,7 @@ def bias_score(
         network = ReadOnce(model, cohort.inputs)
     original = predict(model, cohort, raw=None if network is None else network.raw()).score
     start = label.original(original)
-    least = None
-    if goal.keep:
-        before = label.rates(original, start.threshold)
-        least = limits_of(goal.keep, before)
-        start = replace(start, spare=float(spare(before, least)))
+    kept, start = label.keeping(decided_at(original, start.threshold), start)
     reading = read_by(model, cohort, settings)
     problem = probed(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seed), network, train)
     # The minimum performance is counted from the held-out probes at no cost: what they lack there is not lost by the repair.
@@ -236,7 +232,7 @@ def bias_score(
     narrowest = finest(problem)
 
     def evaluate(scores: FloatArray, max_gap: float) -> LabelResult:
-        return label.evaluate(scores, max(max_gap, narrowest), least)
+        return kept.evaluate(scores, max(max_gap, narrowest))
 
     steps = _steps(problem, settings.steps, evaluate)
     results = [start, *(evaluate(problem.priced(problem.held_out, step.costs), step.max_gap) for step in steps)]

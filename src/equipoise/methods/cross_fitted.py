@@ -20,7 +20,7 @@ The choice among the steps is in `choosing`.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -35,10 +35,10 @@ from equipoise.methods.candidate import Candidate, HeldOut, LabelCandidate
 from equipoise.methods.choosing import ChosenStep, choose_step, plain_rule, refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, cross_fitting_parts
 from equipoise.methods.driver import Half, Job, run_steps
-from equipoise.methods.evaluation import NOISE, Data
+from equipoise.methods.evaluation import NOISE
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, along, fit_steps, not_constant
-from equipoise.methods.goal import Goal, Note
+from equipoise.methods.goal import Note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,15 +48,6 @@ if TYPE_CHECKING:
 # Shares of the remaining time for the runs on halves, and then for the run on all rows; the rest is for repeating.
 HALVES, ALL_ROWS = 0.45, 0.5
 Run = tuple[Candidate, list[BoolArray]]  # the candidate, and the decisions (rows, labels) of its steps on all rows
-
-
-def run_job(job: Job, selection: str) -> Candidate:
-    """The candidate of a method: chosen on the rows that it was fitted to (selection "paper"), or by cross-fitting."""
-    Data.of(job.rows, job.goals)  # raises an error if the set lacks rows that the measure needs
-    goals = {name: goal.derived(selection=selection) for name, goal in job.goals.items()}
-    if job.method.kind != Kind.STEPS and not job.rows.several:
-        return Candidate.of(_fitted(job, *goals.values()))
-    return run_steps(job)[0] if selection == "paper" else _stepped(job, goals)  # `standard` of several labels is a run of no steps
 
 
 @contextmanager
@@ -125,9 +116,10 @@ def _labelled(candidate: LabelCandidate, evidence: Evidence, chosen: ChosenStep,
 # Methods that fit a rule, or probes: every row of their trace can be delivered.
 
 
-def _fitted(job: Job, goal: Goal) -> LabelCandidate:
-    """The candidate of a method that fits a rule or probes."""
+def run_fit(job: Job, selection: str) -> Candidate:
+    """The candidate of a method that fits a rule or probes: the rule that it chose itself ("paper"), or a step chosen by cross-fitting."""
     method, model, whole = job.method, job.model, job.rows.encoded()  # once, so that a subset has the same encoding
+    ((name, goal),) = job.goals.items()
     network, scores = None, whole
     if model is not None and isinstance(whole, Cohort):
         from equipoise.models import ReadOnce, check, predict
@@ -140,25 +132,37 @@ def _fitted(job: Job, goal: Goal) -> LabelCandidate:
 
     def fit(rows: IntArray | None = None) -> Fit:
         """The fit to some of the rows, or to all."""
-        (own_goal,) = job.goals.values()
-        own = scores if rows is None else scores.take(rows)
         if method.kind == Kind.RULE:
-            return method.run(own, own_goal, job.settings)  # type: ignore[no-any-return]
+            return method.run(scores if rows is None else scores.take(rows), goal, job.settings)  # type: ignore[no-any-return]
         inputs, outputs = whole if rows is None else whole.take(rows), network if network is None or rows is None else network.take(rows)
-        return method.run(model, inputs, own_goal, job.settings, Rng(job.seed), job.train, outputs)  # type: ignore[no-any-return]
+        return method.run(model, inputs, goal, job.settings, Rng(job.seed), job.train, outputs)  # type: ignore[no-any-return]
 
     found, evidence = fit(), None
-    if goal.selection == "paper":
+    if selection == "paper":
         found = not_constant(found, method.name, scores) if job.refuse_constant and method.kind == Kind.RULE else found
-        step = FitStep(found.rule, found.model, found.steps[found.chosen].notes if found.steps else ())
+        step, notes = FitStep(found.rule, found.model, found.steps[found.chosen].notes if found.steps else ()), found.notes
         chosen = ChosenStep(found.chosen, found.chosen, (found.why,), (found.met,), (found.goal,))
     else:
         found = along(found, method.name, scores)
-        evidence, without = _fit_evidence(job, goal, found, fit, scores, whole, network)
+        parts = cross_fitting_parts(method, len(whole))
+        fold = assign_folds(whole, parts, generator(job.seed, "cross-fitted selection"))
+        fits = []
+        for k in range(parts):
+            with _part_of_the_rows():
+                fits.append(fit_steps(fit(np.flatnonzero(fold != k)), method.name, scores))
+        decisions, *by_part = (step_decisions(steps, model, whole, network, scores) for steps in (found.steps, *fits))
+        count = len(found.steps)
+        held, tuned = (np.zeros((count, len(whole))) for _ in range(2))
+        for k, own in enumerate(by_part):
+            outside, reached = fold == k, own[np.minimum(np.arange(count), len(own) - 1)]  # the last step of a fit stands for further ones
+            held[:, outside] = reached[:, outside]
+            tuned[:, ~outside] += reached[:, ~outside] / (parts - 1)
+        estimate = corrected(decisions, held, tuned, parts, range(count), grows=method.kind == Kind.PROBES)
+        evidence = Evidence.of(estimate, whole, goal.derived(selection=selection), held)
         original = float(found.trace["performance"].iloc[0])
-        chosen = choose_step([evidence], range(len(found.steps)), method.least_gap, without, [original])
+        chosen = choose_step([evidence], range(count), method.least_gap, refused(decisions, whole.attribute.codes), [original])
         step = found.steps[chosen.at]
-    notes = found.notes if evidence is None or step.rule.needs_group == method.needs_group else ()  # not those of a rule that was declined
+        notes = found.notes if step.rule.needs_group == method.needs_group else ()  # not those of a rule that was declined
     candidate = LabelCandidate(
         method=method.name,
         model=copy.deepcopy(model) if step.model is None else step.model,
@@ -174,28 +178,9 @@ def _fitted(job: Job, goal: Goal) -> LabelCandidate:
     )
     if job.progress:
         job.progress(1, 1)
-    return candidate if evidence is None else _labelled(candidate, evidence, chosen, 0, range(len(found.steps)), len(whole))
-
-
-def _fit_evidence(
-    job: Job, goal: Goal, found: Fit, fit: Callable[[IntArray], Fit], scores: Scores, whole: Rows, network: "ReadOnce | None"
-) -> tuple[Evidence, BoolArray]:
-    """The cross-fitted evidence of the steps of a fit to all rows, and the steps that are refused for constant decisions."""
-    count, parts = len(found.steps), cross_fitting_parts(job.method, len(whole))
-    fold = assign_folds(whole, parts, generator(job.seed, "cross-fitted selection"))
-    held, tuned = (np.zeros((count, len(whole))) for _ in range(2))
-    for k in range(parts):
-        outside = fold == k
-        with _part_of_the_rows():
-            part = fit_steps(fit(np.flatnonzero(~outside)), job.method.name, scores)
-        reached = np.minimum(np.arange(count), len(part) - 1)  # the last step of a fit stands for further ones
-        decisions = step_decisions(part, job.model, whole, network, scores)[reached]
-        held[:, outside] = decisions[:, outside]
-        tuned[:, ~outside] += decisions[:, ~outside] / (parts - 1)
-    decisions = step_decisions(found.steps, job.model, whole, network, scores)
-    grows = job.method.kind == Kind.PROBES
-    estimate = corrected(decisions, held, tuned, parts, range(count), grows)
-    return Evidence.of(estimate, whole, goal, held), refused(decisions, whole.attribute.codes)
+    if evidence is not None:
+        candidate = _labelled(candidate, evidence, chosen, 0, range(len(found.steps)), len(whole))
+    return Candidate.of(candidate, name)
 
 
 def step_decisions(
@@ -225,10 +210,11 @@ def step_decisions(
 # Methods that change the network step by step.
 
 
-def _stepped(job: Job, goals: Mapping[str, Goal]) -> Candidate:
-    """The candidate of a method that yields steps."""
+def run_cross_fitted_steps(job: Job, selection: str) -> Candidate:
+    """The candidate of a method that yields steps, chosen by cross-fitting."""
     from equipoise.models import label_views, outputs_like, predict, whole_network
 
+    goals = {name: goal.derived(selection=selection) for name, goal in job.goals.items()}
     model, whole, numbered = job.network, job.cohort.encoded(), adaptive(job.settings)
     halves, on_halves = _halves(whole, job.seed, repeat=not numbered), job.within(HALVES)
     with _part_of_the_rows():

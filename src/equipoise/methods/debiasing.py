@@ -20,8 +20,9 @@ from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, make_settings, takes
-from equipoise.methods.cross_fitted import run_job
-from equipoise.methods.driver import Job
+from equipoise.methods.cross_fitted import run_cross_fitted_steps, run_fit
+from equipoise.methods.driver import Job, run_steps
+from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import (
     DEFAULT_MEASURE,
     DEFAULT_PERFORMANCE,
@@ -268,7 +269,11 @@ def run_method(
     job = Job(method, model, cohort, for_steps, seed, chosen, used_train, progress, deadline, refuse_constant)
     parts = cohort.by_label
     try:
-        result = run_job(job, selection)
+        Data.of(cohort, for_steps)  # raises an error if the set lacks rows that the measure needs
+        if method.kind != Kind.STEPS and not cohort.several:
+            result = run_fit(job, selection)
+        else:  # `standard` of several labels is a run of no steps
+            result = run_steps(job)[0] if selection == "paper" else run_cross_fitted_steps(job, selection)
     except EmptyCell as error:
         hints = [text for label, part in parts.items() for text in advice([part], goals[label])]
         raise EmptyCell(*error.problems, *hints[: len(goals)]) from error

@@ -19,7 +19,7 @@ from equipoise.measures import ARGMAX, Rule
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.choosing import WORST, ChosenStep, Merit, constant, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.methods.contract import Kind, Method, Rng, Step, Steps
-from equipoise.methods.evaluation import HALF, Data, Evaluation, LabelResult, Limits, decided_at, frame, spare, trace_row
+from equipoise.methods.evaluation import HALF, Data, Evaluation, LabelResult, decided_at, frame, trace_row
 from equipoise.methods.goal import Goal, Note, Why
 
 if TYPE_CHECKING:
@@ -112,13 +112,11 @@ class _Search:
         self.past: list[_Past] = []
         self.best: int | None = None  # row of the trace
         self.decisions: list[BoolArray] = []
-        self.limits: Limits | None = None
         self.trials = 0  # evaluations after that of the original
         self.cut_short = self.constant_before = False  # the time was up before the method ended; the original's decisions are constant
         start = self.data.evaluate(original.evaluate(), original=True)
         self.constant_before = self._constant(start)
-        if any(goal.keep for goal in self.goals):
-            self.limits, start = self.data.limits(start, self.goals)
+        self.data, start = self.data.keeping(start)
         if self.within is None:
             self.settled = [goal.settled(own.performance) for goal, own in zip(self.goals, start.each, strict=True)]
         else:
@@ -164,7 +162,7 @@ class _Search:
         evaluation = step.seen
         if evaluation is None:
             scores = self.network.evaluate(self.elsewhere) if step.scores is None else step.scores
-            evaluation = self.data.evaluate(scores, self.within, self.limits)
+            evaluation = self.data.evaluate(scores, self.within)
         if step.trial:
             return evaluation
         improved = self._add(step, evaluation)
@@ -230,14 +228,10 @@ class _Search:
         """The result of the chosen step, evaluated in full precision on the network that is delivered."""
         from equipoise.models import predict
 
-        label, limit = self.data.labels[at], None if self.limits is None else self.limits[at]
-        scores = predict(view, self.parts[at]).score
+        label, scores = self.data.labels[at], predict(view, self.parts[at]).score
         if self.data.classes:
-            return label.decided(decided_at(scores, HALF), limit)
-        if row or label.threshold is None:
-            return label.evaluate(scores, self.within, limit)
-        result = label.original(scores)
-        return result if limit is None else replace(result, spare=float(spare(label.rates(scores, result.threshold), limit)))
+            return label.decided(decided_at(scores, HALF))
+        return label.evaluate(scores, self.within) if row or label.threshold is None else label.original(scores)
 
     def _label_candidate(self, at: int, row: int, model: "nn.Module | None", result: LabelResult) -> LabelCandidate:
         """The candidate of one label."""
@@ -288,4 +282,4 @@ class _Search:
         if len(self.past) == 1:
             return Note("original")
         eligible = [past.merit for past in self.past[0 if self.within is None else 1 :]]
-        return selected_for_all(eligible, self.past[row].merit, self.settled, self.data.classes, self.limits is not None)
+        return selected_for_all(eligible, self.past[row].merit, self.settled, self.data.classes, any(goal.keep for goal in self.goals))

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
 HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
 Places = slice | IntArray
-Limits = Sequence[FloatArray | None]  # per label: the lower limits of the kept rates
 COLUMNS = ("step", "gap", "performance", "threshold", "spare")  # the first columns of a trace
 
 
@@ -60,6 +59,7 @@ class Label:
     weight: FloatArray | None = None  # (n,) sample weights
     threshold: float | None = None  # in use today; None: the threshold of best performance
     rounding: float = 0.0  # of the scores; no threshold separates two that differ by less
+    least: FloatArray | None = None  # (rates * groups,) limits of the kept rates; thresholds that are too high for them are excluded
 
     @classmethod
     def of(cls, rows: Rows, goal: Goal, name: str = "") -> "Label":
@@ -75,20 +75,17 @@ class Label:
         limits = (goal.measure, goal.performance, goal.keep)
         return cls(name, rows.y, attribute.codes, attribute.levels, *limits, weight, goal.threshold, rounding)
 
-    def evaluate(self, scores: FloatArray, max_gap: float | None = None, least: FloatArray | None = None) -> "LabelResult":
-        """Gap, performance and threshold of scores (n,): the best performance, within a maximum |gap| if one is given.
-
-        `least` (rates * groups,) holds the limits of kept rates; thresholds that are too high for them are excluded.
-        """
+    def evaluate(self, scores: FloatArray, max_gap: float | None = None) -> "LabelResult":
+        """Gap, performance and threshold of scores (n,): the best performance, within a maximum |gap| if one is given."""
         swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight, rounding=self.rounding)
-        if least is not None:
-            low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.codes, len(self.levels), least)
+        if self.least is not None:
+            low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.codes, len(self.levels), self.least)
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
         # Thresholds at which a quotient is undefined are excluded; at the lowest one all decisions are positive, so at least one remains.
         gap_counts = max_gap is not None or is_quotient(self.measure)
         choice = swept.best(self.performance, gap=self.measure if gap_counts else None, max_gap=max_gap)
         threshold = float(choice.threshold)
-        margin = None if least is None else float(spare(self.rates(scores, threshold), least))
+        margin = None if self.least is None else self.decided(decided_at(scores, threshold)).spare
         return LabelResult(float(choice.values[self.measure]), float(choice.values[self.performance]), threshold, margin)
 
     def original(self, scores: FloatArray) -> "LabelResult":
@@ -97,19 +94,23 @@ class Label:
             return self.evaluate(scores)
         return replace(self.decided(decided_at(scores, self.threshold)), threshold=self.threshold)
 
-    def decided(self, decisions: FloatArray, least: FloatArray | None = None) -> "LabelResult":
+    def decided(self, decisions: FloatArray) -> "LabelResult":
         """The result of given decisions (n,), such as those of a class."""
         cells = self.cells(decisions)
-        margin = None if least is None else float(spare(kept_rates(self.keep, cells), least))
+        margin = None if self.least is None else float(spare(kept_rates(self.keep, cells), self.least))
         return LabelResult(float(worst_gap(self.measure, cells)), float(performance_values(self.performance, cells)), HALF, margin)
+
+    def keeping(self, decisions: FloatArray, result: "LabelResult") -> "tuple[Label, LabelResult]":
+        """The label with the limits of its kept rates, from the original's decisions (n,), and its result with the margin over them."""
+        if not self.keep:
+            return self, result
+        before = kept_rates(self.keep, self.cells(decisions))
+        least = limits_of(self.keep, before)
+        return replace(self, least=least), replace(result, spare=float(spare(before, least)))
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,)."""
         return tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
-
-    def rates(self, scores: FloatArray, threshold: float) -> FloatArray:
-        """The kept rates of every group at this threshold (rates * groups,)."""
-        return kept_rates(self.keep, self.cells(decided_at(scores, threshold)))
 
     @property
     def moving(self) -> bool:
@@ -202,26 +203,23 @@ class Data:
         """Whether the weights of the gap change with the decisions, as they do if there is more than one gap."""
         return len(self.labels) > 1 or self.labels[0].moving
 
-    def evaluate(
-        self, scores: FloatArray, max_gap: float | None = None, least: Limits | None = None, *, original: bool = False
-    ) -> Evaluation:
+    def evaluate(self, scores: FloatArray, max_gap: float | None = None, original: bool = False) -> Evaluation:
         """The evaluation of scores (rows,): the best threshold of each label, within a maximum |gap| if one is given.
 
         The `original` network is evaluated at the threshold in use, if there is one.
         """
-        limits = least or [None] * len(self.labels)
         results, recalls = [], []
         thresholds: FloatArray = np.full(scores.shape, HALF)
         if self.classes:
             thresholds = winning(scores.reshape(-1, len(self.labels))).reshape(-1)
-        for (rows, label), limit in zip(self.parts, limits, strict=True):
+        for rows, label in self.parts:
             if self.classes:
                 decisions = decided_at(scores[rows], thresholds[rows])
-                results.append(label.decided(decisions, limit))
+                results.append(label.decided(decisions))
                 members = label.y if label.weight is None else label.y * label.weight
                 recalls.append((decisions * members).sum() / members.sum())
             else:
-                results.append(label.original(scores[rows]) if original else label.evaluate(scores[rows], max_gap, limit))
+                results.append(label.original(scores[rows]) if original else label.evaluate(scores[rows], max_gap))
                 thresholds[rows] = results[-1].threshold
         gap = float(largest_gap(np.array([result.gap for result in results])))
         performance = float(np.mean([result.performance for result in results]))
@@ -233,21 +231,12 @@ class Data:
         decisions: BoolArray = by_label >= (winning(by_label) if self.classes else [result.threshold for result in evaluation.each])
         return decisions
 
-    def limits(self, evaluation: Evaluation, goals: Sequence[Goal]) -> tuple[Limits, Evaluation]:
-        """The limits of the kept rates, from the original's evaluation; and that evaluation with the margins over them."""
-        decisions = decided_at(evaluation.scores, evaluation.threshold)
-        limits: list[FloatArray | None] = []
-        results = []
-        for (rows, label), goal, result in zip(self.parts, goals, evaluation.each, strict=True):
-            if not goal.keep:
-                limits.append(None)
-                results.append(result)
-                continue
-            before = kept_rates(goal.keep, label.cells(decisions[rows]))
-            least = limits_of(goal.keep, before)
-            limits.append(least)
-            results.append(replace(result, spare=float(spare(before, least))))
-        return limits, replace(evaluation, each=tuple(results))
+    def keeping(self, start: Evaluation) -> "tuple[Data, Evaluation]":
+        """These rows with the limits of the kept rates, from the original's evaluation; and that evaluation with the margins over them."""
+        decisions = decided_at(start.scores, start.threshold)
+        parts = zip(self.parts, start.each, strict=True)
+        labels, results = zip(*(label.keeping(decisions[rows], result) for (rows, label), result in parts), strict=True)
+        return replace(self, labels=labels), replace(start, each=results)
 
     def functional(self, evaluation: Evaluation) -> tuple[float, FloatArray]:
         """The offset and the weights (rows,) of the largest gap of any label and group."""

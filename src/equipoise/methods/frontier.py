@@ -52,16 +52,16 @@ def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, G
 
 def rule_trace(rules: Sequence[Rule], scores: Scores, goal: Goal) -> pd.DataFrame:
     """The trace of these rules, the original's first."""
-    tables = [tabulate(rule.decide(scores), scores.y, scores.attribute, normalised(scores.weight)) for rule in rules]
+    cells = tabulate(np.stack([rule.decide(scores) for rule in rules]), scores.y, scores.attribute, normalised(scores.weight))
     columns = {
         "step": np.arange(len(rules)),
-        "gap": [float(worst_gap(goal.measure, cells)) for cells in tables],
-        "performance": [float(performance_values(goal.performance, cells)) for cells in tables],
+        "gap": worst_gap(goal.measure, cells),
+        "performance": performance_values(goal.performance, cells),
         "threshold": [np.nan if rule.shared is None else rule.shared for rule in rules],
     }
     if goal.keep:
-        least = limits_of(goal.keep, kept_rates(goal.keep, tables[0]))
-        columns["spare"] = [float(spare(kept_rates(goal.keep, cells), least)) for cells in tables]
+        rates = kept_rates(goal.keep, cells)
+        columns["spare"] = spare(rates, limits_of(goal.keep, rates[0]))
     return pd.DataFrame(columns)
 
 
