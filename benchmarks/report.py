@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise.comparison import Comparison
-from equipoise.report import write_repair_page
+from equipoise.report import write_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.cases import small_case
@@ -33,7 +33,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
         start = time.perf_counter()
-        write_repair_page(case, path)
+        write_page(case, path)
         written = time.perf_counter() - start
         size = path.stat().st_size / 1e6
         print(f"{rows:,} patients, {len(METHODS)} methods with {', '.join(f'{s:,}' for s in STEPS)} steps")

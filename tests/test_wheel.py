@@ -33,7 +33,7 @@ def test_it_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipF
     ours = {path.relative_to(source).as_posix() for path in (source / "equipoise").rglob("*") if path.is_file()}
     ours = {name for name in ours if "__pycache__" not in name}
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
-    assert {"equipoise/py.typed", "equipoise/__init__.pyi", "equipoise/report/templates/report.html"} <= ours
+    assert {"equipoise/py.typed", "equipoise/__init__.pyi", "equipoise/report/templates/page.html"} <= ours
 
 
 def test_its_metadata_name_the_extras_the_command_and_the_readme(wheel: zipfile.ZipFile) -> None:

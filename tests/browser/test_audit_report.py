@@ -14,10 +14,10 @@ import pytest
 
 from equipoise.data import Scores
 from equipoise.measures import Audit
-from equipoise.report.label_page import label_page
-from equipoise.report.paper import browser as printer
+from equipoise.report.pdf import browser as printer
 from equipoise.report.text import amount
 from support.audits import HOSTILE, audit_of, frame_of
+from support.pages import audit_page
 from support.watched_pages import OPEN, PHONE, WIDE, Watched, check_words_stand_out, open_page
 
 NAMES = {"F": "women", "M": "men"}
@@ -46,7 +46,7 @@ class Opened:
 
 def _opened(browser, folder: Path, scores, audit, **context) -> Opened:
     path = folder / "audit.html"
-    path.write_text(label_page(audit, NAMES if "F" in audit.groups.index else None), encoding="utf-8")
+    path.write_text(audit_page(audit, NAMES if "F" in audit.groups.index else None), encoding="utf-8")
     return Opened(scores, audit, open_page(browser, path, **context))
 
 

@@ -9,7 +9,7 @@ import pytest
 import equipoise as eq
 from equipoise.comparison import ScoreComparison
 from equipoise.measures import Monitoring
-from equipoise.report.paper import browser as printer
+from equipoise.report.pdf import browser as printer
 from support.audits import HOSTILE
 from support.watched_pages import OPEN, PHONE, WIDE, Watched, check_words_stand_out, open_page
 

@@ -6,15 +6,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from equipoise.report import paper
-from equipoise.report.paper import print_page
+from equipoise.report import pdf
+from equipoise.report.pdf import print_page
 
 
 @pytest.fixture
 def printer(monkeypatch):
     """A browser that prints; the test is skipped where there is none."""
-    if paper.browser() is None:
-        pytest.skip(f"printing needs Chromium; set {paper.VARIABLE} to its path")
+    if pdf.browser() is None:
+        pytest.skip(f"printing needs Chromium; set {pdf.VARIABLE} to its path")
 
 
 @pytest.fixture

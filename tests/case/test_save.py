@@ -207,7 +207,7 @@ def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_p
     else:
         place = {
             "to_onnx": "equipoise.models.to_onnx",
-            "page": "equipoise.report.documents.report_page",
+            "page": "equipoise.report.documents.repair_document",
             "card": "equipoise.report.documents.cards",
         }
         monkeypatch.setattr(place[broken], fails)

@@ -63,16 +63,16 @@ def _check_rates(page: Any, document: dict[str, Any]) -> None:
 
 
 def _check_terminal(screen: str, verbose: str, document: dict[str, Any], gaps: Rows) -> None:
-    shown = [line for line in screen.splitlines() if " vs " in line]
+    shown = [line for line in screen.splitlines() if " minus " in line and "[" in line]
     assert shown
     for line in shown:
-        named = [(f"({m})", f" {g} vs {r['reference'].split()[0]} ", r) for (m, _, g), r in gaps.items() if r["value"] is not None]
+        named = [(f"({m})", f" {g} minus {r['reference'].split()[0]} ", r) for (m, _, g), r in gaps.items() if r["value"] is not None]
         [row] = [r for measure, between, r in named if measure in line and between in line]  # a long reference may be wrapped
         assert is_shown(SHOWN.findall(line)[0], ends_of(row), 100), line
         assert ("*" in line) == row["clear"], line
     known = list(all_ends(document))
     for one in SHOWN.findall(verbose):
-        assert any(is_shown(one, ends) for ends in known), one
+        assert any(is_shown(one, ends, scale) for ends in known for scale in (1, 100)), one
     assert verbose.count("*") - 1 == sum(row["clear"] for row in gaps.values())  # one more explains the mark
 
 

@@ -33,8 +33,8 @@ def test_an_audit_is_a_table_that_names_the_gap_its_groups_and_the_decision(run)
     code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--patient", "pid", "--set", "data.id=id")
     assert (code, err) == (0, "")
     assert says(out, "scores.csv", "80 rows", "40 patients")
-    assert "M (ref.)" in out
-    assert "F vs M" in out
+    assert "M (reference)" in out
+    assert "F minus M" in out
     assert max(map(len, out.splitlines())) <= 80
     assert len(out.splitlines()) <= 24  # one screen
     every = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--verbose").out

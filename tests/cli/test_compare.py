@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.report import paper
+from equipoise.report import pdf
 from support.command import Ran
 from support.facts import says
 from support.printer import browser_at
@@ -105,7 +105,7 @@ def test_options_for_tables_are_refused_for_a_history(run: Run, history):
 
 
 def test_the_pdf_of_a_comparison_and_of_a_history(run: Run, folder, history, monkeypatch, tmp_path):
-    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
+    monkeypatch.setenv(pdf.VARIABLE, str(browser_at(tmp_path / "browser")))
     for files, fact in (((folder / "a.json", folder / "b.json"), "Simultaneous interval"), ((history,), "2026-04")):
         ran = run("compare", *files, "--pdf", "page.pdf", "--set", "report.words.F=women")
         assert ran.code == 0, ran.err

@@ -110,7 +110,7 @@ def test_a_failed_report_is_not_a_success_but_the_network_is_saved(table, tmp_pa
     def fails(*_: object, **__: object) -> None:
         raise ValueError("no template")
 
-    monkeypatch.setattr("equipoise.report.documents.report_page", fails)
+    monkeypatch.setattr("equipoise.report.documents.repair_document", fails)
     code, _, err = table(*TABLE, *FAST)
     assert code == 1
     assert says(err, "report.html", "ValueError: no template")

@@ -63,7 +63,7 @@ def test_the_table_of_several_labels_leads_with_single_attributes(run: Run, tabl
     audits = run("audit", table, *_roles(THREE, *LABELS), *SETTINGS)
     rows = [line for line in audits.out.splitlines() if line.startswith(LABELS)]
     assert audits.code == 0
-    assert [(" vs " in row, "&" in row) for row in rows] == [(True, False)] * 2
+    assert [(" minus " in row, "&" in row) for row in rows] == [(True, False)] * 2
 
 
 @pytest.mark.parametrize("columns", [THREE, NAMED], ids=["three", "named like an intersection"])

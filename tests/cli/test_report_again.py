@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import equipoise as eq
-from equipoise.report import paper
+from equipoise.report import pdf
 from support.audits import HOSTILE, frame_of
 from support.bundles import run_of, seal
 from support.command import ran
@@ -25,7 +25,7 @@ NAMES = ["--set", "report.words.F=women", "--set", "report.words.M=men"]
 def audited(run, monkeypatch, tmp_path):
     """Runs a command in a folder with scores and a browser that prints."""
     frame_of(["F", "M"]).to_csv(tmp_path / "s.csv", index=False)
-    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
+    monkeypatch.setenv(pdf.VARIABLE, str(browser_at(tmp_path / "browser")))
     return run
 
 
@@ -165,8 +165,8 @@ def test_another_file_or_ending_is_refused_with_what_to_use_instead(audited, tmp
 
 
 def test_without_a_printer_an_audit_with_a_pdf_stops_before_any_work(audited, monkeypatch):
-    monkeypatch.setattr(paper, "browser", lambda: None)
-    monkeypatch.setattr(paper.importlib.util, "find_spec", lambda *_: None)
+    monkeypatch.setattr(pdf, "browser", lambda: None)
+    monkeypatch.setattr(pdf.importlib.util, "find_spec", lambda *_: None)
     code, out, err = audited(*AUDIT, "--out", "a.json", "--pdf", "a.pdf")
     assert (code, out) == (2, "")
     assert says(err, "Chromium", "weasyprint")
@@ -188,10 +188,10 @@ def test_a_repair_whose_pdf_fails_is_kept_and_says_how_to_print_it(audited, monk
     wrong = audited(*repair, "--pdf", "repaired.html")
     assert wrong.code == 2
     assert says(wrong.err, "--pdf", "repaired.html", "repaired.pdf")
-    monkeypatch.setenv(paper.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setenv(pdf.VARIABLE, str(tmp_path / "none"))
     assert audited(*repair, "--pdf", "repaired.pdf").code == 2
     assert not Path("repaired").exists()
-    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "broken", FAILS)))
+    monkeypatch.setenv(pdf.VARIABLE, str(browser_at(tmp_path / "broken", FAILS)))
     ran = audited(*repair, "--pdf", "repaired.pdf")
     assert ran.code == 1
     assert says(ran.err, "no display", "equipoise report repaired --pdf repaired.pdf")

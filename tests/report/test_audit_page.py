@@ -13,16 +13,16 @@ import pandas as pd
 import pytest
 from lxml import html
 
-from equipoise.data import Scores
+from equipoise.data import LabelKind, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Threshold, audit_from, audit_labels
 from equipoise.report import Origin, write_audit_page
-from equipoise.report.audit_page import overview_page
-from equipoise.report.label_page import MOST_GROUPS, audit_views, label_page
+from equipoise.report.audits import MOST_GROUPS, LabelSections
 from equipoise.report.text import MINUS, thousand
 from equipoise.report.wording.audits import ALARMS, MISSED, answer, harms, largest_words, overview_answer
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
+from support.pages import audit_page
 
 NAMES = {"F": "women", "M": "men"}
 
@@ -72,7 +72,7 @@ def test_no_clear_difference_states_what_could_be_missed_and_few_patients_are_sa
 
 
 def test_errors_per_thousand_on_the_page_are_those_of_the_audit(found):
-    page = html.fromstring(label_page(found[1], NAMES))
+    page = html.fromstring(audit_page(found[1], NAMES))
     rows = {row.xpath("./th/bdi")[0].text: row for row in page.xpath("//section[@id='worse']//table[caption/bdi='sex']/tbody/tr")}
     for group, name in NAMES.items():
         told = [cell.text_content().split()[0].replace(MINUS, "-") for cell in rows[name].xpath("./td") if cell.text_content().strip()]
@@ -83,9 +83,9 @@ def test_errors_per_thousand_on_the_page_are_those_of_the_audit(found):
 
 def test_calibration_is_drawn_from_parts_of_at_least_five_patients_and_is_right(found):
     scores, audit = found
-    [view] = [view for view in audit_views(audit) if view.attribute == "sex"]
-    assert len(view.calibration) == 2
-    for panel, group in zip(view.calibration, view.groups.index, strict=True):
+    panels = LabelSections(audit.only).calibration("sex")
+    assert len(panels) == 2
+    for panel, group in zip(panels, audit.groups.index[audit.groups["attribute"] == "sex"], strict=True):
         points = [(float(x) / 100, float(y) / 100) for x, y in re.findall(r"score ([\d.]+)%, share ([\d.]+)%", panel.says)]
         own = scores.attributes[0].codes == scores.attributes[0].levels.index(group)
         assert len(points) >= 4
@@ -97,11 +97,11 @@ def test_calibration_is_drawn_from_parts_of_at_least_five_patients_and_is_right(
 def test_the_page_from_the_json_is_the_same_page(found):
     origin = Origin.now(arguments=["equipoise", "audit", "some.csv"])
     again = audit_from(json.loads(json.dumps(found[1].to_dict())))
-    assert label_page(again, NAMES, Origin.of(origin.to_dict())) == label_page(found[1], NAMES, origin)
+    assert audit_page(again, NAMES, Origin.of(origin.to_dict())) == audit_page(found[1], NAMES, origin)
 
 
 def test_the_data_of_the_slider_single_out_nobody(found):
-    page = html.fromstring(label_page(found[1]))
+    page = html.fromstring(audit_page(found[1]))
     [data] = page.xpath("//script[@id='page-data']")
     moved = json.loads(data.text)["threshold"]
     cells = [cell for each in moved["attributes"] for group in each["groups"] for cell in group["cells"].values()]
@@ -119,7 +119,7 @@ def test_it_says_where_it_comes_from_and_can_be_signed(tmp_path, found):
     folder.mkdir()
     (folder / "one.csv").write_text("a\n")
     origin = Origin.now(arguments=["equipoise", "audit", str(table)], files=[table, folder])
-    page = label_page(found[1], origin=origin)
+    page = audit_page(found[1], origin=origin)
     assert says(page, "equipoise audit rows.csv", hashlib.sha256(b"a\n1\n").hexdigest())
     assert str(tmp_path) not in page
     assert {"signoff", "limits", "method"} <= {section.get("id") for section in html.fromstring(page).xpath("//section")}
@@ -130,7 +130,7 @@ def test_it_says_where_it_comes_from_and_can_be_signed(tmp_path, found):
 def test_names_of_a_hostile_file_are_text_and_only_the_pages_own_script_may_run():
     audit = audit_of(frame_of(HOSTILE, column='"><img src=x onerror=alert(1)>'), name="</title><script>alert(2)</script>")[1]
     for paper in (False, True):
-        text = label_page(audit, paper=paper)
+        text = audit_page(audit, paper=paper)
         page = html.fromstring(text)
         assert page.xpath("//img|//*[@onerror]") == []
         scripts = page.xpath("//script[not(@type)]")
@@ -144,7 +144,7 @@ def test_names_of_a_hostile_file_are_text_and_only_the_pages_own_script_may_run(
 
 
 def test_paper_is_short_and_needs_no_script(found):
-    whole, short = label_page(found[1]), label_page(found[1], paper=True)
+    whole, short = audit_page(found[1]), audit_page(found[1], paper=True)
     assert "<script" not in short
     assert len(short) < len(whole)
     sections = html.fromstring(short).xpath("//section/@id")
@@ -154,7 +154,7 @@ def test_paper_is_short_and_needs_no_script(found):
 
 def test_many_groups_are_in_the_explorer_and_not_drawn_one_by_one():
     names = [f"g{k:03}" for k in range(MOST_GROUPS + 5)]
-    text = label_page(audit_of(frame_of(names, 30))[1])
+    text = audit_page(audit_of(frame_of(names, 30))[1])
     page = html.fromstring(text)
     assert page.xpath("//section[@id='groups']//*[contains(@class, 'forest')]") == []
     rows = json.loads(page.xpath("//script[@id='page-data']")[0].text)["subgroups"]["groups"]
@@ -164,8 +164,8 @@ def test_many_groups_are_in_the_explorer_and_not_drawn_one_by_one():
 def test_a_matrix_has_the_gap_of_each_label_and_group_and_marks_the_clear_ones():
     frames = {"Effusion": shifted(0.35), "Mass": shifted()}
     scores = {label: Scores.from_frame(f, label="y", score="p", group="sex", reference="M") for label, f in frames.items()}
-    audits = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(), "labels", "vendor.csv")
-    page = html.fromstring(overview_page(audits, {"Effusion": "a.html"}, NAMES))
+    audits = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(), LabelKind.LABELS, "vendor.csv")
+    page = html.fromstring(audit_page(audits, NAMES, links={"Effusion": "a.html"}))
     [table] = page.xpath("//table[@class='matrix'][caption/span='eod']")
     cells = {row.xpath("string(./th)"): row.xpath("./td")[0] for row in table.xpath("./tbody/tr")}
     for label, cell in cells.items():
@@ -179,23 +179,23 @@ def test_a_matrix_has_the_gap_of_each_label_and_group_and_marks_the_clear_ones()
 def test_the_overview_states_the_threshold_and_names_the_labels_in_which_no_patient_is_flagged():
     scores = {label: Scores.from_frame(shifted(), label="y", score="p", group="sex", reference="M") for label in ("Effusion", "Hernia")}
     rules = {"Effusion": Threshold(0.5), "Hernia": Threshold(0.9999)}
-    audits = audit_labels(scores, rules, AuditSpec(), "labels", "vendor.csv")
-    page = html.fromstring(overview_page(audits, {}))
+    audits = audit_labels(scores, rules, AuditSpec(), LabelKind.LABELS, "vendor.csv")
+    page = html.fromstring(audit_page(audits))
     assert says(page.xpath("string(//p[@id='decided'])"), "0.5", "0.9999", "before adjustment", "no patient column")
     warning = page.xpath("string(//*[@id='unflagged'])")
     assert says(warning, "1 of 2 labels", "Hernia", "--threshold")
     assert "Effusion" not in warning
     [row] = page.xpath("//table[contains(@class, 'labels')]/tbody/tr[th//text()='Hernia']")
     assert "No clear difference" not in row.text_content()
-    single = html.fromstring(label_page(audits["Hernia"]))
+    single = html.fromstring(audit_page(audits["Hernia"]))
     assert single.xpath("//p[@data-outcome]/@data-outcome") == ["unclear"]
     assert says(single.xpath("string(//*[@id='unflagged'])"), "0.0%", "--threshold")
-    assert not html.fromstring(label_page(audits["Effusion"])).xpath("//*[@id='unflagged']")
+    assert not html.fromstring(audit_page(audits["Effusion"])).xpath("//*[@id='unflagged']")
 
 
 def test_several_labels_that_differ_in_another_measure_only_are_not_said_to_have_no_difference():
     scores = Scores.from_frame(shifted(0.3, n=900), label="y", score="p", group="sex", reference="M")
-    audits = audit_labels({"Mass": scores}, {"Mass": Threshold(0.5)}, AuditSpec(measures=("npv_gap",)), "labels", "vendor.csv")
+    audits = audit_labels({"Mass": scores}, {"Mass": Threshold(0.5)}, AuditSpec(measures=("npv_gap",)), LabelKind.LABELS, "vendor.csv")
     assert audits.findings
     style, text = overview_answer(audits)
     assert (style, text.startswith("A difference, not in missed findings")) == ("unclear", True)
@@ -203,7 +203,7 @@ def test_several_labels_that_differ_in_another_measure_only_are_not_said_to_have
 
 def test_the_largest_difference_says_among_which_it_is(found):
     assert largest_words(found[1]) == "largest clear difference among single attributes"
-    page = html.fromstring(label_page(found[1]))
+    page = html.fromstring(audit_page(found[1]))
     assert any(
         text.startswith("Largest clear difference among single attributes") for text in page.xpath("//span[@class='fact-name']/text()")
     )
@@ -215,12 +215,12 @@ def test_the_largest_difference_says_among_which_it_is(found):
 
 
 def test_the_legend_explains_mark_interval_unit_and_detectable(found):
-    page = html.fromstring(label_page(found[1]))
+    page = html.fromstring(audit_page(found[1]))
     legend = page.xpath("string(//section[@id='gaps']/p)")
     assert says(legend, "adjusted p-value", "can disagree", "80% of samples of this size, before adjustment")
     assert says(page.xpath("string(//section[@id='groups']/p)"), "By row: no patient column was named")
     frame = shifted(0.3).assign(patient=lambda rows: [f"p{k}" for k in range(len(rows))])
-    assert "no patient column" not in label_page(audit_of(frame, reference="M", patient="patient")[1])
+    assert "no patient column" not in audit_page(audit_of(frame, reference="M", patient="patient")[1])
 
 
 def test_an_unknown_group_among_the_words_is_an_error(found, tmp_path):

@@ -72,11 +72,11 @@ def test_words_for_groups_are_checked(contrast, tmp_path):
 def test_the_terminal_shows_no_markup_of_users(contrast, followed):
     from rich.console import Console
 
-    from equipoise.report import contrast_view, monitoring_view
+    from equipoise.report import contrast_screen, in_terminal, monitoring_screen
 
     console = Console(width=200, record=True, file=io.StringIO())
-    for view in (contrast_view(contrast, verbose=True), monitoring_view(followed, verbose=True)):
-        console.print(view)
+    for view in (contrast_screen(contrast, verbose=True), monitoring_screen(followed, verbose=True)):
+        console.print(in_terminal(view))
     text = console.export_text()
     assert "2026-03" in text
     assert HOSTILE in text
@@ -85,10 +85,10 @@ def test_the_terminal_shows_no_markup_of_users(contrast, followed):
 def test_the_compared_model_has_the_same_head_in_every_table(contrast):
     from rich.console import Console
 
-    from equipoise.report import contrast_view
+    from equipoise.report import contrast_screen, in_terminal
 
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(contrast_view(contrast))
+    console.print(in_terminal(contrast_screen(contrast)))
     heads = [line.split() for line in console.export_text().splitlines() if line.split()[-1:] == ["change"] and HOSTILE in line.split()]
     assert [head[head.index(HOSTILE) + 1] for head in heads] == ["b"] * (1 + bool(len(contrast.performance)))
     assert "<th>b</th>" in contrast._repr_html_()

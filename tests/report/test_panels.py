@@ -10,7 +10,7 @@ from sklearn.metrics import roc_curve
 from equipoise.data import Scores
 from equipoise.measures import Threshold, steps_by_group
 from equipoise.methods import GroupThresholds
-from equipoise.report.label_page import subgroup_data
+from equipoise.report.audits import subgroup_data
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.report import check_printer, paper
-from equipoise.report.paper import print_page
+from equipoise.report import check_printer, pdf
+from equipoise.report.pdf import print_page
 from support.facts import says
 from support.printer import FAILS, browser_at
 
@@ -17,15 +17,15 @@ from support.printer import FAILS, browser_at
 @pytest.fixture
 def nothing(monkeypatch, tmp_path):
     """A machine without a browser and without WeasyPrint."""
-    monkeypatch.delenv(paper.VARIABLE, raising=False)
+    monkeypatch.delenv(pdf.VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(paper, "PLACES", ())
+    monkeypatch.setattr(pdf, "PLACES", ())
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "weasyprint" else real(name, *more))
 
 
 def test_the_browser_that_is_named_prints(monkeypatch, tmp_path):
-    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
+    monkeypatch.setenv(pdf.VARIABLE, str(browser_at(tmp_path / "browser")))
     made = print_page("<p>all of it</p>", tmp_path / "deep" / "a.pdf")
     assert made.read_bytes() == b"%PDF-1.4 <p>all of it</p>\n"
     assert [path.name for path in made.parent.iterdir()] == ["a.pdf"]
@@ -35,7 +35,7 @@ def test_a_browser_on_the_path_is_found(nothing, monkeypatch, tmp_path):
     (tmp_path / "bin").mkdir()
     browser_at(tmp_path / "bin" / "google-chrome")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(paper, "NAMES", ("google-chrome",))
+    monkeypatch.setattr(pdf, "NAMES", ("google-chrome",))
     check_printer()
     assert print_page("x", tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
 
@@ -43,7 +43,7 @@ def test_a_browser_on_the_path_is_found(nothing, monkeypatch, tmp_path):
 def test_without_a_printer_the_error_names_what_to_install(nothing, tmp_path):
     with pytest.raises(BadInput) as error:
         check_printer()
-    assert says(str(error.value), "Chromium", "pip install weasyprint", paper.VARIABLE)
+    assert says(str(error.value), "Chromium", "pip install weasyprint", pdf.VARIABLE)
     with pytest.raises(BadInput):
         print_page("x", tmp_path / "a.pdf")
     assert not (tmp_path / "a.pdf").exists()
@@ -80,7 +80,7 @@ def test_a_weasyprint_whose_fetching_cannot_be_limited_is_refused_before_any_wor
 @pytest.mark.parametrize("script", [FAILS, "#!/bin/sh\nexit 0\n"])
 def test_a_browser_that_prints_nothing_is_an_error_and_keeps_the_old_file(monkeypatch, tmp_path, script: str):
     found = browser_at(tmp_path / "browser", script)
-    monkeypatch.setenv(paper.VARIABLE, str(found))
+    monkeypatch.setenv(pdf.VARIABLE, str(found))
     (tmp_path / "a.pdf").write_text("old")
     with pytest.raises(BadInput, match=str(found)):
         print_page("x", tmp_path / "a.pdf")
@@ -88,6 +88,6 @@ def test_a_browser_that_prints_nothing_is_an_error_and_keeps_the_old_file(monkey
 
 
 def test_a_browser_that_is_not_there_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv(paper.VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(BadInput, match=paper.VARIABLE):
+    monkeypatch.setenv(pdf.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(BadInput, match=pdf.VARIABLE):
         check_printer()

@@ -3,10 +3,10 @@
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.report.repair_page import report_page
 from equipoise.report.short_page import short_page
 from support.cases import HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
+from support.pages import repair_page
 
 HEAD = '<head>\n<meta name="generator" content="Equipoise">\n<title>A &lt;b&gt;</title></head>'
 PAGE = f'<!doctype html>\n<html lang="en">\n{HEAD}\n<body>{{}}</body>\n</html>'
@@ -22,7 +22,7 @@ PAGE = f'<!doctype html>\n<html lang="en">\n{HEAD}\n<body>{{}}</body>\n</html>'
 )
 def test_a_saved_report_becomes_the_page_that_is_printed_at_once(options):
     case = small_case(**options)
-    again, at_once = (short_page(report_page(case, paper=paper).encode(), "report.html") for paper in (False, True))
+    again, at_once = (short_page(repair_page(case, paper=paper).encode(), "report.html") for paper in (False, True))
     assert again.partition("<footer>")[0].split() == at_once.partition("<footer>")[0].split()
     assert "data-paper" in again
     assert "default-src 'none'" in again
@@ -30,7 +30,7 @@ def test_a_saved_report_becomes_the_page_that_is_printed_at_once(options):
 
 
 def test_hostile_names_stay_text():
-    page = short_page(report_page(small_case(hostile=True, pictures=True, rows=300, methods=("pruning",))).encode(), "report.html")
+    page = short_page(repair_page(small_case(hostile=True, pictures=True, rows=300, methods=("pruning",))).encode(), "report.html")
     assert says(page, HOSTILE_COLUMN.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;"), "&lt;b onmouseover=alert(3)&gt;")
     assert HOSTILE_COLUMN not in page
     assert HOSTILE_NOTE not in page

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.measures import GROUP_MEASURES
-from equipoise.report import audit_view, printable, short_name
+from equipoise.report import audit_whole, in_terminal, printable, short_name
 from equipoise.report.text import percent
 from equipoise.report.wording.names import RATES
 from support.audits import HOSTILE, audit_of, frame_of
@@ -17,7 +17,7 @@ from support.facts import says
 
 def _shown(audit, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(audit_view(audit))
+    console.print(in_terminal(audit_whole(audit)))
     return console.file.getvalue()
 
 
@@ -27,7 +27,7 @@ def _cells(text: str, row: str) -> list[str]:
         cell
         for line in text.splitlines()
         if re.match(rf"\s*{re.escape(row)}\s\s", line)
-        for cell in re.findall(r"\d\.\d{3} \[[^\]]*\]", line)
+        for cell in re.findall(r"\d\.\d+ \[[^\]]*\]", line)
     ]
 
 
@@ -50,8 +50,9 @@ def test_no_interval_is_broken_at_any_width(width, groups, name):
     text = _shown(audit, width)
     for name in (RATES[m].name for m in GROUP_MEASURES):
         expected = groups + (name == "AUROC")  # once more for everybody together
-        assert len(_cells(text, name)) == expected
-    assert len(re.findall(r"[+-]\d\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", text)) == 6 * (groups - 1)
+        assert len(_cells(text.partition("Differences by")[0], name)) == expected
+    calibration = groups + 1  # in the large, of each group and of everybody
+    assert len(re.findall(r"[+-]?\d+\.\d \[[+-]\d+\.\d, [+-]\d+\.\d\]", text)) == 6 * (groups - 1) + calibration
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -59,9 +60,9 @@ def test_values_are_those_of_the_audit():
     _, audit = audit_of(frame_of(["F", "M"]), reference="M")
     text = _shown(audit)
     row = audit.groups.loc["F"]
-    assert _cells(text, "sensitivity")[1] == f"{row['tpr']:.3f} [{row['tpr_low']:.3f}, {row['tpr_high']:.3f}]"
+    assert _cells(text, "sensitivity")[1].endswith(f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]"[1:])
     eod = audit["eod"]
-    assert f"F minus M   {eod.value:+.3f} [{eod.low:+.3f}, {eod.high:+.3f}]" in re.sub(r" {3,}", "   ", text)
+    assert f"F minus M   {100 * eod.value:+.1f} [{100 * eod.low:+.1f}, {100 * eod.high:+.1f}]" in re.sub(r" {3,}", "   ", text)
     assert "M (reference)" in text
 
 
@@ -70,7 +71,7 @@ def test_a_gap_that_is_clear_after_adjustment_is_bold():
     frame.loc[frame["sex"] == "F", "p"] = 0.1
     _, audit = audit_of(frame, reference="M", measures=["spd"])
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
-    console.print(audit_view(audit))
+    console.print(in_terminal(audit_whole(audit)))
     [line] = [line for line in console.file.getvalue().splitlines() if "F minus M" in line]
     assert "\x1b[1m" in line
     assert audit["spd"].clear
@@ -102,7 +103,7 @@ def test_one_gap_table_an_attribute():
     frame = frame_of(["yes", "no"]).assign(smokes=lambda d: ["yes", "no"] * (len(d) // 2))
     frame["y"] = frame["y"].sample(frac=1, random_state=0).to_numpy()
     text = _shown(audit_of(frame, group=["sex", "smokes"])[1])
-    for title in ("Gaps by sex:", "Gaps by smokes:", "Gaps by sex & smokes:"):
+    for title in ("Differences by sex:", "Differences by smokes:", "Differences by sex & smokes:"):
         assert text.count(title) == 1
 
 
@@ -110,10 +111,10 @@ def test_only_the_measures_that_were_asked_for():
     text = _shown(audit_of(frame_of(["F", "M"]), measures=["spd"])[1])
     assert "spd" in text
     assert "eod" not in text
-    assert "All patients" not in text
+    assert "Performance over all patients" not in text
     text = _shown(audit_of(frame_of(["F", "M"]), measures=["auroc"])[1])
-    assert "All patients" in text
-    assert "Gaps" not in text
+    assert "all patients" in text
+    assert "Differences" not in text
 
 
 def test_hostile_names_are_text_and_cannot_steer_the_terminal():

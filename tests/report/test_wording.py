@@ -9,10 +9,10 @@ from equipoise.measures import GAPS, MEASURES, QUOTIENTS
 from equipoise.methods import METHODS, Note
 from equipoise.report import method_words, repair_set_words, why_words
 from equipoise.report.model_card import cards
-from equipoise.report.repair_page import report_page
 from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
 from equipoise.report.wording.names import gap_words, share_words
 from support.cases import small_case
+from support.pages import repair_page
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_method_that_another_one_chose_is_named_with_it_in_report_card_and_rea
     chosen = replace(own, called=called, candidate=replace(own.candidate, method="auto", ran_as="bias-score"))
     told = replace(case, candidates=(chosen,))
     assert method_words(chosen) == words
-    page, card = report_page(told), cards(told)["card.md"]
+    page, card = repair_page(told), cards(told)["card.md"]
     assert page.count(f"repaired by {words}") == 2  # the head of the page, and the facts
     assert f"with {words}\n" in card
     assert METHODS["bias-score"].title in card

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.comparison import audit
-from equipoise.data import Scores
+from equipoise.data import LabelKind, Scores
 from equipoise.measures import Audit
 
 HOSTILE = ["[red]x[/red]", "<script>alert(1)</script>", "</script><b>", "M" * 5000, "مجموعة", "\x1b[31mred\x1b[0m", "two\nlines"]
@@ -29,4 +29,4 @@ def audit_of(frame: pd.DataFrame, name: str = "tiny.csv", **options) -> tuple[Sc
 
 def joined(name: str = "tiny.csv", **audits: Audit) -> Audit:
     """The audit of several labels, from an audit of each."""
-    return Audit({label: each.only for label, each in audits.items()}, "labels", name)
+    return Audit({label: each.only for label, each in audits.items()}, LabelKind.LABELS, name)

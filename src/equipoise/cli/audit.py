@@ -116,13 +116,11 @@ def _input_notes(result: FileAudit) -> list[str]:
 def _print(result: FileAudit, lines: list[str], verbose: bool) -> None:
     """Prints one screen, or every group, rate and gap."""
     names = result.case.report.words
-    out.print(report.audit_view(result.audit, names) if verbose else report.audit_summary(result.audit, names))
-    if result.case.audit_spec.shrink:
-        out.print(report.shrunken_view(result.audit))
-    if result.audit.no_finding is not None:
-        out.print("", report.underdiagnosis_view(result.audit.no_finding))
-    if result.layers is not None:
-        out.print(report.encoding_view(result.layers, result.case.audit_spec.level))
+    parts = report.audit_whole(result.audit, names) if verbose else report.audit_screen(result.audit, names)
+    parts += report.shrunken_parts(result.audit) if result.case.audit_spec.shrink else []
+    parts += report.underdiagnosis_parts(result.audit.no_finding) if result.audit.no_finding is not None else []
+    parts += report.encoding_parts(result.layers, result.case.audit_spec.level) if result.layers is not None else []
+    out.print(report.in_terminal(parts))
     rows = [f"{path.name}: {line}" for path, read in result.files.items() for line in report.reading_words(read, names=True, varying=False)]
     for line in [*rows, *lines]:
         say(line)

@@ -83,10 +83,10 @@ def compare(
     console.check_places(save, page, pdf=pdf)
     with console.notes():
         result = _compare(files, asked)
-    view: Any = report.contrast_view
+    screen: Any = report.contrast_screen
     facts: Any = comparison.score_comparison_facts
     if isinstance(result, measures.Monitoring):
-        view, facts = report.monitoring_view, measures.monitoring_facts
+        screen, facts = report.monitoring_screen, measures.monitoring_facts
     failures = console.failures_of(conditions, facts(result)) if conditions else []
     document = console.to_json(result.to_dict()) if save or as_json else ""
     if save:
@@ -97,7 +97,7 @@ def compare(
     if as_json:
         print(document)
     else:
-        out.print(view(result, verbose))
+        out.print(report.in_terminal(screen(result, verbose)))
         console.say_places({"result": save, "report": page, "PDF": pdf})
     console.exit_if(failures)
 

@@ -15,7 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.report.text import prose
@@ -53,107 +53,29 @@ class Result(Section):
         return self
 
 
-class Model(Section):
-    """The model and the people responsible for it."""
-
-    name: Text = NOT_PROVIDED  # default: the title of the run
-    developer: Text = NOT_PROVIDED
-    contact: Text = NOT_PROVIDED
-    summary: Text = NOT_PROVIDED
-    keywords: Texts = ()
-    license: Text = NOT_PROVIDED  # an identifier of the Hugging Face hub, such as mit or other
-    task: Text = NOT_PROVIDED  # the hub's pipeline tag; default: derived from the network's layers
-    type: Text = NOT_PROVIDED
-    foundation: Text = NOT_PROVIDED  # models that this one is based on
-    stage: Text = NOT_PROVIDED
-    release_date: Date = NOT_PROVIDED
-    version: Text = NOT_PROVIDED
-    availability: Text = NOT_PROVIDED
-    ehr: Texts = ()  # compatible record systems
-    regulatory_approval: Text = NOT_PROVIDED
-
-
-class Use(Section):
-    """Users, patients, directions, and settings in which it should not be used."""
-
-    intended: Text = NOT_PROVIDED
-    users: Text = NOT_PROVIDED
-    how: Text = NOT_PROVIDED
-    population: Text = NOT_PROVIDED
-    out_of_scope: Text = NOT_PROVIDED
-
-
-class Risks(Section):
-    """Known risks that the audit does not cover."""
-
-    limitations: Text = NOT_PROVIDED
-    biases: Text = NOT_PROVIDED
-    clinical_risk: Text = NOT_PROVIDED
-
-
-class Data(Section):
-    """The source of the inputs, the development data, and the test patients."""
-
-    source: Text = NOT_PROVIDED
-    inputs: Text = NOT_PROVIDED
-    development: Text = NOT_PROVIDED
-    testing: Text = NOT_PROVIDED
-    test_type: Text = NOT_PROVIDED
-    mitigation: Text = NOT_PROVIDED  # of bias, in addition to the repair
-
-
-class Trust(Section):
-    """Maintenance, security, funding and people."""
-
-    maintenance: Text = NOT_PROVIDED
-    security: Text = NOT_PROVIDED
-    transparency: Text = NOT_PROVIDED
-    funding: Text = NOT_PROVIDED
-    third_parties: Text = NOT_PROVIDED
-    stakeholders: Text = NOT_PROVIDED
-
-
-class Safety(Section):
-    """The user's own test of safety or reliability."""
-
-    goal: Text = NOT_PROVIDED
-    results: Annotated[tuple[Result, ...], Field(strict=False)] = ()
-    interpretation: Text = NOT_PROVIDED
-    test_type: Text = NOT_PROVIDED
-    testing: Text = NOT_PROVIDED
-    validation: Text = NOT_PROVIDED
-
-
-class Resources(Section):
-    """Further reading."""
-
-    evaluation: Text = NOT_PROVIDED
-    clinical_trial: Text = NOT_PROVIDED
-    publications: Text = NOT_PROVIDED
-    reimbursement: Text = NOT_PROVIDED
-    consent: Text = NOT_PROVIDED
-    environment: Text = NOT_PROVIDED  # hardware, hours and emissions of training
-    citation: str = NOT_PROVIDED  # BibTeX, unchanged
-
-
-class Facts(Section):
-    """All of card.toml."""
-
-    model: Model = Model()
-    use: Use = Use()
-    risks: Risks = Risks()
-    data: Data = Data()
-    trust: Trust = Trust()
-    safety: Safety = Safety()
-    resources: Resources = Resources()
-
-
-SECTIONS: dict[str, type[Section]] = {
-    name: field.annotation for name, field in Facts.model_fields.items() if isinstance(field.annotation, type)
+KEYS = {  # by section of card.toml, the facts that are text; "not provided" unless they are given
+    "model": "name developer contact summary license task type foundation stage version availability regulatory_approval",
+    "use": "intended users how population out_of_scope",
+    "risks": "limitations biases clinical_risk",
+    "data": "source inputs development testing test_type mitigation",
+    "trust": "maintenance security transparency funding third_parties stakeholders",
+    "safety": "goal interpretation test_type testing validation",
+    "resources": "evaluation clinical_trial publications reimbursement consent environment",
 }
+OTHERS: dict[str, dict[str, Any]] = {  # those that are not
+    "model": {"release_date": (Date, NOT_PROVIDED), "keywords": (Texts, ()), "ehr": (Texts, ())},  # ehr: compatible record systems
+    "safety": {"results": (Annotated[tuple[Result, ...], Field(strict=False)], ())},
+    "resources": {"citation": (str, NOT_PROVIDED)},  # BibTeX, unchanged
+}
+MADE: Any = create_model  # models whose fields are only known here
+SECTIONS: dict[str, Any] = {
+    name: MADE(name, __base__=Section, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHERS.get(name, {}))
+    for name, keys in KEYS.items()
+}
+Facts: Any = MADE("Facts", __base__=Section, **{name: (section, section()) for name, section in SECTIONS.items()})
 
 
-def read_facts(path: Path | None) -> Facts:
+def read_facts(path: Path | None) -> Any:
     """The facts in a card.toml, 'not provided' for every missing key; raises one `BadInput` that lists every problem of the file."""
     if path is None:
         return Facts()

@@ -2,24 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from equipoise.comparison import Comparison
-from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.report.model_card import cards
-from equipoise.report.repair_page import report_page
+from equipoise.report.pages import page_of
+from equipoise.report.repairs import overview_document, repair_document
 from equipoise.report.report_spec import ReportSpec
-from equipoise.report.templating import page_of
-from equipoise.report.text import date_words, percent, plain
-from equipoise.report.wording.audits import few_words
-from equipoise.report.wording.names import PERFORMANCE, gap_words
-from equipoise.report.wording.repairs import (
-    groups_called,
-    method_words,
-    outcomes_words,
-    repair_answer,
-)
+from equipoise.report.text import plain
+from equipoise.report.wording.repairs import method_words
 
 CARDS = "card.md and card.xml"
 
@@ -28,7 +19,7 @@ def documents_of(case: Comparison, options: ReportSpec) -> dict[str, Callable[[]
     """The documents of a comparison: for each, a function that returns the texts of its files by name."""
     return {
         CARDS: lambda: cards(case, options.card),
-        "report.html": lambda: {"report.html": report_page(case, thumbnails=options.thumbnails, names=options.words)},
+        "report.html": lambda: {"report.html": page_of(repair_document(case, options.words, thumbnails=options.thumbnails))},
     }
 
 
@@ -62,53 +53,6 @@ def overview(
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
-    return {"report.html": labels_page(title, cases, written, places, options.words), "README.txt": "\n".join(map(plain, lines))}
-
-
-def labels_page(
-    title: str,
-    cases: Mapping[str, Comparison],
-    written: Mapping[str, Sequence[str]],
-    places: Mapping[str, Path],
-    given: Mapping[str, str] | None = None,
-) -> str:
-    """The overview that links to the reports of several labels, as HTML; `given` are words for groups."""
-    first = next(iter(cases.values()))
-    goal, attribute = first.goal, first.original.test.attribute
-    called = groups_called(first, given)
-    rows: list[dict[str, Any]] = [
-        {
-            "label": label,
-            "href": f"{quote(places[label].name)}/report.html" if "report.html" in written[label] else "",
-            "gap": [case.found.gap_before, case.found.gap_after],
-            "performance": [case.found.performance_before, case.found.performance_after],
-            "outcome": case.outcome,
-            "words": repair_answer(case, called),
-        }
-        for label, case in cases.items()
-    ]
-    context = {
-        "title": title,
-        "kind": f"multi-{first.kind.one} report",
-        "kind_words": first.kind,
-        "one": first.kind.one,
-        "version": first.provenance.versions.get("equipoise", ""),
-        "rows": rows,
-        "outcome": joint_outcome(case.outcome for case in cases.values()),
-        "outcomes_words": outcomes_words({label: case.judgement for label, case in cases.items()}, first.kind),
-        "method": "; ".join(dict.fromkeys(method_words(case.result) for case in cases.values())),
-        "together": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
-        "alone": first.result.candidate.rule_only,
-        "attribute": attribute.name,
-        "reference": attribute.reference,
-        "more": len(attribute.levels) > 2,
-        "goal": goal,
-        "gap_words": gap_words,
-        "performance": PERFORMANCE[goal.performance],
-        "called": called.full,
-        "few_words": few_words(first.found.after.rows, first.found.after.patients, first.found.after.weighted),
-        "level": percent(first.found.settings.level),
-        "provenance": first.provenance,
-        "when": date_words(first.provenance.when),
-    }
-    return page_of("labels.html", context)
+    links = {label: f"{quote(place.name)}/report.html" for label, place in places.items() if "report.html" in written[label]}
+    page = page_of(overview_document(title, cases, links, options.words))
+    return {"report.html": page, "README.txt": "\n".join(map(plain, lines))}

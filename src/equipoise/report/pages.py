@@ -1,23 +1,126 @@
-"""`write_page`: the report of any result, by its type."""
+"""Templates: the frame of every page with its style, scripts and their data, and the settings for HTML, XML, Markdown and plain text.
 
-from functools import singledispatch
+Everything in HTML is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could
+run as a script even if an escape were missed.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from equipoise.comparison import Comparison, ScoreComparison
-from equipoise.measures import Audit, Monitoring
-from equipoise.report.audit_page import write_audit_page
-from equipoise.report.compare_page import write_contrast_page, write_monitoring_page
-from equipoise.report.repair_page import write_repair_page
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from equipoise.report.document import Document, Part, Span, Table, spans, text_of
+from equipoise.report.terminal import cell_text
+from equipoise.report.text import (
+    LONGEST,
+    amount,
+    clean,
+    count,
+    fenced,
+    line,
+    name,
+    p_value_words,
+    plain,
+    rows_counted,
+    sentence,
+    short,
+    span,
+    thousand,
+)
+from equipoise.report.wording.audits import left_out_words
+from equipoise.report.wording.names import upper_bound_words
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
-@singledispatch
-def write_page(value: object, path: Path, **_: Any) -> Path:
-    """Writes the report of a result, HTML or PDF by the ending of its path, whole or not at all; returns the path."""
-    raise TypeError(f"{type(value).__name__} has no page: {path}")
+class LongNames:
+    """The names that are too long for a table, in the order of their first use; the page lists them in full at its end."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def place(self, value: object) -> int | None:
+        """The position of a long name in the list; None for a short name."""
+        text = str(value)
+        if len(plain(text)) <= LONGEST:
+            return None
+        if text not in self.names:
+            self.names.append(text)
+        return self.names.index(text)
 
 
-write_page.register(Audit, write_audit_page)
-write_page.register(Monitoring, write_monitoring_page)
-write_page.register(Comparison, write_repair_page)
-write_page.register(ScoreComparison, write_contrast_page)
+def page_of(document: Document, *, paper: bool = False) -> str:
+    """A document as HTML; on `paper`, without scripts and with folded sections open."""
+    return framed("page.html", {"d": document} | dict(document.values), () if paper else document.scripts, document.data, paper=paper)
+
+
+def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), data: object = None, *, paper: bool = False) -> str:
+    """A page with its style, its scripts and their data."""
+    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper, "data": None}
+    if scripts:
+        script = "".join(map(_read, scripts))
+        shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
+        shared |= {"data": None if data is None else script_data(data)}
+    return render(template, shared | dict(context))
+
+
+def in_notebook(parts: Iterable[Part]) -> str:
+    """Parts as short HTML without scripts, for a notebook: sentences and tables."""
+    return render("notebook.html", {"parts": [part.flat() if isinstance(part, Table) and part.by else part for part in parts]})
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """A template with its context as text, with the settings of its kind, by the ending of its name."""
+    return _environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template).render(context)
+
+
+@cache
+def _environment(kind: str) -> Environment:
+    """The settings for html, xml, md or txt: an unknown name is an error, and HTML and XML are escaped.
+
+    In Markdown, a template passes every name through the filter `name`, `line` or `fenced`. In plain text every value is on one line,
+    with control characters escaped, unless it is marked as safe.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=kind in ("html", "xml"),
+        finalize=FINALIZE.get(kind),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=kind in ("xml", "md"),
+    )
+    numbers = (amount, count, p_value_words, rows_counted, span, thousand)
+    for function in (*numbers, cell_text, fenced, left_out_words, line, name, plain, sentence, short, spans, upper_bound_words):
+        environment.filters[function.__name__] = function
+    environment.filters |= {"words": text_of, "named": Span}
+    environment.tests["nan"] = math.isnan
+    return environment
+
+
+def _cleaned(value: object) -> object:
+    return value if isinstance(value, Markup) else clean(value)  # the output of a macro is clean already
+
+
+def _on_one_line(value: object) -> object:
+    return value if isinstance(value, Markup) else plain(value)
+
+
+FINALIZE = {"xml": _cleaned, "txt": _on_one_line}
+
+
+def _read(file: str) -> str:
+    return (TEMPLATES / file).read_text(encoding="utf-8")
+
+
+def script_data(data: object) -> Markup:
+    """JSON for a <script> element, with every character escaped that could end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -13,7 +13,7 @@ from typing import NoReturn
 from markupsafe import Markup
 
 from equipoise.errors import BadInput
-from equipoise.report.templating import page_of
+from equipoise.report.pages import framed
 from equipoise.report.text import short
 
 DOCTYPE = "<!doctype html>"
@@ -48,7 +48,7 @@ def short_page(content: bytes, where: str) -> str:
         raise BadInput(f"{where} is not a report of Equipoise. Name a folder that `equipoise debias` wrote, or the JSON of an audit.")
     reader = _Reader(html, where)
     reader.read()
-    return page_of("again.html", {"heading": "".join(reader.title), "body": Markup("".join(reader.body))}, paper=True)
+    return framed("again.html", {"heading": "".join(reader.title), "body": Markup("".join(reader.body))}, paper=True)
 
 
 class _Reader:

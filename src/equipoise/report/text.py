@@ -126,7 +126,11 @@ def number(value: float, digits: int, sign: bool = False) -> str:
 
 
 def amount(value: float | None, kind: str = "share") -> str:
-    """A value by its kind: share '78.2%', area '0.861', number '1.07', signed '−0.31', points '−3.1', size '3.1', detectable or 'none'."""
+    """A value by its kind.
+
+    Kinds: share '78.2%', area '0.861', number '1.07', signed '−0.31', points '−3.1', size '3.1', detectable '3.1' or 'none', and per 1,000
+    with so many digits, thousand0 '43' or, with a sign, thousand1+ '+43.2'.
+    """
     if value is None or math.isnan(value):
         return "none" if kind == "detectable" else INSUFFICIENT
     return _by_kind(value, kind) + ("%" if kind == "share" else "")
@@ -140,6 +144,8 @@ def span(low: float, high: float, kind: str = "share") -> str:
 
 
 def _by_kind(value: float, kind: str) -> str:
+    if kind.startswith("thousand"):
+        return number(1000 * value, int(kind[8]), sign=kind.endswith("+"))
     if kind in ("number", "signed"):
         return number(value, 2, sign=kind == "signed")
     return number(value, 3) if kind == "area" else number(100 * value, 1, sign=kind == "points")

@@ -170,7 +170,7 @@
       const { row } = found;
       parts.now[k].setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[row])), geometry.y(m.performance[row]), 6));
       parts.now[k].dataset.step = m.steps[row];
-      const line = document.querySelector(`#choices tr[data-method="${k}"]`);
+      const line = document.querySelectorAll("#choices tbody tr")[k];
       const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "yes" : "no", versus(m, row)];
       line.querySelectorAll("td").forEach((cell, i) => { cell.textContent = values[i]; });
       line.classList.toggle("moved", row !== m.chosen);

@@ -28,6 +28,20 @@ MARK_AND_INTERVAL = (
     "The mark comes from the adjusted p-value, the interval from simultaneous limits: at the margin they can disagree, and a clear "
     "difference may have a simultaneous interval that includes zero."
 )
+LIMITS = (  # of every report
+    "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
+    "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
+    "Labels are taken as the truth. If a group's disease is missed or over-diagnosed in the records, these measures inherit it.",
+    "Groups are those of the given columns. Differences within a group, and groups that were not recorded, are not seen.",
+    "The patients are those of these data, at this place and time. A new scanner, clinic or population needs a new audit.",
+    "Intervals cover the sampling of patients, not errors of labels, recording or selection.",
+    "Nothing here shows that a difference was caused by the group, nor that a decision is lawful or clinically right. "
+    "That is for clinicians, patients and the committee.",
+)
+SHRINKAGE = (
+    "Each rate is shrunk towards the mean of the groups, the more so the less is known about it. Shrunken differences are better guesses "
+    "on average and biased towards no difference, so they stand next to the plain ones and have no p-values."
+)
 HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 

@@ -1,21 +1,23 @@
-"""The paragraphs of a model card, as Markdown in which every name is escaped. Templates of the card call these functions by name."""
+"""The paragraphs of a model card, as Markdown in which every name is escaped."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from equipoise.comparison import Comparison
 from equipoise.data import Scores
-from equipoise.measures import AuditSpec, Estimate, LabelAudit, Shift, shown_scores
+from equipoise.measures import AuditSpec, Estimate, Shift, shown_scores
 from equipoise.methods import METHODS
-from equipoise.report.card_facts import NOT_PROVIDED, Facts
+from equipoise.report.card_facts import NOT_PROVIDED
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
 from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 
+GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the other measures mirror these
 SAME = 1e-9  # rates that differ by less are equal
 LISTED = 12  # worse rates that are named in a paragraph; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
@@ -52,12 +54,6 @@ def gap_estimate(estimate: Estimate) -> str:
     """A gap with its interval and the two groups."""
     between = "" if np.isnan(estimate.value) else f" ({name(estimate.group)} minus {name(estimate.reference)})"
     return f"{estimate_words(estimate, '+')}{between}"
-
-
-def rule(audit: LabelAudit) -> str:
-    """The decision rule."""
-    text = line(audit.rule.describe())
-    return text if audit.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
 
 
 # Findings on the test set
@@ -146,21 +142,6 @@ def _listed(shifts: Sequence[Shift]) -> str:
     return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
-def performance_measures(case: Comparison) -> list[str]:
-    """The performance measures on a card: the goal's, balanced accuracy and AUROC."""
-    return list(dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"]))
-
-
-def performance_interpretation(case: Comparison) -> str:
-    """Performance before and after."""
-    before, after = case.found.before, case.found.after
-    parts = [
-        f"{performance_words(m)} {estimate_words(before[m])} before and {estimate_words(after[m])} after"
-        for m in performance_measures(case)
-    ]
-    return f"On the test set: {'; '.join(parts)}."
-
-
 def limits(case: Comparison) -> list[str]:
     """The limitations of the numbers on the card."""
     gap, after = case.found.gap_after, case.found.after
@@ -187,7 +168,7 @@ def limits(case: Comparison) -> list[str]:
 # The repair and its evaluation
 
 
-def mitigation(case: Comparison, facts: Facts) -> str:
+def mitigation(case: Comparison, facts: Any) -> str:
     """The repair and its selection, and the user's own mitigation."""
     result, candidate = case.result, case.result.candidate
     about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
@@ -220,7 +201,7 @@ def _labels(row: "pd.Series[float]") -> str:
     return "labels withheld" if withheld else f"{row['positives']:,} positive, {row['negatives']:,} negative"
 
 
-def patients_tested(case: Comparison, facts: Facts) -> str:
+def patients_tested(case: Comparison, facts: Any) -> str:
     """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
     after = case.found.after
     rows = []
@@ -259,57 +240,46 @@ def validation(case: Comparison) -> str:
     return " ".join(sentences)
 
 
-# The user's facts, completed by known ones
-
-
-def model_name(case: Comparison, facts: Facts) -> str:
-    """The user's name for the model, or the title of the run."""
-    return name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
-
-
-def summary(case: Comparison, facts: Facts) -> str:
-    """The user's summary, or the finding that the classifier detects and the method that repaired it."""
-    if facts.model.summary != NOT_PROVIDED:
-        return facts.model.summary
-    return f"A classifier that detects {name(case.label)}, repaired after training with {line(method_words(case.result))}."
-
-
-def model_type(case: Comparison, facts: Facts) -> str:
-    """The user's term for the architecture, and the network's class and size or that there is only a decision rule."""
-    if case.result.candidate.rule_only:
-        known = "A decision rule for the scores of a classifier, which is not part of this card's files."
-    else:
-        network = case.result.candidate.network
-        parameters = sum(p.numel() for p in network.parameters())
-        known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
-    return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
-
-
-def outputs(case: Comparison) -> str:
-    """The outputs of the classifier for a patient."""
-    return f"A score from 0 to 1 for {name(case.label)}, and a decision: {rule(case.found.after)}."
-
-
-def how_to_use(case: Comparison, facts: Facts) -> str:
-    """The user's directions, and the inputs of the decision rule."""
-    need = "needs each patient's group" if case.found.after.rule.needs_group else "does not need the protected attribute"
-    return f"Directions: {facts.use.how}\n\nDecision: {rule(case.found.after)}. The rule {need} at prediction time."
-
-
-def development(case: Comparison, facts: Facts) -> str:
-    """The training data as the user describes it, and the repair set."""
+def paragraphs(case: Comparison, facts: Any) -> dict[str, Any]:
+    """The paragraphs of a card by name: the user's facts, completed by known ones, and the findings on the test set."""
+    candidate, after, label = case.result.candidate, case.found.after, name(case.label)
+    text, method = line(after.rule.describe()), line(method_words(case.result))
+    rule = text if after.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
+    need = "needs each patient's group" if after.rule.needs_group else "does not need the protected attribute"
+    known = "A decision rule for the scores of a classifier, which is not part of this card's files."
+    if not candidate.rule_only:
+        parameters = sum(p.numel() for p in candidate.network.parameters())
+        known = f"{name(type(candidate.network).__name__)} (PyTorch), {parameters:,} parameters."
     repair_set = "" if case.result.valid is None else f": {size(case.result.valid, case.found.settings)}"
-    repair = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
-    return f"Training data: {facts.data.development}\n\n{repair} on the repair set{repair_set}."
-
-
-def kind_of_test(facts: Facts) -> str:
-    """The kind of test, in the user's words, and that it is on held-out patients."""
-    return joined(facts.data.test_type, HELD_OUT)
-
-
-def bibliography(case: Comparison, facts: Facts) -> str:
-    """BibTeX: the user's entries and the paper of the method; empty if there is neither."""
-    entries = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
-    ran = case.result.candidate.ran
-    return "\n\n".join(entry for entry in (entries, METHODS[ran].paper if ran in METHODS else "") if entry)
+    repaired = "The decision rule was fitted" if candidate.rule_only else "The network was repaired"
+    cited = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
+    paper = METHODS[candidate.ran].paper if candidate.ran in METHODS else ""
+    found, judged, worse = answer(case), outcome(case), who_got_worse(case)
+    summary = f"A classifier that detects {label}, repaired after training with {method}."
+    values = [
+        f"{performance_words(m)} {estimate_words(case.found.before[m])} before and {estimate_words(after[m])} after"
+        for m in dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"])
+    ]
+    return {
+        "model_name": name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name,
+        "summary": summary if facts.model.summary == NOT_PROVIDED else facts.model.summary,
+        "model_type": known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}",
+        "method": method,
+        "outputs": f"A score from 0 to 1 for {label}, and a decision: {rule}.",
+        "how_to_use": f"Directions: {facts.use.how}\n\nDecision: {rule}. The rule {need} at prediction time.",
+        "development": f"Training data: {facts.data.development}\n\n{repaired} on the repair set{repair_set}.",
+        "kind_of_test": joined(facts.data.test_type, HELD_OUT),
+        "bibliography": "\n\n".join(filter(None, [cited, paper])),
+        "answer": found,
+        "outcome": judged,
+        "who_got_worse": worse,
+        "fairness": joined(found, judged, worse),
+        "biases": joined(found, worse, f"In addition to the audit: {facts.risks.biases}"),
+        "performance": f"On the test set: {'; '.join(values)}.",
+        "limits": limits(case),
+        "mitigation": mitigation(case, facts),
+        "patients_tested": patients_tested(case, facts),
+        "validation": validation(case),
+        "goal": f"Goal: {line(goal_words(case.goal))}. By {measure_words(case.goal.measure)}.",
+        "glossary": [measure_words(measure) for measure in dict.fromkeys([case.goal.measure, *GAPS_SHOWN])],
+    }

@@ -1,4 +1,4 @@
-"""Pages as files, HTML or PDF. A PDF is printed by an installed Chromium (Chrome, Edge, Brave) without a window, or by WeasyPrint.
+"""Pages as PDF, printed by an installed Chromium (Chrome, Edge, Brave) without a window, or by WeasyPrint.
 
 The short page for paper is printed, which needs no script and no other file. Chromium opens it as a web archive (MHTML), whose page runs no
 scripts and can load only what is in the archive, no file and nothing from a network, with an empty profile in which scripts are switched
@@ -13,15 +13,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from email.message import EmailMessage
 from email.policy import SMTP
 from pathlib import Path
 from typing import Any
 
-from equipoise.data import atomic_path, write_text
+from equipoise.data import atomic_path
 from equipoise.errors import BadInput
-from equipoise.report.short_page import short_page
 
 VARIABLE = "EQUIPOISE_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge", "brave-browser")
@@ -36,7 +34,6 @@ QUIET = ("--headless", "--disable-gpu", "--disable-extensions", "--no-first-run"
 OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND",)  # no host name is resolved
 NO_SCRIPTS = {"profile": {"default_content_setting_values": {"javascript": 2}}}  # 2: blocked
 TIMEOUT = 120.0  # seconds
-REPORT = "report.html"
 WEASYPRINT = "68"  # the first version with a fetcher that can be limited to `data:`
 ENDINGS = (".html", ".htm", ".pdf")
 NONE_FOUND = (
@@ -76,12 +73,6 @@ def check_ending(path: Path) -> None:
         )
 
 
-def write_by_ending(path: Path, make: Callable[[bool], str], *, follow: bool = True) -> Path:
-    """Writes a page, HTML or PDF by the ending of its path, whole or not at all; `make(True)` returns the short page for paper."""
-    check_ending(path)
-    return print_page(make(True), path) if is_paper(path) else write_text(path, make(False), follow=follow)
-
-
 def print_page(html: str, path: Path) -> Path:
     """Prints a page as PDF, whole or not at all; returns its path. No script of the page runs, and it can load nothing but `data:`."""
     check_printer()
@@ -111,15 +102,6 @@ def _archive(html: str) -> bytes:
     archive.make_related()
     archive.attach(page)
     return archive.as_bytes()
-
-
-def copy_report(content: bytes, source: Path, page: str | Path | None, pdf: str | Path | None) -> list[Path]:
-    """Copies the report of a repair to `page`, or prints it to `pdf`, or both; returns their paths."""
-    if page is not None:
-        check_ending(Path(page))
-    short = short_page(content, str(source))
-    written = [] if page is None else [write_text(Path(page), content.decode("utf-8"))]
-    return written if pdf is None else [*written, print_page(short, Path(pdf))]
 
 
 def _weasyprint() -> Any:

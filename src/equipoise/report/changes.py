@@ -1,0 +1,255 @@
+"""The sections of a comparison of scores or audits, and of gaps over time."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from equipoise.comparison import ScoreComparison
+from equipoise.measures import Estimate, FloatArray, Monitoring
+from equipoise.report import document as doc
+from equipoise.report.audits import WIDE, between
+from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
+from equipoise.report.panels import LEFT, RIGHT, WIDTH, Mark, Panel, Tick, dot, path_through, x_at, y_at
+from equipoise.report.text import amount, how_many, number, p_value_words, percent, plural, sentence, short, span
+from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, few_changes_words, monitoring_conclusion, state_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
+
+KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
+SCREEN_GAPS = 12  # on one screen
+LEAST_HEIGHT = 0.05  # of a chart, on each side of zero
+MOST_TICKS, MOST_POINTS = 3, 60  # periods with a label, and with a dot
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def _names(rows: pd.DataFrame, intersections: Collection[str], names: Mapping[str, str] | None) -> GroupNames:
+    """The user's words for groups, checked against the groups of the result."""
+    groups = {str(name): list(dict.fromkeys([*own["reference"], *own["group"]])) for name, own in rows.groupby("attribute", sort=False)}
+    return group_words(names, {name: levels for name, levels in groups.items() if name not in intersections})
+
+
+def _labelled(row: Any, rows: pd.DataFrame, words: str) -> Words:
+    """Words with the label of the row, if there are several in the table."""
+    return (Span(row.label), f": {sentence(words)}") if row.label and len(set(rows["label"])) > 1 else sentence(words)
+
+
+# Two or more classifiers
+
+
+def change_table(contrast: ScoreComparison, rows: pd.DataFrame, called: Called) -> Table:
+    """The gaps of both sides, or the rates of each group, and their changes."""
+    of_gaps = "measure" in rows
+    kind, lines = "points" if of_gaps else "share", []
+    for row in rows.itertuples():
+        change = Estimate(row.value, row.low, row.high, clear=bool(row.clear), few=bool(row.few))
+        compared = (" (", Span(row.compared), ")") if len(contrast.others) > 1 else ()
+        lines.append(
+            (
+                _labelled(row, contrast.gaps, gap_words(str(row.measure)) if of_gaps else RATES[str(row.rate)].name),
+                (*(between(row, called) if of_gaps else (Span(called(row.group)),)), *compared),
+                *("" if np.isnan(side) else amount(side, kind) for side in (row.first, row.second)),
+                Cell(value=change, kind="points", style="shown" if change.clear else ""),
+                span(row.simultaneous_low, row.simultaneous_high, "points"),
+                p_value_words(row.p_adjusted),
+            )
+        )
+    what = "Differences, group minus reference, in percentage points" if of_gaps else "Rates of each group in percent"
+    heads = ["Difference in" if of_gaps else "Rate", Column("Between" if of_gaps else "Group", style="text"), *_sides(contrast), "change"]
+    heads += [Column("Simultaneous interval", least=WIDE), "Adjusted p"]
+    caption = f"{what}; changes in percentage points with {percent(contrast.level)} intervals"
+    return table(caption, heads, lines, style="stack")
+
+
+def _sides(contrast: ScoreComparison) -> list[Words]:
+    """The heads of the two sides: the name of the compared one, unless there are several, which each row names."""
+    return [(Span(contrast.first),), "compared" if len(contrast.others) > 1 else (Span(contrast.others[0]),)]
+
+
+def change_performance(contrast: ScoreComparison) -> Table:
+    """The performance of both sides over all patients, and its change."""
+    rows = []
+    for row in contrast.performance.itertuples():
+        compared = (" (", Span(row.compared), ")") if len(contrast.others) > 1 else ()
+        measure = _labelled(row, contrast.gaps, PERFORMANCE[str(row.measure)])
+        sides = [amount(side, "area") for side in (row.first, row.second)]
+        rows.append((doc.joined([measure, compared], ""), *sides, Cell(value=Estimate(row.value, row.low, row.high), kind="points")))
+    caption = f"Performance over all patients, with {percent(contrast.level)} intervals of the change"
+    return table(caption, ["Measure", *_sides(contrast), "change"], rows)
+
+
+def contrast_screen(contrast: ScoreComparison, verbose: bool = False) -> list[Part]:
+    """A comparison: sizes, the conclusion, changes of gaps and, with `verbose`, changes of the rates of each group."""
+    sizes = [
+        (Span(name), f": {how_many(rows, patients)}, positive if {contrast.decisions[name]}")
+        for name, (rows, patients) in contrast.sizes.items()
+    ]
+    gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+    shown = gaps if verbose or len(gaps) <= SCREEN_GAPS else gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_GAPS).index)]
+    made = change_table(contrast, shown, str)
+    few = f" †: {few_changes_words(contrast)}." if contrast.gaps["few"].any() else ""
+    more = "" if verbose else f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
+    assumed = "" if contrast.paired else " Assumed: no patient is in more than one of them."
+    note = f"*: the change is clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
+    return [
+        Text((*doc.joined(sizes), ".")),
+        Text(contrast_conclusion(contrast), "lead"),
+        *map(Text, differ_words(contrast)),
+        *(Text(""), made if verbose else made.only(0, 1, 2, 3, 4)),
+        *((Text(""), change_table(contrast, contrast.rates, str)) if verbose else ()),
+        *((Text(""), change_performance(contrast)) if len(contrast.performance) else ()),
+        *(Text(""), Text(note, "notes")),
+    ]
+
+
+def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> doc.Document:
+    """The report of a comparison; `names` are words for groups, such as {"F": "women"}."""
+    called = _names(contrast.rates, contrast.intersections, names)
+    gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+
+    def by_attribute(rows: pd.DataFrame) -> list[Part]:
+        parts: list[Part] = []
+        single = [name for name in rows["attribute"].unique() if name not in contrast.intersections]
+        for name in rows["attribute"].unique():
+            own = change_table(contrast, rows[rows["attribute"] == name], called.full)
+            parts += [doc.Heading(("By ", Span(name)))] if name in single and len(single) > 1 else []
+            parts.append(own if name in single else doc.Folded(("Intersections: ", Span(name)), [own]))
+        return parts
+
+    verdict: list[Part] = [Text(contrast_conclusion(contrast, called), "lead outcome"), *map(Text, differ_words(contrast, called))]
+    sections = [
+        Section("verdict", "The answer", "", verdict),
+        Section("gaps", "Changes in differences", "", by_attribute(gaps)),
+        Section("rates", "Changes in each group", "", by_attribute(contrast.rates)),
+        Section("performance", "Performance", "", [change_performance(contrast)]),
+        Section("method", "Method and limits", "", [Fixed("about")]),
+    ]
+    few, sizes = few_changes_words(contrast), {name: how_many(rows, patients) for name, (rows, patients) in contrast.sizes.items()}
+    title = f"{', '.join(contrast.others)} compared with {contrast.first}"
+    return doc.Document("contrast.html", "comparison", title, sections, {"found": contrast, "sizes": sizes}, called.full, few)
+
+
+# Gaps over time
+
+
+def course_table(monitoring: Monitoring, called: Called) -> Table:
+    """One row per gap: its value over all periods, its course, and its state."""
+    rows = []
+    for row in monitoring.gaps.itertuples():
+        course = _course(monitoring, row)["value"]
+        value = Cell(value=Estimate(row.value, row.low, row.high), kind="points", style="shown" if row.shown else "")
+        state = Cell(state_words(row._asdict()), style="shown" if row.changed or row.shown else "")
+        name = _labelled(row, monitoring.gaps, gap_words(str(row.measure)))
+        rows.append((name, between(row, called), value, sparkline(course), state))
+    limits = f"with limits that hold in all periods at once ({percent(monitoring.level)})"
+    caption = f"Differences over all periods, group minus reference, in percentage points, {limits}"
+    heads = ["Difference in", Column("Between", style="text"), "All periods", "course", Column("Alarm", style="text")]
+    return table(caption, heads, rows, style="stack")
+
+
+def _course(monitoring: Monitoring, row: Any) -> pd.DataFrame:
+    return monitoring.frame[(monitoring.frame[KEYS] == [getattr(row, key) for key in KEYS]).all(axis=1)]
+
+
+def period_tables(monitoring: Monitoring, called: Called) -> list[Part]:
+    """Every period of each gap."""
+    level, parts = percent(monitoring.level), list[Part]()
+    for row in monitoring.gaps.itertuples():
+        rows = []
+        for each in _course(monitoring, row).itertuples():
+            ends = [span(each.low, each.high, "points"), span(each.limit_low, each.limit_high, "points")]
+            so_far = Cell(value=Estimate(each.so_far, each.so_far_low, each.so_far_high), kind="points")
+            rows.append((str(each.period), amount(each.value, "points"), *ends, so_far, f"{each.evidence:.2g}"))
+        name = doc.joined([_labelled(row, monitoring.gaps, gap_words(str(row.measure))), ", ", between(row, called)], "")
+        caption = f"Each period, with its own {level} interval and the limits at which it would raise an alarm on its own"
+        heads = ["Period", "Difference", f"{level} interval", "Limits", "All so far", "Evidence of change"]
+        parts.append(doc.Folded(name, [table(caption, heads, rows)]))
+    return parts
+
+
+def monitoring_screen(monitoring: Monitoring, verbose: bool = False) -> list[Part]:
+    """Gaps over time: the conclusion, one row per gap with its course, and, with `verbose`, every period."""
+    note = (
+        f"The chance of any false alarm, over {plural(monitoring.comparisons, 'gap')} and all periods, including future ones, is at most "
+        f"{percent(1 - monitoring.level)}, if each patient is in one period only.{'' if verbose else ' --verbose shows every period.'}"
+    )
+    return [
+        Text(f"{len(monitoring.periods)} periods, {monitoring.periods[0]} to {monitoring.periods[-1]}."),
+        Text(monitoring_conclusion(monitoring), "lead"),
+        *(Text(""), course_table(monitoring, str)),
+        *(period_tables(monitoring, str) if verbose else ()),
+        *(Text(""), Text(note, "notes")),
+    ]
+
+
+def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None = None, *, paper: bool = False) -> doc.Document:
+    """The report of gaps over time; `names` are words for groups, such as {"F": "women"}; on `paper` without every period."""
+    called = _names(monitoring.gaps, monitoring.intersections, names)
+    charts = [chart(_course(monitoring, row), row._asdict(), called.full) for row in monitoring.gaps.itertuples()]
+    verdict: list[Part] = [
+        Text(monitoring_conclusion(monitoring, called), "lead outcome"),
+        course_table(monitoring, called.full).only(0, 1, 2, 4),
+    ]
+    sections = [
+        Section("verdict", "The answer", "", verdict),
+        Section("charts", "Over time", "", [doc.Figures(charts)]),
+        *([] if paper else [Section("periods", "Every period", "", period_tables(monitoring, called.full))]),
+        Section("method", "Method and limits", "", [Fixed("about")]),
+    ]
+    values = {"found": monitoring, "alpha": percent(1 - monitoring.level), "expected": amount(monitoring.expected_change, "size")}
+    title = f"Differences from {monitoring.periods[0]} to {monitoring.periods[-1]}"
+    return doc.Document("monitoring.html", "monitoring", title, sections, values, called.full)
+
+
+def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) -> Panel:
+    """One gap over time: the gap of each period, the confidence sequence of all so far, and the limits of a single period."""
+    value, so_far, so_far_low, so_far_high, *limits = (
+        course[column].to_numpy(np.float64) for column in ("value", "so_far", "so_far_low", "so_far_high", "limit_low", "limit_high")
+    )
+    largest = float(np.nanmax(np.abs([*value, *so_far, 0.0])))
+    known_limits = np.abs(np.concatenate(limits))[~np.isnan(np.concatenate(limits))]
+    high = min(max(LEAST_HEIGHT, 1.6 * largest, 1.05 * float(np.median(known_limits)) if len(known_limits) else 0.0), 1.0)
+    low, last = -high, max(len(course) - 1, 1)
+    x = [x_at(k, -0.4, last + 0.4) for k in range(len(course))]
+
+    def clipped(values: FloatArray) -> list[float]:
+        return [y_at(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in values]
+
+    marks = [Mark("base", path_through([(LEFT, y_at(0, low, high)), (WIDTH - RIGHT, y_at(0, low, high))]), title="no difference")]
+    known = np.flatnonzero(~np.isnan(so_far_low))
+    band_low, band_high = clipped(so_far_low), clipped(so_far_high)
+    if len(known) > 1:
+        edge = [*((x[k], band_high[k]) for k in known), *((x[k], band_low[k]) for k in reversed(known))]
+        marks.append(Mark("area benefit", path_through(edge) + "Z", title="limits of the difference over all periods so far"))
+    for limit in limits:  # not drawn outside the chart
+        inside = [y_at(v, low, high) if low <= v <= high else np.nan for v in limit]
+        marks.append(Mark("diagonal", path_through(zip(x, inside, strict=True)), title="limits of a single period"))
+    marks.append(Mark("benefit", path_through(zip(x, clipped(so_far), strict=True)), title="all periods so far"))
+    if len(course) <= MOST_POINTS:
+        for period, gap, place, y in zip(course["period"], value, x, clipped(value), strict=True):
+            if not np.isnan(gap):
+                alarm = bool(row["changed"]) and str(period) >= str(row["since"])
+                marks.append(Mark("spot", dot(place, y, 4 if alarm else 3), int(alarm), f"{period}: {amount(gap, 'points')} points"))
+    labelled = np.unique(np.linspace(0, len(course) - 1, min(MOST_TICKS, len(course))).round().astype(int))
+    ticks_x = tuple(Tick(x[k], str(course["period"].iloc[k])) for k in labelled)
+    step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / size <= 6)
+    ticks = np.arange(np.ceil(low / step), high / step + 1e-9) * step
+    ticks_y = tuple(Tick(y_at(v, low, high), number(100 * v, 0, sign=True)) for v in ticks)
+    title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} minus {short(called(str(row['reference'])))}"
+    recent = "; ".join(f"{p} {amount(v, 'points')}" for p, v in zip(course["period"][-6:], value[-6:], strict=True) if not np.isnan(v))
+    says = f"{title}, in points. {state_words(row)}. The last periods: {recent}."
+    return Panel(title, says, ticks_x, ticks_y, "period", "points", tuple(marks))
+
+
+def sparkline(values: Iterable[float]) -> str:
+    """Values as block characters, from the lowest to the highest; a dot for NaN.
+
+    >>> sparkline([0.0, 0.5, 1.0, float("nan")])
+    '▁▅█·'
+    """
+    listed = [float(value) for value in values]
+    known = [value for value in listed if not np.isnan(value)]
+    if not known:
+        return "·" * len(listed)
+    low, width = min(known), max(max(known) - min(known), 1e-12)
+    return "".join("·" if np.isnan(v) else BARS[min(int((v - low) / width * len(BARS)), len(BARS) - 1)] for v in listed)

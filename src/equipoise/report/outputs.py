@@ -1,0 +1,141 @@
+"""Results as files and in notebooks: pages as HTML or PDF, and pages written again from a saved audit or repair."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from equipoise.comparison import Comparison, ScoreComparison
+from equipoise.data import folders, write_text
+from equipoise.measures import Audit, Monitoring, read_audit
+from equipoise.methods import Candidate
+from equipoise.report.changes import contrast_document, contrast_screen, monitoring_document, monitoring_screen
+from equipoise.report.document import Document, Part, Table
+from equipoise.report.labels import audit_document, audit_screen
+from equipoise.report.origin import Origin
+from equipoise.report.pages import in_notebook, page_of
+from equipoise.report.pdf import check_ending, is_paper, print_page
+from equipoise.report.short_page import short_page
+
+Names = Mapping[str, str] | None
+MOST_LABELS = 20  # in a notebook
+
+
+def _written(path: Path, document: Callable[[bool], Document]) -> Path:
+    """Writes a page, HTML or PDF by the ending of its path, whole or not at all; `document(True)` is the short one for paper."""
+    check_ending(path)
+    paper = is_paper(path)
+    html = page_of(document(paper), paper=paper)
+    return print_page(html, path) if paper else write_text(path, html)
+
+
+@singledispatch
+def write_page(value: object, path: Path, **_: Any) -> Path:
+    """Writes the report of a result, HTML or PDF by the ending of its path, whole or not at all; returns the path."""
+    raise TypeError(f"{type(value).__name__} has no page: {path}")
+
+
+@write_page.register
+def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, origin: Origin | None = None) -> Path:
+    """Writes an audit's report and returns its path; `origin` is where the audit comes from.
+
+    Of several labels, it is an overview, and the page of each label is written next to it; a PDF has the overview only.
+    """
+    check_ending(path)
+    links: dict[str, str] = {}
+    if len(audit.labels) > 1 and not is_paper(path):
+        for label, place in folders(path.parent, [*audit.labels]).items():
+            own = Audit({label: replace(audit.labels[label], name=f"{label}, {audit.name}")}, audit.kind, audit.name)
+            page = path.with_name(f"{path.stem}-{place.name}.html")
+            write_text(page, page_of(audit_document(own, group_names, origin)), follow=False)
+            links[label] = quote(page.name)
+    return _written(path, lambda paper: audit_document(audit, group_names, origin, links, paper=paper))
+
+
+@write_page.register
+def _repair(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
+    """Writes the report of a repair and returns its path; images of patients only with `thumbnails`, and never in a PDF."""
+    from equipoise.report.repairs import repair_document
+
+    return _written(path, lambda paper: repair_document(case, group_names, thumbnails=thumbnails and not paper))
+
+
+@write_page.register
+def _contrast_page(contrast: ScoreComparison, path: Path, *, group_names: Names = None) -> Path:
+    """Writes the report of a comparison and returns its path."""
+    return _written(path, lambda _: contrast_document(contrast, group_names))
+
+
+@write_page.register
+def _monitoring_page(monitoring: Monitoring, path: Path, *, group_names: Names = None) -> Path:
+    """Writes the report of gaps over time and returns its path."""
+    return _written(path, lambda paper: monitoring_document(monitoring, group_names, paper=paper))
+
+
+def write_audit_again(
+    source: str | Path, *, page: str | Path | None = None, pdf: str | Path | None = None, group_names: Names = None
+) -> list[Path]:
+    """Writes a page, a PDF or both from the JSON of an audit; returns their paths.
+
+    Without either, the page is written next to the JSON. Words for groups are those of the audit unless others are given.
+    """
+    source = Path(source)
+    audit = read_audit(source)
+    origin = Origin.of(json.loads(source.read_text(encoding="utf-8")).get("provenance"))
+    names = group_names or (None if origin is None else origin.group_names)
+    paths = [Path(name) for name in (page, pdf) if name is not None] or [source.with_suffix(".html")]
+    return [write_audit_page(audit, path, group_names=names, origin=origin) for path in paths]
+
+
+def copy_report(content: bytes, source: Path, page: str | Path | None, pdf: str | Path | None) -> list[Path]:
+    """Copies the report of a repair to `page`, or prints it to `pdf`, or both; returns their paths."""
+    if page is not None:
+        check_ending(Path(page))
+    short = short_page(content, str(source))
+    written = [] if page is None else [write_text(Path(page), content.decode("utf-8"))]
+    return written if pdf is None else [*written, print_page(short, Path(pdf))]
+
+
+# Notebooks
+
+
+@singledispatch
+def html_of(value: object) -> str:
+    """A result as HTML, for a notebook: of an audit, a candidate, a comparison or a history."""
+    raise TypeError(f"{type(value).__name__} is not shown in notebooks")
+
+
+@html_of.register
+def _audit(audit: Audit) -> str:
+    return in_notebook(audit_screen(audit, most=MOST_LABELS))
+
+
+@html_of.register
+def _comparison(case: Comparison) -> str:
+    from equipoise.report.repairs import comparison_screen
+
+    return in_notebook(comparison_screen(case))
+
+
+@html_of.register
+def _candidate(candidate: Candidate) -> str:
+    from equipoise.report.repairs import candidate_screen
+
+    return in_notebook(candidate_screen(candidate))
+
+
+@html_of.register
+def _contrast(contrast: ScoreComparison) -> str:
+    return in_notebook(_to_first_table(contrast_screen(contrast)))
+
+
+@html_of.register
+def _monitoring(monitoring: Monitoring) -> str:
+    return in_notebook(_to_first_table(monitoring_screen(monitoring)))
+
+
+def _to_first_table(parts: list[Part]) -> list[Part]:
+    return parts[: 1 + next(k for k, part in enumerate(parts) if isinstance(part, Table))]
