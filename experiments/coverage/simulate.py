@@ -28,7 +28,7 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, AuditSpec, Moments, coefficients, moments_of, Paired
+from equipoise.measures import GAPS, AuditSpec, Moments, Paired, coefficients, moments_of
 from equipoise.measures.estimates import detectable_gaps, estimate_performance
 from equipoise.measures.gaps import PERFORMANCE
 from equipoise.measures.performance import aurocs
@@ -325,7 +325,7 @@ def _events(sums: Moments, name: str, world: World) -> FloatArray:
 
 def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: AuditSpec) -> Iterator[Hit]:
     """Every paired interval of a change of the decisions."""
-    pair, noise = paired(scores, before, after, settings), NOISE[repair]
+    pair, noise = Paired(scores, (before, after), settings), NOISE[repair]
     flips = np.zeros((len(scores.attribute.levels), 2))  # changed decisions, by group and label
     np.add.at(flips, (scores.attribute.codes, scores.y), np.abs(after - before))
     for shift in pair.shifts():
