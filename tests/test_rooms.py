@@ -201,7 +201,7 @@ NOT_YET = re.compile(
 
 def test_an_audit_imports_what_reads_a_table_before_it_does_so_and_nothing_else(one_row: list[str]):
     found = subprocess.run([sys.executable, "-c", UNTIL_READ, *one_row], capture_output=True, text=True, check=True).stdout.split()
-    assert {"pandas", "equipoise.data.cohort"} <= set(found)  # it was about to read
+    assert {"pandas", "equipoise.data.table_files"} <= set(found)  # it was about to read
     assert [name for name in found if NOT_YET.fullmatch(name)] == []
 
 

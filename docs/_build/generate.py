@@ -41,7 +41,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import fr
     "data": ("XRAY_RANGE", "UNIT_RANGE", "Columns", "ImageFolder"),
     "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
-    "repair": ("audit_file", "FileAudit", "prepare_file", "Repaired"),
+    "case": ("audit_file", "FileAudit", "prepare_file", "Repaired"),
     "studies": ("Recipe", "File"),
 }
 

@@ -47,8 +47,8 @@ def test_the_table_names_every_layer_and_explains_probes(run):
     code, out, err = run("audit", "data.csv", *AUDIT, "--set", "audit.probe=true", "--set", "audit.draws=20")
     assert (code, err) == (0, "")
     words = _words(out)
-    assert says(words, "sex", "0 inputs 2 all patients 1.000 [1.000, 1.000]")
-    assert says(words, "1 2 3 all patients", "2 output 1 all patients")
+    assert says(words, "sex", "inputs 0 2 all patients 1.000 [1.000, 1.000]")
+    assert says(words, "2 1 3 all patients", "output 2 1 all patients")
     assert READ_IS_NOT_USED in words
     assert says(words, 0.5)
     assert max(map(len, out.splitlines())) <= 80

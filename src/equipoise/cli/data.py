@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -13,8 +13,10 @@ from rich.text import Text
 from equipoise import studies
 from equipoise.cli.app import App
 from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
-from equipoise.data import ImageCache, cache_folder, clear_caches, image_caches
 from equipoise.errors import BadInput, pick, raise_all
+
+if TYPE_CHECKING:
+    from equipoise.data import ImageCache
 
 data = App(
     no_args_is_help=True,
@@ -108,6 +110,8 @@ def data_cache(
 
     [bold]Example:[/bold] equipoise data cache --clear --older-than 30
     """
+    from equipoise.data import cache_folder, clear_caches, image_caches
+
     if older_than is not None and not older_than >= 0:
         raise BadInput(f"--older-than must be a non-negative number of days; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
