@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+STOPPED = 128 + SIGINT  # the exit code of an interrupted command
 
 
 class EquipoiseError(Exception):

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from equipoise.errors import STOPPED
+
 __all__ = ["main", "run"]
-STOPPED = 128 + signal.SIGINT  # the exit code of an interruption
 
 
 def main() -> None:

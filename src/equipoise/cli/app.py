@@ -21,9 +21,8 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from equipoise import __version__
-from equipoise.cli import STOPPED
 from equipoise.cli.console import err, out, say, say_bad
-from equipoise.errors import BadInput, EquipoiseError, raise_all
+from equipoise.errors import STOPPED, BadInput, EquipoiseError, raise_all
 
 COMMANDS = ("audit", "debias", "apply", "compare", "report", "demo", "data", "study")  # files in this room and what they define
 SHARED = ("debias",)  # commands whose processes share their work, under torchrun

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures import Estimate, FloatArray, LabelAudit, Rule
 from equipoise.report.text import amount, number, short
 from equipoise.report.wording.audits import counted_unit
-from equipoise.report.wording.names import HEADLINE
 
 if TYPE_CHECKING:  # an audit of scores has a page without importing torch
     from equipoise.comparison import Comparison, ScoredCandidate
@@ -350,18 +349,3 @@ class Scale:
             return number(value, 2, sign=self.kind == "signed")
         text = number(100 * value, 0 if math.isclose(100 * value, round(100 * value), abs_tol=1e-6) else 1, sign=self.kind == "points")
         return f"{text}%" if self.kind == "share" else text
-
-
-@dataclass(frozen=True)
-class RateView:
-    """One rate of all groups, with its axis; what a row holds depends on the page."""
-
-    rate: str
-    title: str
-    scale: Scale
-    rows: Sequence[Any]
-
-    @property
-    def headline(self) -> bool:
-        """Whether it is always visible on a page, not folded."""
-        return self.rate in HEADLINE
