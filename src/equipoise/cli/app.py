@@ -36,6 +36,10 @@ ABOUT = """Audit a trained classifier for group bias and repair it after trainin
     [bold]Try it without data:[/bold] equipoise demo"""
 
 
+class _Reported(SystemExit):
+    """The end of a command whose interruption has been reported."""
+
+
 class Command(TyperCommand):
     """A command whose options occur once, except for those that are made to be repeated, and which Ctrl-C ends in one line."""
 
@@ -60,7 +64,7 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:  # a command may say what was done until then
             say(str(stop) or "Stopped.", console=err)
-            raise typer.Exit(STOPPED) from None
+            raise _Reported(STOPPED) from None
 
 
 class App(typer.Typer):
@@ -101,6 +105,8 @@ def run(arguments: list[str]) -> int:
         names = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs other commands
         _parser(*names)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
+        if stop.code == STOPPED and not isinstance(stop, _Reported):  # by typer, while it read the arguments
+            say("Stopped.", console=err)
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except EquipoiseError as error:
         say_bad("error", str(error))

@@ -349,7 +349,7 @@ def methods_table(case: Comparison) -> Table:
     """Every method on the held-out rows."""
     rows = []
     for k, row in enumerate(case.found.methods):
-        name = Cell((Span(row.name if k else "original"),), tag="chosen" if row.chosen else "")
+        name = Cell((Span(row.name if k else case.original.called or "original"),), tag="chosen" if row.chosen else "")
         values = (Cell(value=row.gap, kind="points"), Cell(value=row.performance), upper_bound_words(row.below))
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
         rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome)))
