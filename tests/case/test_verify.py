@@ -45,6 +45,15 @@ def test_a_complete_folder_is_served_as_written(folder: Path):
     assert verify(folder).run.label == "sick"
 
 
+@pytest.mark.parametrize("name", ["run.json", "rule.json"])
+def test_a_json_document_far_larger_than_those_of_a_bundle_is_not_read(folder: Path, name: str):
+    with (folder / name).open("ab") as file:
+        file.truncate(2**26 + 1)
+    with pytest.raises(BadInput) as error:
+        verify(folder)
+    assert says(str(error.value), name, "67,108,865")
+
+
 # 1. Checksums
 
 

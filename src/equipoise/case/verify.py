@@ -31,6 +31,7 @@ ONLY_CHECKED = (
     "card.xml",
     "README.txt",
 )  # not kept in memory
+LARGEST_JSON = 2**26  # bytes of a JSON document; those of a bundle are far smaller
 READS = 5  # attempts to read a folder that is being replaced repeatedly
 WHERE = "Name a folder that `equipoise debias` wrote."
 AGAIN = "Copy the folder again from its source, or run `equipoise debias` again."
@@ -93,7 +94,10 @@ def _with_remedy(problems: list[str]) -> list[str]:
 
 
 def _read_bytes(path: Path) -> bytes:
+    """The bytes of a file; an OSError if a JSON document is too large or the file does not fit into memory."""
     try:
+        if path.suffix == ".json" and (size := path.stat().st_size) > LARGEST_JSON:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {LARGEST_JSON:,} are read")
         return path.read_bytes()
     except MemoryError as error:
         raise OSError(errno.EFBIG, "it does not fit into memory") from error
