@@ -8,7 +8,6 @@ The defaults are tiny, so that it takes seconds and shows the steps, not a resul
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,7 +32,7 @@ def main() -> None:
     # Centre 1 trains on 75 % men. Centre 2, with as many women as men, has the validation and test parts.
     parts = phantom_parts(given.images, size=given.size, hardness=0.5, seed=0)
     torch.manual_seed(0)  # of the network's first weights
-    model = eq.train(parts.train, parts.valid, model=backbone("resnet-18"), seed=0, settings=replace(IMAGES, epochs=given.epochs))
+    model = eq.train(parts.train, parts.valid, model=backbone("resnet-18"), seed=0, settings=IMAGES.changed(epochs=given.epochs))
 
     # The minimum performance says what may be lost. Without one, performance may fall by 0.02. Steps are taken and chosen as published,
     # which is quick. The defaults take longer: `schedule="adaptive"` finds its own learning rate, in more epochs, and

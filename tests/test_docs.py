@@ -9,13 +9,14 @@ import re
 import shlex
 import tomllib
 import warnings
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import tables
-import typer
 from blocks.default import advice
 from markdown_it import MarkdownIt
 from pages import blocks, command_lines, follow
@@ -46,9 +47,15 @@ def inline_commands(path: Path) -> list[str]:
     return [span for span in spans if re.match(r"equipoise [a-z]", span)]
 
 
+@cache
+def own_parser() -> Any:
+    """A parser that no command uses: it remembers the help options of the first context, which has no parent here."""
+    return command_line.__wrapped__()
+
+
 def parsed(line: str) -> list[str]:
     """What is wrong with a command line, by the command's own parser."""
-    command = typer.main.get_command(command_line())
+    command = own_parser()
     arguments = shlex.split(line, comments=True)[1:]
     try:
         while hasattr(command, "commands"):
@@ -61,7 +68,7 @@ def parsed(line: str) -> list[str]:
 
 def known(line: str) -> list[str]:
     """What a command in running text names that does not exist; it may leave things out, and list several with a bar or a slash."""
-    command, unknown = typer.main.get_command(command_line()), []
+    command, unknown = command_line(), []
     for word in shlex.split(line)[1:]:
         if hasattr(command, "commands"):
             if word not in command.commands:
@@ -135,7 +142,7 @@ def test_the_reference_has_every_public_name_command_and_setting(built):
     anchors = Sources((built / "reference" / "api.html").read_text(encoding="utf-8")).anchors
     assert [name for name in equipoise.__all__ if name != "__version__" and f"equipoise.{name}" not in anchors] == []
     text = re.sub(r"<[^>]+>", "", (built / "reference" / "commands.html").read_text(encoding="utf-8"))
-    command = typer.main.get_command(command_line())
+    command = command_line()
     assert [name for name in command.commands if f"equipoise {name}" not in text] == []
     options = [
         option.opts[0]

@@ -77,14 +77,18 @@ def test_no_room_grows_by_accident():
 
 
 def imported_by(code: str, *arguments: str) -> set[str]:
-    """The top-level packages that a fresh interpreter has imported after running some code."""
+    """The modules that a fresh interpreter has imported after running some code."""
     told = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys\nprint('\\n', *sorted({{m.partition('.')[0] for m in sys.modules}}))", *arguments],
+        [sys.executable, "-c", f"{code}\nimport sys\nprint('\\n', *sorted(sys.modules))", *arguments],
         capture_output=True,
         text=True,
         check=True,
     )
     return set(told.stdout.splitlines()[-1].split())
+
+
+def studies_in(modules: set[str]) -> list[str]:
+    return [name for name in modules if name.startswith("equipoise.studies")]
 
 
 COMMAND = "import sys\nfrom equipoise.cli import run\nassert run(sys.argv[1:]) == 0"
@@ -100,21 +104,18 @@ def test_auditing_a_table_of_scores_imports_no_torch(tmp_path: Path):
     assert packages & {"torch", "torchvision", "sklearn", "scipy", "PIL", "altair", "jinja2"} == set()
 
 
-def test_repairing_a_table_of_scores_imports_no_torch(tmp_path: Path):
+def test_an_audit_with_a_page_imports_no_studies(tmp_path: Path):
     roles = [str(write_csv(tmp_path / "scores.csv", scores_frame(400))), *AUDIT, "--reference", "M"]
-    assert "torch" not in imported_by(COMMAND, "debias", *roles, "--out", str(tmp_path / "repaired"))
-    assert "torch" not in imported_by(COMMAND, "apply", str(tmp_path / "repaired"), str(tmp_path / "scores.csv"))
+    assert studies_in(imported_by(COMMAND, "audit", *roles, "--report", str(tmp_path / "audit.html"))) == []
 
 
-NO_STUDIES = "\nassert [name for name in sys.modules if name.startswith('equipoise.studies')] == []"
-
-
-def test_neither_the_package_nor_an_audit_nor_a_repair_of_scores_imports_studies(tmp_path: Path):
+def test_repairing_a_table_of_scores_imports_neither_torch_nor_studies(tmp_path: Path):
     roles = [str(write_csv(tmp_path / "scores.csv", scores_frame(400))), *AUDIT, "--reference", "M"]
-    imported_by(f"import sys, equipoise{NO_STUDIES}")
-    imported_by(COMMAND + NO_STUDIES, "audit", *roles, "--report", str(tmp_path / "audit.html"))
-    imported_by(COMMAND + NO_STUDIES, "debias", *roles, "--out", str(tmp_path / "repaired"))
+    modules = imported_by(COMMAND, "debias", *roles, "--out", str(tmp_path / "repaired"))
+    assert "torch" not in modules
+    assert studies_in(modules) == []
     assert (tmp_path / "repaired" / "report.html").is_file()  # all of it was imported
+    assert "torch" not in imported_by(COMMAND, "apply", str(tmp_path / "repaired"), str(tmp_path / "scores.csv"))
 
 
 @pytest.mark.parametrize("command", [["--version"], ["--help"], ["audit", "--help"]], ids=" ".join)
@@ -151,14 +152,11 @@ def test_wrong_options_and_files_are_reported_before_a_large_package_is_imported
 
 
 def _cpu(*command: str) -> float:
-    """The processor time of a command in seconds, the least of three runs: other programs on the machine do not count."""
-    taken = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *command], capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(taken)
+    """The processor time of a command in seconds: other programs on the machine do not count."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 UNTIL_READ = """
@@ -184,15 +182,18 @@ def one_row(tmp_path: Path) -> list[str]:
 
 def test_an_audit_starts_to_read_soon_after_pandas_can_be_imported(one_row: list[str]):
     """Compared with a bare import of pandas, which no audit of a table can do without: 1.4 times as long when this was written."""
-    bare = _cpu("-c", "import pandas")
-    assert _cpu("-c", UNTIL_READ, *one_row) < 2.2 * bare
-    assert _cpu("-m", "equipoise", "--version") < 0.5 * bare
-    assert _cpu("-m", "equipoise", "--help") < 1.2 * bare  # 0.8 to 1.05 times: options are fields of pydantic models
+    bare = min(_cpu("-c", "import pandas") for _ in range(2))
+    for most, *command in (
+        (2.2, "-c", UNTIL_READ, *one_row),
+        (0.5, "-m", "equipoise", "--version"),
+        (1.2, "-m", "equipoise", "--help"),  # 0.8 to 1.05 times: options are fields of pydantic models
+    ):
+        assert any(_cpu(*command) < most * bare for _ in range(3)), command  # up to three times, since a busy machine is slower
 
 
 NOT_YET = re.compile(
     r"equipoise\.(measures\.(?!gaps|audit_spec)|methods\.(?!goal)|report\.(?!report_spec)|(models|comparison)\.|studies).*"
-    r"|equipoise\.case\.(?!case_spec|eq_case|sections|file_audit|progress).*"  # these call what reads the table
+    r"|equipoise\.case\.(?!case_file|case_audit|progress).*"  # these call what reads the table
     r"|equipoise\.data\.(decode|dicom|torch_datasets)"
     r"|rich\.(table|progress|panel|markdown|syntax|live)"
     r"|(torch|torchvision|sklearn|scipy|PIL|altair|jinja2|joblib|safetensors|pydicom|lxml|ray|onnx|onnxruntime|matplotlib)(\..*)?"

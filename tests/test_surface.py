@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import equipoise
 from equipoise.cli.app import command_line
@@ -42,7 +41,7 @@ def options(command: Any, name: str = "equipoise") -> dict[str, set[str]]:
 
 def surface() -> dict[str, set[str]]:
     """What the package offers today, by the sections of the list."""
-    commands = options(typer.main.get_command(command_line()))
+    commands = options(command_line())
     return {
         "Python names": set(equipoise.__all__),
         "measures": set(MEASURES),

@@ -41,7 +41,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import fr
     "data": ("XRAY_RANGE", "UNIT_RANGE", "Columns", "ImageFolder"),
     "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
-    "case": ("audit_file", "FileAudit", "prepare_file", "Repaired"),
+    "case": ("audit_case", "CaseAudit", "prepare_repair", "Repaired"),
     "studies": ("Recipe", "File"),
 }
 
@@ -59,7 +59,7 @@ def commands() -> str:
     """The reference of the command line as Markdown, from the options themselves."""
     from equipoise.cli.app import command_line
 
-    command = typer.main.get_command(command_line())
+    command = command_line.__wrapped__()  # one of its own, since a parser remembers the help options of its first context
     with typer.Context(command, info_name="equipoise") as context:
         text = get_docs_for_click(obj=command, ctx=context, name="equipoise")
     text = re.sub(

@@ -40,7 +40,6 @@ from libraries import (
 )
 
 import equipoise as eq
-from equipoise.data import hold_out
 from equipoise.errors import EmptyCell
 from equipoise.methods import check_cells, judge
 
@@ -109,7 +108,7 @@ def scores_of(attribute: str, finding: str) -> eq.Scores:
 def rows_of(attribute: str, finding: str, split: int) -> list[dict[str, object]]:
     """Every contender on one finding, attribute and split."""
     warnings.simplefilter("ignore")
-    repair, test = hold_out(scores_of(attribute, finding), 0.5, seed=split)
+    repair, test = scores_of(attribute, finding).hold_out(0.5, seed=split)
     about = {"attribute": attribute, "finding": finding, "split": split, "rows": len(test), "positives": int(test.y.sum())}
     try:
         check_cells({"the repair set": repair, "the test set": test}, [GOAL])

@@ -13,11 +13,14 @@ import csv
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from equipoise.measures import DECISIONS, Moments, Periods, change_evidence, confidence_sequence, cumulative, first_period
+from equipoise.measures import Moments
+from equipoise.measures.histories import Periods, change_evidence, confidence_sequence, first_period
+from equipoise.measures.moments import DECISIONS
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap
@@ -93,7 +96,7 @@ def monitored(
     signs = {"tpr": 1.0}
     evidence = change_evidence(Periods.of(found, signs, (2, repetitions)), ALPHA)
     outside, above, naive = [], [], []
-    for own, so_far in zip(found, cumulative(found), strict=True):
+    for own, so_far in zip(found, accumulate(found), strict=True):
         each = so_far.signed(signs)
         _, low, high = confidence_sequence(each[repetitions:].minus(each[:repetitions]), ALPHA)
         outside.append((low > world.gap) | (high < world.gap))

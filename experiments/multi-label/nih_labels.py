@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.models import backbone
-from equipoise.studies.sets.nih import FINDINGS, labels_in
+from equipoise.studies.sets.chest_xrays import NIH_FINDINGS, labels_in
 
-LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
+LABELS = [NIH_FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
 TRAIN = "-train"
 METHODS: dict[str, dict[str, Any]] = {
     "constrained": {"schedule": "paper", "learning_rate": 1e-4, "batch": 64},

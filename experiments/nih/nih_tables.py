@@ -23,7 +23,7 @@ from equipoise.studies import (
     read_rows,
     read_timings,
 )
-from equipoise.studies.tables import POOLED, pooled_lines
+from equipoise.studies.tables import POOLED_HEADERS, pooled_lines
 
 
 def mean(values: pd.Series, shared: float, signed: bool = True) -> str:
@@ -37,9 +37,9 @@ def mean(values: pd.Series, shared: float, signed: bool = True) -> str:
 def pooled(study: StudyFolder) -> None:
     """One table for all data of a study by folds."""
     frame = read_pooled(study)
-    names = [{"gap": "signed gap", "|gap|": "abs. gap"}.get(name, name.replace("|gap|", "abs. gap")) for name in POOLED]
+    names = [{"gap": "signed gap", "|gap|": "abs. gap"}.get(name, name.replace("|gap|", "abs. gap")) for name in POOLED_HEADERS]
     print(f"| data | {' | '.join(names)} |")
-    print("|---" * (len(POOLED) + 1) + "|")
+    print("|---" * (len(POOLED_HEADERS) + 1) + "|")
     for data, here in frame.groupby("data", sort=False):
         for cells in pooled_lines(here):
             print(f"| {study.plan.named(str(data)).title} | {' | '.join(cells)} |")

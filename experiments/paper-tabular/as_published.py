@@ -20,7 +20,7 @@ import torch
 
 import equipoise as eq
 from equipoise import models  # whose parts are replaced
-from equipoise.methods import adversarial, run_method
+from equipoise.methods import baselines, run_method
 from equipoise.models import predict
 
 PUBLISHED = eq.Training(restore="last", patience=110)
@@ -64,11 +64,11 @@ def rejecting(score: np.ndarray, y: np.ndarray, a: np.ndarray, measure: str, fav
 
 
 def favourable(splits: int) -> None:
-    parts, models = prepared("compas", splits)
+    parts, networks = prepared("compas", splits)
     for measure in ("spd", "eod"):
         for label in (1, 0):
             rows = []
-            for part, model in zip(parts, models, strict=True):
+            for part, model in zip(parts, networks, strict=True):
                 valid, test = (predict(model, p) for p in (part.valid, part.test))
                 a_valid, a_test = (np.asarray(s.attribute.codes == 0, int) for s in (valid, test))  # A = 1: the reference, code 0
                 threshold, margin = rejecting(valid.score, valid.y, a_valid, measure, label)
@@ -94,17 +94,17 @@ def evaluated(parts: Sequence[eq.Parts], found: Sequence[eq.Candidate], mode: st
         yield gap(f, part.test.y, a_test, "spd"), balanced(f, part.test.y)
 
 
-def finetuned(parts: Sequence[eq.Parts], models: Sequence[torch.nn.Module]) -> list[eq.Candidate]:
+def finetuned(parts: Sequence[eq.Parts], networks: Sequence[torch.nn.Module]) -> list[eq.Candidate]:
     """The last epoch of adversarial fine-tuning by SPD."""
     goal, seeds = eq.Goal("spd", max_gap=BOUND, selection="paper"), range(len(parts))
     settings = {"schedule": "paper", "restore": "last"}
-    runs = zip(models, parts, seeds, strict=True)
+    runs = zip(networks, parts, seeds, strict=True)
     return [run_method("adversarial-finetune", model, p.valid, {"": goal}, seed=seed, settings=settings) for model, p, seed in runs]
 
 
 def adversarial_modes(splits: int) -> None:
-    parts, models = prepared("adult", splits)
-    found = finetuned(parts, models)
+    parts, networks = prepared("adult", splits)
+    found = finetuned(parts, networks)
     for mode in ("eval", "training"):
         told(f"Adult, adversarial fine-tuning, last epoch, 101 thresholds, evaluated in {mode} mode, spd", evaluated(parts, found, mode))
 
@@ -123,7 +123,7 @@ def train_in_training_mode(turns: Any, steps: int) -> None:
 
 
 def critic(splits: int) -> None:
-    parts, models = prepared("adult", splits)
+    parts, networks = prepared("adult", splits)
     rows = len(parts[0].valid.y)
 
     def in_batch(f: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -131,11 +131,11 @@ def critic(splits: int) -> None:
         means = [(f * side).sum() / side.sum().clamp(min=1) for side in ((weights > 0).to(f), (weights < 0).to(f))]
         return (means[0] - means[1]) * len(f) / rows
 
-    turns = {"eval": adversarial._Turns.train_critic, "training": train_in_training_mode}
+    turns = {"eval": baselines._Turns.train_critic, "training": train_in_training_mode}
     for counts, proxy in (("the whole split", models.proxy), ("the mini-batch", in_batch)):
         for mode, turn in turns.items():
-            models.proxy, adversarial._Turns.train_critic = proxy, turn  # type: ignore[assignment,method-assign]
-            found = finetuned(parts, models)
+            models.proxy, baselines._Turns.train_critic = proxy, turn  # type: ignore[assignment,method-assign]
+            found = finetuned(parts, networks)
             told(f"Adult, critic with the counts of {counts} and features in {mode} mode, spd", evaluated(parts, found, "eval"))
 
 

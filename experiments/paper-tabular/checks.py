@@ -26,7 +26,7 @@ from equipoise.methods import Label, run_method
 from equipoise.methods.evaluation import LabelResult
 from equipoise.models import predict
 from equipoise.studies import read_plan
-from equipoise.studies.sets.synthetic import zafar_chance, zafar_plane
+from equipoise.studies.sets.tabular import zafar_chance, zafar_plane
 
 BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
 

@@ -50,9 +50,10 @@ from sklearn.linear_model import LogisticRegression
 import equipoise as eq
 from equipoise.data import Attribute
 from equipoise.measures import RATES, FloatArray, terms
-from equipoise.methods import Label, equalised_odds, group_thresholds, reject_option
+from equipoise.methods import Label, equalised_odds, reject_option
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods.blind_rule import path
+from equipoise.methods.thresholds import group_thresholds
 from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
 
 DATA = ("adult", "bank", "compas")
@@ -126,7 +127,7 @@ def network(folder: Path, name: str, parts: eq.Parts, seed: int) -> torch.nn.Mod
 def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, seed: int) -> dict[str, Callable[[], Decide]]:
     """What fits, and returns what decides, by name."""
     goal, scores = eq.Goal(measure, max_gap=BOUND, selection="paper"), valid.scores
-    cut = float(group_thresholds.fit(scores, goal).trace["threshold"].iloc[0])  # the best balanced accuracy without a bound
+    cut = float(group_thresholds(scores, goal).trace["threshold"].iloc[0])  # the best balanced accuracy without a bound
     gap = AgainstReference(OXONFAIR_RATES[measure].func, "largest gap", False)
 
     def ours_blind() -> Decide:
@@ -142,7 +143,7 @@ def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, s
         "OxonFair, two heads on the last layer": oxonfair_heads(train, valid, gap, lambda part: part.last),
         "OxonFair, second head on the inputs too": oxonfair_heads(train, valid, gap, lambda part: part.wide),
         "Fairlearn ExponentiatedGradient, a logistic regression trained anew, 10 rounds": lambda: exponentiated_gradient(train, measure),
-        f"equipoise group-thresholds {NEEDS}": ours(group_thresholds.fit),
+        f"equipoise group-thresholds {NEEDS}": ours(group_thresholds),
         f"OxonFair, a threshold a group {NEEDS}": by_scores(oxonfair_thresholds(scores, gap, BOUND)),
         f"Fairlearn ThresholdOptimizer, no gap {NEEDS}": by_scores(fairlearn_thresholds(scores, FAIRLEARN_NAMES[measure])),
         f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": by_scores(fairlearn_thresholds(scores, FAIRLEARN_NAMES[measure], BOUND)),
@@ -243,8 +244,8 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     heads = Heads(nobody, (nobody,), tuple(RATES[rate] for rate in terms(goal.measure)), centre)
     problem = bias_problem.Problem(given.cohort, goal, heads, posteriors, posteriors, slope)
     best, decisions = -np.inf, np.zeros(ROWS)
-    for multipliers in path(problem, bounds)[1]:
-        score = problem.priced(posteriors, problem.cost(multipliers))
+    for step in path(problem, bounds):
+        score = problem.priced(posteriors, step.costs)
         look = labels.evaluate(score, BOUND)
         if abs(float(look.gap[0])) <= BOUND and look.performance[0] > best:
             best, decisions = float(look.performance[0]), (score >= look.threshold[0]).astype(np.float64)
@@ -267,7 +268,7 @@ SEARCHES = {
     "equipoise bias-score, 24 bounds": our_multipliers,
     "equipoise bias-score, one bound": lambda given: our_multipliers(given, 1),
     "OxonFair, inferred groups": oxonfair_multipliers,
-    f"equipoise group-thresholds {NEEDS}": lambda given: group_thresholds.fit(
+    f"equipoise group-thresholds {NEEDS}": lambda given: group_thresholds(
         given.scores, eq.Goal("spd", max_gap=BOUND, selection="paper")
     ).rule.decide(given.scores),
     f"OxonFair, a threshold a group {NEEDS}": lambda given: oxonfair_thresholds(given.scores, parity_gap(), BOUND)()(given.scores),

@@ -1,5 +1,6 @@
 """What can go wrong with what a user hands in: each message states what was expected, what was found, where, and what to do next."""
 
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -143,3 +144,19 @@ def validation_problems(error: "ValidationError", skip: int = 1) -> list[str]:
             message += f"; got {str(problem['input'])[:60]!r}"
         problems.append(f"{key}: {message}" if key else message)
     return problems
+
+
+PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-image", "yaml": "pyyaml"}
+
+
+def pip_advice(error: ModuleNotFoundError) -> str:
+    """The pip command for a library that is not installed, as an addition to a message; empty if the name is not that of a library.
+
+    >>> pip_advice(ModuleNotFoundError(name="nowhere_to_be_found.layers"))
+    ' It needs the library nowhere_to_be_found, which is not installed: pip install nowhere_to_be_found'
+    """
+    module = (error.name or "").partition(".")[0]
+    if not module or importlib.util.find_spec(module) is not None:
+        return ""
+    package = PACKAGES.get(module, module)
+    return f" It needs the library {package}, which is not installed: pip install {package}"

@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from equipoise.data import MISSING, Attribute, ObjectArray, Scores, Table, assign_folds, generator, row_numbers
+from equipoise.data import MISSING, Attribute, ObjectArray, Scores, Table, assign_folds, generator
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
@@ -256,12 +256,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     def _groups(self, X: Rows, sensitive_features: Any) -> npt.NDArray[Any] | None:
         """The group of each row as text, from `sensitive_features` or from its column; None without either."""
         if sensitive_features is None and self.group is not None:
-            frame = isinstance(X, pd.DataFrame)
-            if frame and self.group not in X.columns and isinstance(self.group, str):
-                raise BadInput(f"no column {self.group!r} with the group. The columns are: {', '.join(map(str, X.columns))}.")
-            if not frame and isinstance(self.group, str):
-                raise BadInput(f"group={self.group!r} is the name of a column, and X is an array. Give a frame, or the column's position.")
-            sensitive_features = X[self.group] if frame and self.group in X.columns else _safe_indexing(X, self.group, axis=1)
+            sensitive_features = _safe_indexing(X, self._position(X), axis=1)
         if sensitive_features is None:
             return None
         given = np.asarray(sensitive_features, dtype=object)
@@ -273,14 +268,23 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         values = pd.Series(given.reshape(-1))
         return np.asarray(values.where(values.isna(), values.map(str)), dtype=object)
 
+    def _position(self, X: Rows) -> int | None:
+        """The position of the column of X that holds the group; None if none was named."""
+        columns = list(X.columns) if isinstance(X, pd.DataFrame) else []
+        if self.group is None or self.group in columns:
+            return None if self.group is None else columns.index(self.group)
+        if isinstance(self.group, str):
+            where = f"The columns are: {', '.join(map(str, columns))}." if columns else "X is an array: give a frame, or its position."
+            raise BadInput(f"no column {self.group!r} with the group. {where}")
+        return int(self.group) % int(X.shape[1])
+
+    def _without_group(self, X: Rows) -> Rows:
+        position = self._position(X)
+        return X if position is None else _safe_indexing(X, [k for k in range(X.shape[1]) if k != position], axis=1)
+
     def _inputs(self, X: Rows) -> Rows:
         """The columns that the estimator gets."""
-        if self.group is None or self.attribute_as_input:
-            return X
-        if isinstance(X, pd.DataFrame):
-            return X.drop(columns=[self.group if self.group in X.columns else X.columns[int(self.group)]])
-        keep = [k for k in range(X.shape[1]) if k != int(self.group) % X.shape[1]]
-        return X[:, keep]
+        return X if self.attribute_as_input else self._without_group(X)
 
     def _scores_of(self, X: Rows, y: Any, groups: Any, patients: Any, score: FloatArray) -> Scores:
         """Scores of labelled rows with their groups, and with the other columns, which a rule may read."""
@@ -295,13 +299,10 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _features(self, X: Rows) -> pd.DataFrame | None:
         """The columns other than the group; None if they are not a dense table."""
-        if isinstance(X, pd.DataFrame):
-            rest = self._inputs(X) if not self.attribute_as_input else X.drop(columns=[self.group] if self.group in X.columns else [])
-            return rest.reset_index(drop=True).set_axis([str(name) for name in rest.columns], axis=1) if rest.shape[1] else None
-        if not isinstance(X, np.ndarray) or X.dtype.kind not in "biuf" or X.ndim != 2:
+        frame = _frame(X)
+        if frame is None or not (rest := self._without_group(frame)).shape[1]:
             return None
-        keep = [k for k in range(X.shape[1]) if self.group is None or k != int(self.group) % X.shape[1]]
-        return pd.DataFrame({f"feature {k + 1}": X[:, k].astype(float) for k in keep}) if keep else None
+        return rest.reset_index(drop=True).set_axis([str(name) for name in rest.columns], axis=1)
 
 
 def _unlabelled(score: FloatArray, groups: Any, features: pd.DataFrame | None) -> Scores:
@@ -309,14 +310,22 @@ def _unlabelled(score: FloatArray, groups: Any, features: pd.DataFrame | None) -
     codes, levels = pd.factorize(pd.Series(groups))
     attribute = Attribute("group", tuple(map(str, levels)) or ("(none)",), np.where(codes < 0, MISSING, codes).astype(np.int64))
     labels = np.zeros(len(score), np.int64)
-    return Scores(labels, score, (attribute,), None, row_numbers(len(score)), features=None if features is None else Table(features))
+    return Scores(labels, score, (attribute,), None, features=None if features is None else Table(features))
 
 
 def _ids(X: Rows) -> ObjectArray | None:
     """The ids of the rows, in an index of text; None for arrays and for other indices, which usually number the rows."""
-    if not isinstance(X, pd.DataFrame) or pd.api.types.infer_dtype(X.index, skipna=False) != "string":
+    frame = _frame(X)
+    if frame is None or pd.api.types.infer_dtype(frame.index, skipna=False) != "string":
         return None
-    return np.asarray(X.index, dtype=object)
+    return np.asarray(frame.index, dtype=object)
+
+
+def _frame(X: Rows) -> pd.DataFrame | None:
+    """The rows as a frame, in which the columns of an array are numbered; None if they are not a dense table."""
+    if isinstance(X, np.ndarray):
+        return pd.DataFrame(X.astype(float), columns=[f"feature {k + 1}" for k in range(X.shape[1])]) if X.dtype.kind in "biuf" else None
+    return X if isinstance(X, pd.DataFrame) else None
 
 
 def _seed(random_state: Any) -> int:

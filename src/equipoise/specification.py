@@ -59,12 +59,10 @@ def setting(
     """A field of a specification: its help, default (`...`: required), flag on the command line, and checks such as `ge=0`.
 
     `shown` is the default in words, where the value does not show it. A flag of a field with `many` values may be repeated. A `hidden`
-    field is set by code alone. A default that can be changed is given as `default_factory=dict`. `was` are
-    the flags by which people may still look for it.
+    field is set by code alone. A default that can be changed is given as `default_factory=dict`. `was` are the flags
+    by which people may still look for it.
     """
-    extra: Any = {
-        name: value for name, value in {"flag": flag, "shown": shown, "many": many, "hidden": hidden, "was": was}.items() if value
-    }
+    extra: Any = {"flag": flag, "shown": shown, "many": many, "hidden": hidden, "was": was}
     if "default_factory" in checks:
         return Field(description=help, json_schema_extra=extra, **checks)
     return Field(default, description=help, json_schema_extra=extra, **checks)
@@ -75,19 +73,19 @@ def extra_of(field: FieldInfo) -> dict[str, Any]:
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
-def _keyword(name: str, field: FieldInfo) -> inspect.Parameter:
-    default = field.get_default(call_default_factory=True)
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
-
-
 def takes_fields_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """A decorator that shows the fields of a specification as keywords of a function, in place of its `**others`; others are refused."""
+    """A decorator that shows the fields of a specification as keywords of a function, in place of its `**others`; others are refused.
+
+    A keyword that the function names itself stays as it is.
+    """
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        given = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-        taken = {name: field for name, field in kind.model_fields.items() if name not in without and not extra_of(field).get("hidden")}
-        named = [_keyword(name, field) for name, field in taken.items()]
+        parameters = {name: given for name, given in signature.parameters.items() if given.kind is not given.VAR_KEYWORD}
+        for name, field in kind.model_fields.items():
+            if name not in (*without, *signature.parameters) and not extra_of(field).get("hidden"):
+                default = field.get_default(call_default_factory=True)
+                parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
 
         @wraps(function)
         def call(*values: Any, **others: Any) -> Any:
@@ -96,7 +94,7 @@ def takes_fields_of(kind: type[BaseModel], without: Collection[str] = ()) -> Cal
                     raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}")
             return function(*values, **others)
 
-        call.__signature__ = signature.replace(parameters=[*given, *named])  # type: ignore[attr-defined]
+        call.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
         return cast(Function, call)
 
     return decorate
@@ -169,7 +167,7 @@ def specification_problems(error: ValidationError, kind: type[BaseModel], placed
     """
     problems: list[str] = []
     for problem in error.errors(include_url=False):
-        kinds = re.compile(r"str|(tuple|dict|function-after)\[.*")  # of a union, which are not part of the place
+        kinds = re.compile(r"|str|(tuple|dict|function-after)\[.*")  # of a union, which are not part of the place; "": for all names
         parts = [part for part in problem["loc"] if not kinds.fullmatch(str(part))]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
         where = f"{place} ({flag})" if (flag := flag_of(kind, *parts)) else place

@@ -4,24 +4,25 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.case import Repairable, dry_run
-from equipoise.data import Cohort, hold_out
-from equipoise.methods import METHODS, Goal, Method, bias_score, contract, single_threshold
+from equipoise.case import dry_run
+from equipoise.case.methods_tried import RepairTask
+from equipoise.data import Cohort
+from equipoise.methods import METHODS, Goal, Method, bias_score, contract, thresholds
 from equipoise.methods.contract import NoSettings
 from support.facts import says
 from support.goals import paper_goal
 from support.hospital import network, patients
 
 
-def estimate(model: nn.Module, repair: Cohort, test: Cohort, *asked: object, train: Cohort | None = None, **more: object):
-    return dry_run.estimate(Repairable.of(model, ["sick"], [repair], [test], train), *asked, **more)
+def estimate(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: Goal, train: Cohort | None = None, **more: object):
+    return dry_run.estimate(RepairTask.of(model, ["sick"], [repair], [test], train), methods, {"sick": goal}, **more)
 
 
 @pytest.fixture
 def parts() -> tuple[nn.Module, Cohort, Cohort]:
     frame, x, _ = patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    return network("build"), *hold_out(cohort, 0.25)
+    return network("build"), *cohort.hold_out(0.25)
 
 
 def test_the_counts_are_those_of_the_sets(parts):
@@ -128,7 +129,7 @@ def test_probes_of_the_layers_are_part_of_the_estimate(parts, monkeypatch):
 
 
 def test_the_time_of_a_method_without_a_cost_model_is_unknown(parts, monkeypatch):
-    monkeypatch.setitem(METHODS, "own", Method("own", single_threshold.standard, NoSettings, "a method of its own"))
+    monkeypatch.setitem(METHODS, "own", Method("own", thresholds.standard, NoSettings, "a method of its own"))
     found = estimate(*parts, {"own": {}}, paper_goal())
     assert found.methods[-1].seconds is None
     assert found.seconds is None

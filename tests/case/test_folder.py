@@ -169,7 +169,7 @@ def test_a_hidden_folder_is_created_and_locked_while_no_other_run_removes_leftov
 
 
 def test_a_reader_waits_for_a_run_that_has_moved_the_folder_away(tmp_path):
-    old, new = (tmp_path / f"{subject.HIDDEN}out.abcdefgh{ending}" for ending in (subject.OLD, ""))
+    old, new = (tmp_path / f"{subject.HIDDEN}out.abcdefgh{ending}" for ending in (subject.OLD_SUFFIX, ""))
     _write(old, "old")
     _write(new, "new")
     lock = os.open(new, os.O_RDONLY)

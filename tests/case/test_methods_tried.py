@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.case import Repairable, check_methods, try_methods
-from equipoise.case.methods_tried import most_changed, rescored, unit_maps
-from equipoise.comparison import Comparison, ScoredCandidate
-from equipoise.comparison.candidates import choose
-from equipoise.data import Cohort, Images, Scores, hold_out
+from equipoise.case.case_file import RepairSpec
+from equipoise.case.methods_tried import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
+from equipoise.comparison import Comparison, ScoredCandidate, choose
+from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Goal, LabelCandidate
@@ -29,7 +28,7 @@ QUICK = {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}
 
 
 def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: Goal, **request: object) -> Comparison:
-    return try_methods(Repairable.of(model, ["sick"], [repair], [test]), methods, goal, **request)["sick"]
+    return try_methods(RepairTask.of(model, ["sick"], [repair], [test]), methods, {"sick": goal}, **request)["sick"]
 
 
 def _repair(name: str, gap: float, performance: float, goal: Goal) -> dict[str, ScoredCandidate]:
@@ -43,7 +42,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     frame, x, _ = patients()
     model = trained("build", torch.from_numpy(x), frame["sick"].to_numpy(), 60)
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    return model, *hold_out(cohort, 0.3, seed=0)
+    return model, *cohort.hold_out(0.3, seed=0)
 
 
 # The choice
@@ -82,7 +81,7 @@ def test_an_exported_program_has_no_layers_for_probes_but_its_images():
         warnings.simplefilter("ignore")
         program = torch.export.export(network("cnn").eval(), (inputs[:4],), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     model = ExportedNetwork(program, "net.pt2")
-    parts = hold_out(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
+    parts = Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]).hold_out(0.3)
     with pytest.raises(BadInput, match=facts("bias-score", "layer")):
         _tried(model, *parts, {"bias-score": {"depth": "last"}}, paper_goal("spd", min_performance=0.0))
     found = _tried(model, *parts, {"bias-score": {}}, paper_goal("spd", min_performance=0.0))
@@ -205,11 +204,13 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
 def test_probes_are_of_both_networks_on_the_test_set(parts):
     model, repair, test = parts
     methods = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.05}}
-    found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.5), probe_draws=10)
+    found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.5), spec=RepairSpec(probe=True, draws=10))
 
     probes = found.probes
     pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10))
     pd.testing.assert_frame_equal(probes.after, encoding(found.candidates[0].candidate.model, test, draws=10))
     assert not probes.before.equals(probes.after)
-    same = _tried(model, repair, test, {"reject-option": {}}, paper_goal("eod"), probe_draws=10).probes  # another rule of the same network
+    same = _tried(
+        model, repair, test, {"reject-option": {}}, paper_goal("eod"), spec=RepairSpec(probe=True, draws=10)
+    ).probes  # another rule of the same network
     pd.testing.assert_frame_equal(same.before, same.after)

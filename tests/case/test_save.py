@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import audit
-from equipoise.case import Repairable, Saved, Serving, save_all, try_methods
-from equipoise.case.schema import Inputs
-from equipoise.case.serving import saved_model
+from equipoise.case.methods_tried import RepairTask, try_methods
+from equipoise.case.save import Saved, Serving, save_all, saved_model
+from equipoise.case.schema import ServedInputs
 from equipoise.comparison import Comparison, Provenance
-from equipoise.data import Cohort, hold_out, sha256
+from equipoise.data import Cohort, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Candidate, Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
@@ -50,7 +50,7 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
     folder = tmp_path_factory.mktemp("hospital")
     model = hospital.table(folder)
     frame, x, _ = hospital.patients()
-    repair, test = hold_out(_cohort(x, frame), 0.3)
+    repair, test = _cohort(x, frame).hold_out(0.3)
     found = _tried(
         model,
         repair,
@@ -65,11 +65,15 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
 def serving(tried) -> Serving:
     folder, _, test = tried
     came = read_checkpoint(folder / "nested.pt")
-    return Serving(Inputs(bins={}, features=["a", "b", "c"]), saved_model(f"{folder / 'net.py'}:build", "logit"), test.inputs[:20], came)
+    return Serving(
+        ServedInputs(bins={}, features=["a", "b", "c"]), saved_model(f"{folder / 'net.py'}:build", "logit"), test.inputs[:20], came
+    )
 
 
 def _tried(model, repair: Cohort, test: Cohort, methods: dict, goal: Goal) -> Comparison:
-    return try_methods(Repairable.of(model, [LABEL], [repair], [test]), methods, goal, title="Sick", provenance=PROVENANCE)[LABEL]
+    return try_methods(
+        RepairTask.of(model, [LABEL], [repair], [test]), methods, {LABEL: goal}, report=ReportSpec(title="Sick"), provenance=PROVENANCE
+    )[LABEL]
 
 
 def _saved(case: Comparison, folder: Path, serving: Serving, options: ReportSpec, **more: bool) -> Saved:
@@ -136,14 +140,14 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         factory, model = "cnn", hospital.images(tmp_path / "images")
         frame, _, pixels = hospital.patients()
         x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
-        repair, test = hold_out(_cohort(x, frame), 0.3)
+        repair, test = _cohort(x, frame).hold_out(0.3)
         goal = paper_goal("spd", min_performance=0.6)  # the last step switches everything off, and decides the same for all
         found = _tried(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
         case = found
         model, inputs = case.result.candidate.model, test.inputs
         assert case.result.units
         kept = Checkpoint(hospital.network("cnn").state_dict())
-        serving = Serving(Inputs(bins={}, width=3), saved_model("net.py:cnn", "logit"), inputs[:5], kept)
+        serving = Serving(ServedInputs(bins={}, width=3), saved_model("net.py:cnn", "logit"), inputs[:5], kept)
     _saved(case, tmp_path / "out", serving, QUIET)
     (tmp_path / "out" / "net.py").write_text(hospital.CODE)
     torch.save(inputs, tmp_path / "out" / "x.pt")
@@ -157,7 +161,7 @@ def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tri
     folder, case, test = tried
     model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
     frame, x, _ = hospital.patients()
-    repair, _ = hold_out(_cohort(x, frame), 0.3)
+    repair, _ = _cohort(x, frame).hold_out(0.3)
     found = _tried(model, repair, test, {"bias-score": {}}, paper_goal("eod", min_performance=0.6))
     out, headed = tmp_path / "out", found
     written = _saved(headed, out, serving, QUIET)
@@ -207,8 +211,8 @@ def test_failures_are_recorded_and_all_other_files_written(tried, serving, tmp_p
     else:
         place = {
             "to_onnx": "equipoise.models.to_onnx",
-            "page": "equipoise.report.documents.repair_document",
-            "card": "equipoise.report.documents.cards",
+            "page": "equipoise.report.repair_document",
+            "card": "equipoise.report.cards",
         }
         monkeypatch.setattr(place[broken], fails)
     options = ReportSpec(onnx=what == "model.onnx")

@@ -11,7 +11,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise import cli
-from equipoise.case import ScoresDiffer
+from equipoise.case.score_checks import ScoresDiffer
 from equipoise.data import Cohort
 from equipoise.models import OneOutput, predict
 from support.facts import facts, says

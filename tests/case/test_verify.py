@@ -17,13 +17,16 @@ import torch
 from equipoise.case import Bundle
 from equipoise.case import verify as subject
 from equipoise.case.folder import filling
-from equipoise.case.verify import read_run, sealed, verify
+from equipoise.case.schema import sealed
+from equipoise.case.verify import read_run, verify
 from equipoise.data import Cohort, sha256
 from equipoise.errors import BadInput, Untrusted
 from equipoise.measures import Threshold
-from equipoise.methods import EqualisedOdds, GroupThresholds, RejectOption, rule_to_dict
-from equipoise.methods.equalised_odds import Steps
+from equipoise.methods import rule_to_dict
+from equipoise.methods.equalised_odds import EqualisedOdds, Steps
+from equipoise.methods.reject_option import RejectOption
 from equipoise.methods.rules import rule_from_dict
+from equipoise.methods.thresholds import GroupThresholds
 from support import bundles
 from support.facts import facts, says
 
@@ -136,7 +139,7 @@ def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_p
     (folder / "model.onnx").write_bytes(big[:4000] + bytes(4000))
     weights = folder / "repaired.safetensors"
     weights.write_bytes(weights.read_bytes()[::-1])
-    monkeypatch.setattr("equipoise.case.bundle_network.safetensors_in", lambda *_: pytest.fail("it was parsed"))
+    monkeypatch.setattr("equipoise.models.export.safetensors_in", lambda *_: pytest.fail("it was parsed"))
     with pytest.raises(BadInput) as caught:
         Bundle.load(folder, trust=True)
     assert says(caught.value, "model.onnx", "repaired.safetensors")

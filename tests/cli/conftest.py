@@ -29,7 +29,7 @@ def build():
 def _small_baseline() -> Iterator[None]:
     """Fits the simple model of audit.train 7 times instead of 52; tests/repair/test_baseline.py tests the default."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "FOLDS": 2}.items():
+        for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "BASELINE_FOLDS": 2}.items():
             patch.setattr(baseline, name, fewer)
         yield
 

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from equipoise import Cohort, cli
 from equipoise.case import Bundle
-from equipoise.case.verify import sealed
-from equipoise.data import hold_out
+from equipoise.case.schema import sealed
 from equipoise.errors import Untrusted
 from equipoise.models import HEADS
 from support import hospital
@@ -169,7 +168,7 @@ def test_a_bias_score_equals_that_of_python(run):
     model.load_state_dict(load_file("net.safetensors"))
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    candidate = debias(model, hold_out(cohort, 0.3, seed=0)[0], method="bias-score", min_performance=0.6)
+    candidate = debias(model, cohort.hold_out(0.3, seed=0)[0], method="bias-score", min_performance=0.6)
     assert candidate.chosen > 0
     with torch.no_grad():
         raw = candidate.model(torch.tensor(new[["a", "b", "c"]].to_numpy(np.float32)))[:, 0].double()

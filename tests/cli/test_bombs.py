@@ -112,8 +112,8 @@ def test_a_row_of_many_lines_in_a_folder_is_refused(tmp_path, run, monkeypatch):
 
 
 def test_equal_rows_do_not_fill_the_temporary_folder(run, monkeypatch):
-    monkeypatch.setattr(scans, "HELD", 1000)
-    monkeypatch.setattr(scans, "FILES", 5)
+    monkeypatch.setattr(scans, "ROWS_HELD", 1000)
+    monkeypatch.setattr(scans, "PART_FILES", 5)
     monkeypatch.setattr(scans, "MAX_TABLE_BYTES", 10**6)
     monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000000")
     Path("folder").mkdir()

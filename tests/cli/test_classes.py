@@ -111,7 +111,7 @@ def test_the_repair_equals_that_of_python(repaired: Path, place: Path) -> None:
     assert (list(overview["labels"]), overview["kind"]) == (CLASSES, "classes")
     assert all(json.loads((repaired / name / "run.json").read_text())["failures"] == {} for name in CLASSES)
     cohort = _cohort(place)
-    repair, test = eq.data.hold_out(cohort, 0.3, seed=0)
+    repair, test = cohort.hold_out(0.3, seed=0)
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
     result = debias(net.eval(), repair, method="bias-gda", epochs=3, learning_rate=1e-3)

@@ -87,7 +87,7 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr("equipoise.report.documents.cards", interrupted)
+    monkeypatch.setattr("equipoise.report.cards", interrupted)
     assert table(*TABLE, *FAST).code not in (0, 2)
     assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
@@ -110,7 +110,7 @@ def test_a_failed_report_is_not_a_success_but_the_network_is_saved(table, tmp_pa
     def fails(*_: object, **__: object) -> None:
         raise ValueError("no template")
 
-    monkeypatch.setattr("equipoise.report.documents.repair_document", fails)
+    monkeypatch.setattr("equipoise.report.repair_document", fails)
     code, _, err = table(*TABLE, *FAST)
     assert code == 1
     assert says(err, "report.html", "ValueError: no template")

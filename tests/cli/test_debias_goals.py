@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import Cohort
-from equipoise.data import hold_out
 from equipoise.methods import Note
 from equipoise.models import HEADS, predict
 from equipoise.report import note_words
@@ -101,13 +100,12 @@ def test_names_of_methods_are_not_broken_within_a_word_in_80_columns(table, monk
     methods = [part for name in ("bias-gda", "equalised-odds", "group-thresholds") for part in ("--method", name)]
     code, out, _ = table(*TABLE, *FAST, *methods)
     assert code == 0
-    rows = out.split("held-out rows")[1].split("Written to")[0].splitlines()
+    rows = out[out.index("held-out") :].split("Written to")[0].splitlines()[1:]
     assert max(map(len, rows)) <= 80
     heads = [row.split("  ")[0].strip() for row in rows]
     assert {"original", "bias-gda"} <= {head.removesuffix(" (chosen)") for head in heads}
     assert any(head.startswith("equalised-odds") for head in heads)
-    at = heads.index("group-")
-    assert heads[at + 1].startswith("thresholds")
+    assert any(head.startswith("group-thresholds") for head in heads) or heads[heads.index("group-") + 1].startswith("thresholds")
 
 
 @pytest.mark.parametrize("method", ["group-thresholds", "reject-option", "equalised-odds"])
@@ -144,7 +142,7 @@ def test_no_group_falls_below_the_kept_rate(table, option, least):
     model, (frame, x, _) = hospital.network("build").eval(), hospital.patients()
     model.load_state_dict(load_file("net.safetensors"))
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    scores = predict(model, hold_out(cohort, 0.3)[0])
+    scores = predict(model, cohort.hold_out(0.3)[0])
     before = scores.score >= pd.read_csv("repaired/trace.csv").query("method == 'standard'")["threshold"].iloc[0]
     for group in ("M", "F"):
         sick = (scores.attribute.codes == scores.attribute.levels.index(group)) & (scores.y == 1)

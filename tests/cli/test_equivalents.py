@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import typer
 
 import equipoise as eq
 from equipoise import data, studies
-from equipoise.case import audit_file, no_bars, prepare_file, write_again
+from equipoise.case import audit_case, prepare_repair, write_again
+from equipoise.case.progress import no_bars
 from equipoise.cli.app import command_line
 from support import hospital
 from support.command import ran
@@ -17,15 +17,15 @@ from support.facts import says
 from support.scores_file import AUDIT, scores_frame, write_csv
 
 CALLS: dict[str, Callable[..., Any]] = {
-    "audit": audit_file,  # eq.audit of rows in memory
-    "debias": prepare_file,  # .estimate() is the dry run, .repair() the repair; eq.debias for one method on rows in memory
+    "audit": audit_case,  # eq.audit of rows in memory
+    "debias": prepare_repair,  # .estimate() is the dry run, .repair() the repair; eq.debias for one method on rows in memory
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": eq.Bundle.load,  # .decide(rows)
     "report": write_again,  # eq.read_audit("audit.json").report("audit.html")
     "data list": studies.CATALOGUE.values,
     "data check": studies.check_files,
     "data fetch": studies.fetch,
-    "data cache": data.image_caches,  # and data.clear_caches
+    "data cache": data.ImageCache.found,  # and data.ImageCache.clear
     "study list": studies.read_plan,
     "study run": studies.run_study,
     "study show": studies.open_study,
@@ -41,7 +41,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
         yield from _commands(own, (*path, name))
 
 
-COMMANDS = dict(_commands(typer.main.get_command(command_line())))
+COMMANDS = dict(_commands(command_line()))
 
 
 def test_every_command_has_a_python_equivalent():
@@ -81,7 +81,7 @@ def _printed(run, *arguments: object) -> Any:
 
 def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
     path, valid = write_csv("scores.csv"), write_csv("valid.csv", scores_frame(120))
-    found = audit_file(eq.Case(data={"table": path, **SCORES}, audit={"valid": valid, "level": 0.9}))
+    found = audit_case(eq.Case(data={"table": path, **SCORES}, audit={"valid": valid, "level": 0.9}))
     printed = _printed(run, "audit", path, *AUDIT, "--reference", "M", "--patient", "pid", "--valid", valid, "--set", "audit.level=0.9")
     assert found.to_dict() == printed
     assert found.audit["eod"] == found.audit["y"]["eod"]
@@ -91,7 +91,7 @@ def test_the_scores_in_a_file_are_audited_as_by_the_command(run):
 def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
     path = write_csv("scores.csv", scores_frame().assign(z=lambda frame: 1 - frame["y"], q=lambda frame: 1 - frame["p"]))
     both = {**SCORES, "label": ["y", "z"], "score": ["p", "q"], "patient": None}
-    found = audit_file(eq.Case(data={"table": path, **both}, model={"threshold": 0.4}))
+    found = audit_case(eq.Case(data={"table": path, **both}, model={"threshold": 0.4}))
     columns = ("--label", "y", "--label", "z", "--score", "p", "--score", "q")
     assert found.to_dict() == _printed(run, "audit", path, *columns, "--group", "sex", "--reference", "M", "--threshold", 0.4)
     assert list(found.audit.labels) == ["y", "z"]
@@ -100,7 +100,7 @@ def test_several_labels_in_a_file_are_audited_as_by_the_command(run):
 def test_a_network_is_audited_on_a_file_as_by_the_command(table):
     steps: list[str] = []
     case = eq.Case(data=TABLE, model=NETWORK, audit={"probe": True, "draws": 20})
-    found = audit_file(case, bars=lambda what: (steps.append(what), no_bars(what))[1])
+    found = audit_case(case, bars=lambda what: (steps.append(what), no_bars(what))[1])
     assert found.to_dict() == _printed(
         table,
         "audit",
@@ -134,7 +134,7 @@ def test_the_scores_in_a_file_are_repaired_as_by_the_command(run, tmp_path):
 
 @pytest.mark.parametrize("limits", [{}, {"max_gap": 0.05}, {"min_performance": 0.6}])
 def test_a_goal_has_the_same_defaults_in_python_and_on_the_command_line(tmp_path, limits):
-    """Of a file by `prepare_file` and by the command, and of its repair set by `eq.debias`."""
+    """Of a file by `prepare_repair` and by the command, and of its repair set by `eq.debias`."""
     path = write_csv(tmp_path / "scores.csv", scores_frame(800))
     repaired = eq.Case(data={"table": path, **SCORES}, goal=limits, repair={"method": "reject-option"}).debias()
     cases, saved = repaired.comparisons, repaired.save(tmp_path / "python")
@@ -150,7 +150,7 @@ def test_a_goal_has_the_same_defaults_in_python_and_on_the_command_line(tmp_path
 
 def test_a_network_is_repaired_on_a_file_as_by_the_command(table, tmp_path):
     sections = {"goal": {"min_performance": 0.6, "selection": "paper"}, "repair": {"method": "bias-gda", "draws": 20}}
-    prepared = prepare_file(eq.Case(data=TABLE, model=NETWORK, **sections, report={"onnx": False}, **{"bias-gda": hospital.BIAS_GDA}))
+    prepared = prepare_repair(eq.Case(data=TABLE, model=NETWORK, **sections, report={"onnx": False}, **{"bias-gda": hospital.BIAS_GDA}))
     dry_run = _printed(table, *hospital.TABLE, *hospital.FAST, "--dry-run")
     assert prepared.estimate().to_dict()["sets"] == dry_run["sets"]
     saved = prepared.repair().save(tmp_path / "python")

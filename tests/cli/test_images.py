@@ -271,7 +271,7 @@ def _age(path: Path, days: float) -> None:
 
 def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch):
     assert run("data", "cache").out == f"0 caches, 0.0 MiB, in {tmp_path / 'cache' / 'images'}\n"
-    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
+    monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 0)
     for size in (8, 16):
         assert run("audit", "local.csv", *instead(AUDIT, "--set", f"images.size={size}"), *MODEL).code == 0
     listed = json.loads(run("data", "cache", "--json").out)
@@ -300,7 +300,7 @@ def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
 
 
 def test_a_large_cache_is_reported_on_stderr_and_stdout_stays_json(run, xrays, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_rows.LARGE_CACHE", 10)
+    monkeypatch.setattr("equipoise.data.images.LARGE_CACHE", 10)
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--set", "images.cache=kept", "--json")
     assert code == 0
     assert json.loads(out)["rows"] == ROWS

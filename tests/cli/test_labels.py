@@ -131,9 +131,8 @@ def test_one_repair_for_all_labels_equals_that_of_python_and_serves_new_patients
     as_published = ["--method", "constrained", "--set", "constrained.schedule=paper", "--set", "goal.selection=paper"]
     assert run(["debias", *_options(place), *as_published, "--measure", "spd", "--out", str(out)]) == 0
     assert says(capsys.readouterr().out, *LABELS)
-    from equipoise.data import hold_out
 
-    repair, test = hold_out(_cohort(place), 0.3, seed=0)
+    repair, test = _cohort(place).hold_out(0.3, seed=0)
     net = _network()
     net.load_state_dict(load_file(place / "net.safetensors"))
     result = debias(net.eval(), repair, method="constrained", measure="spd")

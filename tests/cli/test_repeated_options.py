@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import typer
 
 import equipoise as eq
 from equipoise.cli.app import command_line
@@ -31,7 +30,7 @@ def _commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]
             yield (*path, name), child
 
 
-COMMANDS = dict(_commands(typer.main.get_command(command_line())))
+COMMANDS = dict(_commands(command_line()))
 
 
 def _scores(frame: pd.DataFrame) -> dict[str, eq.Scores]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.data import Columns, hold_out, read_scores
+from equipoise.data import Columns, read_scores
 from support.command import ran
 from support.facts import says
 
@@ -82,7 +82,7 @@ def test_python_makes_the_same_rule(files):
         patient="id",
         name="scores.csv",
     )
-    repair, _ = hold_out(scores, seed=run["provenance"]["seed"])
+    repair, _ = scores.hold_out(seed=run["provenance"]["seed"])
     found = eq.debias(repair, method="group-thresholds", threshold=0.5)
     assert found.rule == eq.Bundle.load(files / "rule").rule
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.comparison import fit_baseline
-from equipoise.comparison.baseline import HELD_OUT, SMALL, STATISTICS, _features, _sampled
+from equipoise.comparison.baseline import MOST_HELD_OUT, SMALL_SIDE, STATISTICS, _features, _sampled, fit_baseline
 from equipoise.data import Attribute, Cohort, Images, Scores
 from equipoise.measures import Baseline, FloatArray
 from support.goals import paper_goal
@@ -99,8 +98,8 @@ def test_features_of_images_are_small_pixels_and_statistics():
     pixels[y == 1, :16, :16] += 60
     cohort = Cohort(Images(pixels), y, (Attribute("sex", ("M", "F"), rng.integers(0, 2, 300)),))
     seen = _features(cohort)
-    assert seen.shape == (300, SMALL * SMALL + STATISTICS)
-    assert seen[:, SMALL * SMALL] == pytest.approx(pixels.mean((1, 2)) / 255)
+    assert seen.shape == (300, SMALL_SIDE * SMALL_SIDE + STATISTICS)
+    assert seen[:, SMALL_SIDE * SMALL_SIDE] == pytest.approx(pixels.mean((1, 2)) / 255)
     scores = Scores.of(cohort, rng.random(300))
     found = fit_baseline(
         cohort.take(range(150)), (Scores.of(cohort.take(range(150)), scores.score[:150]), np.ones(150)), cohort.take(range(150, 300)), GOAL
@@ -124,4 +123,4 @@ def test_whole_patients_are_sampled_if_there_are_many_rows():
     rows = _sampled(patients, 400, np.random.default_rng(0))
     assert len(rows) == 400
     assert len({patients.patients[row] for row in rows}) == 100
-    assert len(_sampled(patients, HELD_OUT, np.random.default_rng(0))) == 1000
+    assert len(_sampled(patients, MOST_HELD_OUT, np.random.default_rng(0))) == 1000

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from equipoise.comparison import Comparison, ScoredCandidate
-from equipoise.comparison.changed_decisions import Affected, affected, all_attributes, balances
-from equipoise.comparison.pairing import same_rows
+from equipoise.comparison.findings import Affected, affected, all_attributes, balances
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Paired, Threshold, shown_scores
@@ -22,7 +21,6 @@ def _affected(case: Comparison) -> list[Affected]:
 
 
 def _paired(original: ScoredCandidate, tried: ScoredCandidate) -> Paired:
-    same_rows(original.test, tried.test)
     return Paired(original.test, (original.decisions(), tried.decisions()), SETTINGS)
 
 

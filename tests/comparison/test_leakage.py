@@ -52,12 +52,22 @@ def test_rows_read_separately_are_compared_by_what_they_contain(frame):
         eq.train(_cohort(train, None, "train.csv"), _cohort(test, None, "test.csv"), settings=eq.Training(epochs=0))
 
 
-@pytest.mark.parametrize("values", [3, 50])
-def test_equal_rows_of_a_coarse_table_may_be_of_different_patients(values):
+def test_a_negative_zero_is_zero(frame):
+    zero = frame.head(400).assign(c=0.0)
+    with pytest.raises(eq.BadInput, match=facts("400 of 400 rows")):
+        eq.train(
+            _cohort(zero, None, "train.csv"),
+            _cohort(zero.sample(frac=1, random_state=0).assign(c=-0.0), None, "test.csv"),
+            settings=eq.Training(epochs=0),
+        )
+
+
+@pytest.mark.parametrize(("values", "unit"), [(3, 1), (50, 1), (50, np.pi / 7)], ids=["few", "more", "many digits"])
+def test_equal_rows_of_a_coarse_table_may_be_of_different_patients(values, unit):
     rng = np.random.default_rng(1)
 
     def coarse(n: int) -> eq.Cohort:
-        frame = pd.DataFrame({"a": rng.integers(0, values, n), "b": rng.integers(0, 4, n), "sex": ["F", "M"] * (n // 2)})
+        frame = pd.DataFrame({"a": unit * rng.integers(0, values, n), "b": rng.integers(0, 4, n), "sex": ["F", "M"] * (n // 2)})
         return eq.Cohort.from_frame(frame.assign(sick=rng.integers(0, 2, n)), label="sick", group="sex")
 
     train, valid = coarse(400), coarse(100)

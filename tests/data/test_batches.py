@@ -54,9 +54,9 @@ def _rows(scores: Scores) -> list[tuple[object, ...]]:
 
 @pytest.fixture(params=["in memory", "in files"])
 def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(scans, "ROWS", 200)
-    monkeypatch.setattr(scans, "HELD", 10**6 if request.param == "in memory" else 300)
-    monkeypatch.setattr(scans, "FILES", 5)
+    monkeypatch.setattr(scans, "BATCH_ROWS", 200)
+    monkeypatch.setattr(scans, "ROWS_HELD", 10**6 if request.param == "in memory" else 300)
+    monkeypatch.setattr(scans, "PART_FILES", 5)
     return bool(request.param == "in memory")
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Columns, Scores, read_columns
+from equipoise.data import Cohort, Columns, Scores
+from equipoise.data.column_values import read_columns
 from equipoise.errors import BadInput
 from support.facts import facts, says
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
-from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
-from equipoise.data.attribute import intersection_name, main_group, patients_varying, resolve_conflicts, varying_units
+from equipoise.data import CONFLICTS, Attribute, assign_folds
+from equipoise.data.attribute import main_group, varying_units
 from equipoise.errors import BadInput
 from equipoise.measures import moments_of, units_of
 from support.bootstrap import bootstrap_cells
@@ -20,7 +20,7 @@ SEX = ["M", "F", "F", "M", None, "M", "F", "F", "F"]
 
 
 def _resolved(rule: str) -> Attribute:
-    return resolve_conflicts(Attribute.of(SEX, "sex", "M"), pd.Series(PATIENTS, name="pid"), rule)
+    return Attribute.of(SEX, "sex", "M", patients=pd.Series(PATIENTS, name="pid"), conflicts=rule)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,13 @@ def test_an_error_names_the_patients_and_the_rules():
 
 
 def test_a_rule_may_leave_no_second_group():
-    attribute = Attribute.of(["F", "M", "F"], "sex", "F")
     with pytest.raises(BadInput, match=facts("M")):
-        resolve_conflicts(attribute, pd.Series(["1", "1", "2"]), "blank")
+        Attribute.of(["F", "M", "F"], "sex", "F", patients=pd.Series(["1", "1", "2"]), conflicts="blank")
 
 
 def test_a_group_without_rows_is_dropped():
-    attribute = Attribute.of(["a", "b", "a", "c", "c"], "race", "a")
-    found = resolve_conflicts(attribute, pd.Series(["1", "1", "1", "2", "2"]), "majority")
+    patients = pd.Series(["1", "1", "1", "2", "2"])
+    found = Attribute.of(["a", "b", "a", "c", "c"], "race", "a", patients=patients, conflicts="majority")
     assert found.levels == ("a", "c")
     assert found.names.tolist() == ["a", "a", "a", "c", "c"]
 
@@ -102,8 +101,8 @@ def _cohort(seed: int = 0, patients: int = 300) -> Cohort:
 
 def test_a_patient_in_two_groups_is_in_one_set_and_in_one_fold():
     cohort = _cohort()
-    assert patients_varying(cohort.attribute, cohort.patients) > 30
-    for parts in (split(cohort, seed=3), hold_out(cohort, seed=3)):
+    assert cohort.varying[0] > 30
+    for parts in (split(cohort, seed=3), cohort.hold_out(seed=3)):
         patients = [set(part.patients) for part in parts]
         assert sum(map(len, patients)) == len(set.union(*patients)) == 300
     fold = assign_folds(cohort, 5, np.random.default_rng(0))
@@ -177,17 +176,17 @@ names = st.text(st.sampled_from('ab &"'), min_size=1, max_size=6)
 
 @given(st.lists(st.tuples(names, names), min_size=2, max_size=6, unique=True))
 def test_different_intersections_have_different_names(pairs):
-    assert len({intersection_name(pair) for pair in pairs}) == len(pairs)
+    assert len({Attribute.crossed_name(pair) for pair in pairs}) == len(pairs)
 
 
 @given(st.lists(st.lists(names, min_size=3, max_size=3).map(tuple), min_size=2, max_size=5, unique=True))
 def test_different_intersections_of_three_attributes_have_different_names(triples):
-    assert len({intersection_name(triple) for triple in triples}) == len(triples)
+    assert len({Attribute.crossed_name(triple) for triple in triples}) == len(triples)
 
 
 @given(st.lists(names, min_size=2, max_size=4, unique=True))
 def test_an_intersection_never_has_the_name_of_one_of_its_attributes(columns):
-    assert intersection_name(columns) not in columns
+    assert Attribute.crossed_name(columns) not in columns
 
 
 def test_groups_with_an_ampersand_are_kept_apart():

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Geometry, ImageLimit, Images, add_dicom_columns
+from equipoise.data import Cohort, Images
 from equipoise.data.decode import attempt, decode
-from equipoise.data.dicom import age_in_years, header, is_dicom, read_pixels
-from equipoise.data.image_files import Broken
+from equipoise.data.dicom import add_dicom_columns, age_in_years, header, is_dicom, read_pixels
+from equipoise.data.image_files import Broken, ImageLimit
+from equipoise.data.preprocessing import Preprocessing
 from equipoise.errors import BadInput, MissingExtra
 from support.facts import facts, says
 from support.image_files import file_of, files_of
@@ -130,7 +131,7 @@ def test_an_old_file_without_preamble(tmp_path):
     pydicom.filewriter.write_dataset(stream, bare)
     path = tmp_path / "old.dcm"
     path.write_bytes(stream.getvalue())
-    assert (decode(path, Geometry((8, 8))) == read_pixels(_dicom())).all()
+    assert (decode(path, Preprocessing((8, 8))) == read_pixels(_dicom())).all()
 
 
 def test_bad_files_are_listed_with_the_reason(tmp_path):
@@ -273,7 +274,7 @@ def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
 
 
 def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
-    found = attempt(file_of(content), partial(decode, geometry=Geometry((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels), 0)[1]
+    found = attempt(file_of(content), partial(decode, how=Preprocessing((8, 8)), limit=ImageLimit(pixels)), ImageLimit(pixels), 0)[1]
     return (found.kind, found.reason) if isinstance(found, Broken) else ("", "")
 
 
@@ -354,7 +355,7 @@ def test_pixels_do_not_depend_on_the_block_size(monkeypatch):
         ),
     ]
     whole = [read_pixels(content) for content in contents]
-    monkeypatch.setattr("equipoise.data.dicom.BLOCK", 100)
+    monkeypatch.setattr("equipoise.data.dicom.PIXELS_AT_ONCE", 100)
     for content, expected in zip(contents, whole, strict=True):
         assert expected.std() > 10
         assert (read_pixels(content) == expected).all()

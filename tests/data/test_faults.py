@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from equipoise.data import MAX_PIXELS, Geometry, ImageLimit, Images
+from equipoise.data import MAX_PIXELS, Images
 from equipoise.data.decode import attempt, convert, decode
+from equipoise.data.image_files import ImageLimit
+from equipoise.data.preprocessing import Preprocessing
 from equipoise.errors import BadInput
 from support.facts import facts, says
 from support.image_files import file_of, files_of
@@ -46,7 +48,7 @@ def _claim(kind: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "bmp", "ppm", "jpeg", "gif"])
 def test_the_pixels_that_a_header_names_are_checked_first(kind, recwarn):
     content = _claim(kind, 60_000, 50_000)
-    _, wrong = attempt(file_of(content), partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
+    _, wrong = attempt(file_of(content), partial(decode, how=Preprocessing((8, 8))), ImageLimit(), 0)
     assert wrong.kind == "too large"
     assert f"{MAX_PIXELS:,}" in wrong.reason or "decompression bomb" in wrong.reason
     with pytest.raises(BadInput, match=facts(1, "images.max_pixels")):
@@ -91,7 +93,7 @@ def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, mon
     path = tmp_path / "large.png"
     path.write_bytes(_bytes(4) + bytes(1000))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: pytest.fail("read"))
-    _, wrong = attempt(path, partial(decode, geometry=Geometry((4, 4)), limit=ImageLimit(100)), ImageLimit(100), 0)
+    _, wrong = attempt(path, partial(decode, how=Preprocessing((4, 4)), limit=ImageLimit(100)), ImageLimit(100), 0)
     assert wrong is not None
     assert wrong.kind == "too large"
 
@@ -104,7 +106,7 @@ def test_gray_does_not_depend_on_the_block_size(mode, monkeypatch):
     else:
         image = Image.fromarray(rng.integers(0, 256, (37, 23, 4), dtype=np.uint8), "RGBA").convert(mode)
     whole = np.asarray(convert(image, "L"))
-    monkeypatch.setattr("equipoise.data.decode.BLOCK", 100)
+    monkeypatch.setattr("equipoise.data.decode.PIXELS_AT_ONCE", 100)
     assert (np.asarray(convert(image, "L")) == whole).all()
 
 
@@ -151,7 +153,7 @@ def test_the_reason_of_a_system_error_does_not_contain_the_file_name(tmp_path, m
     path = tmp_path / "patient-4711.png"
     path.write_bytes(_bytes(8))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(self))))
-    _, wrong = attempt(path, partial(decode, geometry=Geometry((8, 8))), ImageLimit(), 0)
+    _, wrong = attempt(path, partial(decode, how=Preprocessing((8, 8))), ImageLimit(), 0)
     assert (wrong.kind, wrong.reason) == ("damaged", "cannot be read: Permission denied")
 
 
@@ -165,7 +167,7 @@ def test_an_overwritten_file_of_the_same_size_and_time_is_decoded_again(tmp_path
     assert path.stat().st_size > 2**16
     assert found[0] < 60
     assert found[1] > 140
-    assert decode(path, Geometry((8, 8))).mean() > 140
+    assert decode(path, Preprocessing((8, 8))).mean() > 140
 
 
 def test_libtiff_prints_nothing(capfd):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data import Images, clear_caches, image_caches
-from equipoise.data.image_rows import DAY
+from equipoise.data import ImageCache, Images
 from support.facts import says
 from support.image_files import files_of
 
@@ -22,7 +21,7 @@ def _png(value: int) -> bytes:
 
 
 def _age(path: Path, days: float) -> None:
-    then = time.time() - days * DAY
+    then = time.time() - days * 86_400
     os.utime(path, (then, then))
 
 
@@ -38,62 +37,62 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_cache_is_listed_with_its_images_and_bytes(folder):
-    found = sorted(image_caches(folder), key=lambda cache: cache.images)
+    found = sorted(ImageCache.found(folder), key=lambda cache: cache.images)
     assert [(cache.images, cache.size) for cache in found] == [(3, 8), (5, 4)]
     for cache in found:
         assert cache.bytes == sum(p.stat().st_size for p in folder.glob(f"{cache.path.stem}.*"))
         assert cache.days < 0.1
-    assert image_caches(folder / "absent") == []
+    assert ImageCache.found(folder / "absent") == []
 
 
 def test_the_users_cache_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
-    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
+    monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 0)
     Images.open(files_of([_png(1)]), size=8)
-    assert [cache.path.parent for cache in image_caches()] == [tmp_path / "images"]
+    assert [cache.path.parent for cache in ImageCache.found()] == [tmp_path / "images"]
 
 
 def test_opening_marks_it_as_used(folder):
-    for cache in image_caches(folder):
+    for cache in ImageCache.found(folder):
         _age(cache.path, 40)
     Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
-    first, second = image_caches(folder)
+    first, second = ImageCache.found(folder)
     assert (first.images, second.images) == (3, 5)
     assert first.days < 0.1
     assert second.days == pytest.approx(40, abs=0.1)
 
 
 def test_clearing_removes_only_the_given_caches(folder):
-    chosen = [cache for cache in image_caches(folder) if cache.images == 3]
-    assert clear_caches(chosen) == chosen[0].bytes
-    assert [cache.images for cache in image_caches(folder)] == [5]
-    clear_caches(image_caches(folder))
+    chosen = [cache for cache in ImageCache.found(folder) if cache.images == 3]
+    assert ImageCache.clear(chosen) == chosen[0].bytes
+    assert [cache.images for cache in ImageCache.found(folder)] == [5]
+    ImageCache.clear(ImageCache.found(folder))
     assert sorted(p.name for p in folder.iterdir()) == ["features.npy", "notes.json"]
     images = Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
-    clear_caches(image_caches(folder))
+    ImageCache.clear(ImageCache.found(folder))
     assert images.raw(2).max() == 2  # an open cache stays readable
 
 
 def test_leftovers_of_a_killed_process_are_listed_after_a_day(folder):
     left = folder / ".equipoise.abc.tmp"
     left.write_bytes(b"half")
-    assert len(image_caches(folder)) == 2
+    assert len(ImageCache.found(folder)) == 2
     _age(left, 2)
-    assert [(cache.images, cache.bytes) for cache in image_caches(folder) if cache.path == left] == [(0, 4)]
+    assert [(cache.images, cache.bytes) for cache in ImageCache.found(folder) if cache.path == left] == [(0, 4)]
     (folder / f"{'0' * 32}.npy").write_bytes(b"rubbish")
-    assert sorted(cache.images for cache in image_caches(folder)) == [0, 0, 3, 5]
+    assert sorted(cache.images for cache in ImageCache.found(folder)) == [0, 0, 3, 5]
 
 
 def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
     sources, mine = files_of(_png(v) for v in range(3)), tmp_path / "mine.npy"
-    cache = next(cache for cache in image_caches(folder) if cache.images == 3)
+    cache = next(cache for cache in ImageCache.found(folder) if cache.images == 3)
     np.save(mine, np.full((3, 8, 8), 7, np.uint8))
     before = mine.read_bytes()
     for path in (cache.path, cache.path.with_suffix(".json")):
         path.unlink()
     cache.path.symlink_to(mine)
     cache.path.with_suffix(".json").symlink_to(tmp_path / "absent.json")
-    assert [cache.images for cache in image_caches(folder)] == [5]
+    assert [cache.images for cache in ImageCache.found(folder)] == [5]
     images = Images.open(sources, size=8, cache=folder)
     assert images.raw(slice(None))[:, 0, 0].tolist() == [0, 1, 2]
     assert mine.read_bytes() == before
@@ -104,7 +103,7 @@ def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
 def test_a_large_cache_is_warned_about_and_not_removed(folder, monkeypatch, caplog):
     Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
     assert not caplog.records
-    monkeypatch.setattr("equipoise.data.image_rows.LARGE_CACHE", 100)
+    monkeypatch.setattr("equipoise.data.images.LARGE_CACHE", 100)
     Images.open(files_of([_png(v) for v in range(3)]), size=8, cache=folder)
     assert says(caplog.text, f"equipoise data cache --folder {folder}", "--clear --older-than 30")
-    assert len(image_caches(folder)) == 2
+    assert len(ImageCache.found(folder)) == 2

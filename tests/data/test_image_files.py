@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from equipoise.data import Cohort, find_files
-from equipoise.data.image_files import SUFFIXES, file_state
+from equipoise.data.image_files import IMAGE_SUFFIXES, file_state
 from equipoise.errors import BadInput
 from support.facts import facts, says
 
@@ -54,7 +54,7 @@ def test_the_last_component_of_a_uid_is_no_suffix(tmp_path):
     assert _found(folder, "1.2.840.5.1", "1.2.840.6.1") == ["a/1.2.840.5.1", "b/1.2.840.6.1.dcm"]
 
 
-@pytest.mark.parametrize("suffix", [*sorted(SUFFIXES), ".DCM", ".Png"])
+@pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".DCM", ".Png"])
 def test_a_bare_name_may_lack_the_suffix_of_an_image(tmp_path, suffix):
     folder = _made(tmp_path, f"deep/00012{suffix}", f"12{suffix}", "deep/00013.txt", "deep/00014.csv", "deep/00015.tar.gz")
     assert _found(folder, "00012", "12", "0012", "00013", "00014", "00015") == [

@@ -14,8 +14,9 @@ from PIL import Image
 from torch import nn
 
 import equipoise as eq
-from equipoise.data import XRAY_RANGE, Cohort, Geometry, Images, is_view
+from equipoise.data import XRAY_RANGE, Cohort, Images, is_view
 from equipoise.data.decode import decode as decoded
+from equipoise.data.preprocessing import Preprocessing
 from equipoise.errors import BadInput
 from support.facts import facts, says, suggests
 from support.image_files import file_of, files_of
@@ -23,7 +24,7 @@ from support.published import debias
 
 
 def decode(content, size: int) -> np.ndarray:
-    return decoded(file_of(content) if isinstance(content, bytes) else content, Geometry((size, size)))
+    return decoded(file_of(content) if isinstance(content, bytes) else content, Preprocessing((size, size)))
 
 
 RAMP = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))  # (16, 16), dark on the left
@@ -201,7 +202,7 @@ def test_the_cache_is_mapped_reused_and_depends_on_the_content(tmp_path, monkeyp
     assert isinstance(first.pixels, np.memmap)
     assert len(list((tmp_path / "cache").iterdir())) == 2  # pixels and notes; nothing half-written stays
     with monkeypatch.context() as patch:
-        patch.setattr("equipoise.data.image_rows.fill", lambda *_: pytest.fail("decoded again"))
+        patch.setattr("equipoise.data.images.fill", lambda *_: pytest.fail("decoded again"))
         assert torch.equal(Images.open(files, size=8, cache=tmp_path / "cache")[:], first[:])
     assert Images.open(files[::-1], size=8, cache=tmp_path / "cache").raw(0).max() == 20
     assert Images.open(files, size=4, cache=tmp_path / "cache").shape == (2, 1, 4, 4)
@@ -221,7 +222,7 @@ def test_a_damaged_cache_is_rebuilt_and_a_repaired_image_is_included(tmp_path):
 
 
 def test_many_images_go_to_the_users_cache_and_are_pickled_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 100)
+    monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 100)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "home"))
     images = Images.open(files_of([_bytes(_gray(v, 64)) for v in range(40)]), size=64)
     assert (tmp_path / "home" / "images").is_dir()
@@ -240,7 +241,7 @@ def test_only_the_rows_of_images_in_memory_are_pickled():
 
 
 def test_too_little_disk_space_is_an_error_before_decoding(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_rows.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr("equipoise.data.images.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(BadInput, match=facts(1, "(8, 8)", "GiB")):
         Images.open(files_of([_bytes(_gray(1))]), size=8, cache=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from equipoise.data import Cohort, Geometry, Images, make_preprocessing
+from equipoise.data import Cohort, Images, make_preprocessing
+from equipoise.data.decode import decode_for_xray_network
+from equipoise.data.preprocessing import Preprocessing
 from equipoise.errors import BadInput
 from equipoise.models import predict
 from equipoise.models.vision import import_torchvision
@@ -144,14 +146,13 @@ def test_timm_and_torchvision_presets_are_those_of_the_libraries(folder):
     assert torch.allclose(Images.open([folder / "colour03.jpg"], preset="torchvision")[0], weights(image), atol=1e-6)
 
 
-def test_the_preset_of_torchxrayvision_is_that_of_scikit_image():
+def test_the_preset_of_torchxrayvision_is_that_of_scikit_image(tmp_path):
     """Numbers of XRayCenterCrop and XRayResizer of torchxrayvision 1.5.7 with scikit-image 0.26."""
     image = Image.fromarray((np.add.outer(np.arange(11) * 13, np.arange(14) * 7) % 256).astype(np.uint8))
-    from equipoise.data.preprocessing import xray_resized
-
-    assert xray_resized(image, 5).shape == (1, 5, 5)
-    assert np.allclose(xray_resized(image, 5)[0], XRV_5, atol=1e-3)
-    assert np.allclose(xray_resized(image, 20)[0, ::6, ::6], XRV_20, atol=1e-3)
+    image.save(tmp_path / "image.png")
+    assert decode_for_xray_network(tmp_path / "image.png", 5).shape == (1, 5, 5)
+    assert np.allclose(decode_for_xray_network(tmp_path / "image.png", 5)[0], XRV_5, atol=1e-3)
+    assert np.allclose(decode_for_xray_network(tmp_path / "image.png", 20)[0, ::6, ::6], XRV_20, atol=1e-3)
 
 
 XRV_5 = [
@@ -217,6 +218,6 @@ def test_geometry_matches_torchvision_for_many_sizes():
     for _ in range(40):
         height, width, resize, crop = rng.integers(5, 60, 4)
         image = Image.fromarray(rng.integers(0, 256, (height, width), dtype=np.uint8))
-        ours = Geometry(int(resize), int(crop)).applied(image)
+        ours = Preprocessing((int(resize),), int(crop)).applied(image)
         theirs = kinds.CenterCrop(int(crop))(kinds.Resize(int(resize))(image))
         assert np.array_equal(np.asarray(ours), np.asarray(theirs))

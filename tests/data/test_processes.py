@@ -13,13 +13,13 @@ import pytest
 from joblib.externals.loky import ProcessPoolExecutor
 from PIL import Image
 
-from equipoise.data import Images, image_rows
+from equipoise.data import Images, images
 from equipoise.data.decode import decode
 from equipoise.data.image_files import ImageLimit, NoRoom
-from equipoise.data.image_rows import fill_mapped, worker_processes
-from equipoise.data.preprocessing import Geometry
+from equipoise.data.images import fill_mapped, worker_processes
+from equipoise.data.preprocessing import Preprocessing
 
-SIZE = Geometry((8, 8))
+SIZE = Preprocessing((8, 8))
 
 
 def end_at_once(*_: object) -> None:
@@ -51,10 +51,9 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         called.append(function.__name__)
         return real(self, function, *given)
 
-    monkeypatch.setattr(image_rows, "MANY", 2)
-    monkeypatch.setattr(image_rows, "SEVERAL", 1)
-    monkeypatch.setattr(image_rows, "CHUNK", 4)
-    monkeypatch.setattr(image_rows, "CHUNK", 4)
+    monkeypatch.setattr(images, "MANY_IMAGES", 2)
+    monkeypatch.setattr(images, "SEVERAL_THREADS", 1)
+    monkeypatch.setattr(images, "IMAGES_AT_ONCE", 4)
     monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
     return called
 
@@ -64,7 +63,7 @@ def test_processes_and_threads_give_the_same_images(files: list[Path], tmp_path:
     plain = opened(files, tmp_path / "threads")
     called = request.getfixturevalue("in_processes")
     found = opened(files, tmp_path / "processes", progress=steps.append)
-    assert sorted(called) == ["fill_mapped"] * 2 + ["identify_chunk"] * 2
+    assert sorted(called) == ["fill_mapped"] * 2 + ["identify_files"] * 2
     assert np.array_equal(found.pixels, plain.pixels)
     assert Path(found.pixels.filename).name == Path(plain.pixels.filename).name  # the same identities of the files
     assert (found.broken, list(found.rows)) == (plain.broken, [0, 1, 3, 4, 5])
@@ -81,7 +80,7 @@ def test_a_colour_image_in_one_process_makes_all_colour(files: list[Path], tmp_p
 
 
 def test_threads_decode_if_a_process_ends(files: list[Path], tmp_path: Path, in_processes: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(image_rows, "fill_mapped", end_at_once)
+    monkeypatch.setattr(images, "fill_mapped", end_at_once)
     found = opened(files, tmp_path / "cache")
     assert in_processes
     for at in (0, 1, 3, 4, 5):
@@ -99,7 +98,7 @@ def test_a_process_is_not_this_one_and_ends_with_the_block():
 def test_a_process_does_not_run_the_users_script_again(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import os\nfrom equipoise.data.image_rows import worker_processes\nprint('run')\n"
+        "import os\nfrom equipoise.data.images import worker_processes\nprint('run')\n"
         "with worker_processes(1) as some:\n    print(some.submit(os.getpid).result() != os.getpid())\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
@@ -115,6 +114,6 @@ def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], t
     with pytest.raises(NoRoom), elsewhere.room(100):
         pass
     chunk, path = dict(enumerate(files[:2])), str(tmp_path / "out.npy")
-    assert fill_mapped(path, chunk, partial(decode, geometry=SIZE, limit=elsewhere), elsewhere) == (chunk, {}, {})
-    assert fill_mapped(path, chunk, partial(decode, geometry=SIZE), ImageLimit()) == ({}, {}, {})
+    assert fill_mapped(path, chunk, partial(decode, how=SIZE, limit=elsewhere), elsewhere) == (chunk, {}, {})
+    assert fill_mapped(path, chunk, partial(decode, how=SIZE), ImageLimit()) == ({}, {}, {})
     assert np.array_equal(np.load(tmp_path / "out.npy")[1], decode(files[1], SIZE))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data import Attribute, Cohort, Parts, Scores, assign_folds, hold_out, same_groups, split
+from equipoise.data import Attribute, Cohort, Parts, Scores, assign_folds, split
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -135,7 +135,7 @@ def test_too_few_rows_or_patients_for_three_sets_are_reported_with_their_number(
 
 @given(cohorts(with_patients=True), st.sampled_from([0.2, 0.3, 0.5]), st.integers(0, 5))
 def test_held_out_patients_are_not_in_the_repair_set_and_make_up_the_fraction(cohort, fraction, seed):
-    repair, test = hold_out(cohort, fraction, seed=seed)
+    repair, test = cohort.hold_out(fraction, seed=seed)
     assert sorted([*repair.ids, *test.ids]) == list(range(len(cohort)))
     assert not set(repair.patients) & set(test.patients)
     patients = len(set(cohort.patients))
@@ -144,7 +144,7 @@ def test_held_out_patients_are_not_in_the_repair_set_and_make_up_the_fraction(co
 
 @given(cohorts())
 def test_each_stratum_is_held_out_in_its_share(cohort):
-    _, test = hold_out(cohort, 0.5)
+    _, test = cohort.hold_out(0.5)
     strata, kept = (Counter(zip(part.groups, part.y, strict=True)) for part in (cohort, test))
     assert all(abs(kept[key] - count / 2) <= 1.5 for key, count in strata.items())
 
@@ -152,7 +152,7 @@ def test_each_stratum_is_held_out_in_its_share(cohort):
 def test_hold_out_keeps_the_encoding_of_a_table():
     frame = pd.DataFrame({"ward": ["a", "b", "c", "d"] * 5, "age": np.arange(20.0), "sex": ["F", "M"] * 10, "y": [0, 0, 1, 1] * 5})
     cohort = Cohort.from_frame(frame, label="y", group="sex", scale=False)
-    for part in hold_out(cohort, 0.3):
+    for part in cohort.hold_out(0.3):
         assert torch.equal(part.inputs, cohort.inputs[torch.tensor(part.ids.astype(int))])
 
 
@@ -160,7 +160,7 @@ def test_hold_out_keeps_the_encoding_of_a_table():
 def test_a_fraction_that_holds_out_no_patient_or_every_patient_is_refused(fraction):
     cohort = Cohort.from_arrays(torch.zeros(4, 1), [0, 1, 0, 1], ["F", "F", "M", "M"])
     with pytest.raises(BadInput, match=facts(fraction)):
-        hold_out(cohort, fraction)
+        cohort.hold_out(fraction)
 
 
 def test_one_patient_is_too_few_to_hold_out():
@@ -168,7 +168,7 @@ def test_one_patient_is_too_few_to_hold_out():
         torch.zeros(3, 1), np.array([0, 1, 0]), (Attribute("sex", ("M", "F"), np.zeros(3, int)),), np.array(["p"] * 3, dtype=object)
     )
     with pytest.raises(BadInput, match=facts(1, 3, "cohort", "0.3")):
-        hold_out(cohort, 0.3)
+        cohort.hold_out(0.3)
 
 
 @given(cohorts(with_patients=True), st.integers(2, 5))
@@ -195,11 +195,11 @@ def test_folds_share_every_stratum_and_do_not_depend_on_the_order_of_rows(cohort
 def test_a_test_set_has_the_group_codes_of_the_repair_set_and_no_other_groups():
     repair = Scores.from_arrays([0, 1, 0, 1, 0, 1], [0.5] * 6, ["F", "M", "X"] * 2, reference="M", attribute="sex", name="repair")
     test = Scores.from_arrays([0, 1, 0, 1], [0.5] * 4, ["X", None, "M", "X"], reference="X", attribute="sex", name="later")
-    found = same_groups(repair, test)
+    found = test.with_groups_of(repair)
     assert (found.attribute.levels, found.groups.tolist()) == (repair.attribute.levels, ["X", None, "M", "X"])
     other = Scores.from_arrays([0, 1, 0, 1], [0.5] * 4, ["M", "D", "M", "U"], reference="M", attribute="sex", name="later")
     with pytest.raises(BadInput, match=facts("'later'", "'sex'", "'repair'", "'D', 'U'")):
-        same_groups(repair, other)
+        other.with_groups_of(repair)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.data import Cohort, Scores, hold_out, split
+from equipoise.data import Cohort, Scores, split
 from equipoise.data.column_values import equals
 from equipoise.errors import BadInput
 from equipoise.models import train
@@ -73,7 +73,7 @@ def test_targets_are_kept_by_split_hold_out_and_take():
     big = pd.concat([FRAME.assign(pid=np.arange(6) + 6 * k) for k in range(30)], ignore_index=True)
     cohort = labels(big, patient="pid")
     parts = split(cohort, seed=1)
-    for part in (*parts, *hold_out(cohort)):
+    for part in (*parts, *cohort.hold_out()):
         assert part.labels == cohort.labels
         assert np.array_equal(part.targets, cohort.targets[part.ids.astype(int)])
     assert np.array_equal(cohort.take([3, 1]).targets, cohort.targets[[3, 1]])

@@ -59,7 +59,7 @@ def test_monai_is_called_with_a_path_if_it_loads_and_else_with_an_array(files):
 
 
 def test_rows_above_the_memory_limit_lie_in_a_temporary_file(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 100)
+    monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 100)
     images = Images.open(files, transform=plain, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     assert torch.equal(images.take([2])[0], plain(Image.open(files[2])))
@@ -159,7 +159,7 @@ def test_a_stream_and_arrays_in_place_of_a_frame():
 
 
 def test_large_data_sets_are_kept_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 10)
+    monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 10)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     cohort = Cohort.from_dataset(Rows(FORMS["pair"]), _frame(), **COLUMNS)
     assert isinstance(cohort.source, Images)

@@ -8,20 +8,21 @@ to 1e-6, without what is simulated from correlations or resampled (`UNSTEADY`), 
 amplify rounding, only the exit code is.
 """
 
+import atexit
 import csv
 import dataclasses
 import hashlib
 import html
 import json
 import math
-import os
 import platform
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import chdir
 from functools import cache
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns, rmtree
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from tests.golden.calls import CALLS
 from tests.golden.commands import COMMANDS
 from tests.golden.inputs import build
 
-from support.command import ran
+from support.command import Ran, ran
 
 KEPT = Path(__file__).parent / "kept"
 CLOSE, CLOSE_ELSEWHERE = 1e-12, 1e-6
@@ -48,34 +49,51 @@ UNSTEADY = re.compile(r"simultaneous_|calibration_error_expected|by_threshold")
 
 @cache
 def inputs() -> Path:
-    """The folder of inputs, built once."""
-    folder = Path(tempfile.mkdtemp(prefix="equipoise-golden-"))
+    """The folder of inputs, built once and removed at the end."""
+    folder = _new_folder()
     build(folder)
     return folder
 
 
-def observed(name: str, place: Path) -> dict[str, Any]:
-    """What a command or call gives in an empty folder."""
-    copytree(inputs(), place, dirs_exist_ok=True)
-    before = {path for path in place.rglob("*") if path.is_file()}
-    home = Path.cwd()
-    os.chdir(place)
-    try:
-        if name in CALLS:
-            return {"values": flat(CALLS[name](place)), "written": _files(place, before)}
-        *first, last = COMMANDS[name]
-        for arguments in first:
-            if arguments[0] == "!append":
-                path = place / arguments[1]
-                path.write_text(path.read_text() + arguments[2])
-                continue
-            done = ran(*arguments)
-            if done.code != 0:
-                raise RuntimeError(f"{name}: {' '.join(arguments)}: {done.err}")
-        before = {path for path in place.rglob("*") if path.is_file()} if first else before
-        done = ran(*last)
-    finally:
-        os.chdir(home)
+def _new_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="equipoise-golden-"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def after(*commands: tuple[str, ...]) -> tuple[Path, Ran]:
+    """A folder in which these commands ran one after another, and what the last one left: run once, and copied for what follows it."""
+    *first, last = commands
+    folder = _copy_of(after(*first)[0] if first else inputs(), images="xrays" in last)
+    if last[0] == "!append":
+        path = folder / last[1]
+        path.write_text(path.read_text() + last[2])
+        return folder, Ran(0, "", "")
+    with chdir(folder):
+        return folder, ran(*last)
+
+
+def _copy_of(folder: Path, images: bool = False) -> Path:
+    """A copy without the 150 images, unless they are needed."""
+    made = _new_folder()
+    copytree(folder, made, dirs_exist_ok=True, ignore=None if images else ignore_patterns("xrays"))
+    return made
+
+
+def observed(name: str) -> dict[str, Any]:
+    """What a command or call gives in a folder of inputs."""
+    if name in CALLS:
+        place = _copy_of(inputs())
+        with chdir(place):
+            values = flat(CALLS[name](place))
+        return {"values": values, "written": _files(place, inputs())}
+    commands = [tuple(words) for words in COMMANDS[name]]
+    for k, words in enumerate(commands[:-1]):
+        if (done := after(*commands[: k + 1])[1]).code != 0:
+            raise RuntimeError(f"{name}: {' '.join(words)}: {done.err}")
+    place, done = after(*commands)
+    before = after(*commands[:-1])[0] if commands[:-1] else inputs()
     found: dict[str, Any] = {"code": done.code, "error": sorted(facts(done.err)), "written": _files(place, before)}
     try:
         return found | {"values": flat(json.loads(done.out))}
@@ -117,10 +135,10 @@ def facts(text: str) -> list[str]:
     return re.findall(rf"{NUMBER.pattern}|'[^'\n]{{1,60}}'|--[a-z][a-z-]+", text)
 
 
-def _files(place: Path, before: set[Path]) -> dict[str, Any]:
-    """What was written: names, and the contents of tables, JSON and pages."""
+def _files(place: Path, before: Path) -> dict[str, Any]:
+    """What was written that was not in the folder before: names, and the contents of tables, JSON and pages."""
     found: dict[str, Any] = {}
-    for path in sorted(p for p in place.rglob("*") if p.is_file() and p not in before):
+    for path in sorted(p for p in place.rglob("*") if p.is_file() and not (before / p.relative_to(place)).exists()):
         name = str(path.relative_to(place))
         if path.suffix == ".json":
             found[name] = flat(json.loads(path.read_text()))
@@ -149,6 +167,7 @@ def _page(text: str, words: bool) -> dict[str, Any]:
     return flat({"headings": headings, "words": facts(shown)})
 
 
+@cache
 def machine() -> str:
     """What the last bits of a sum depend on."""
     import torch

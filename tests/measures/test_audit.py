@@ -12,8 +12,10 @@ from torch import nn
 from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, best_threshold, holm, p_values
+from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, p_values
 from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.permutation import holm
+from equipoise.measures.thresholds import best_threshold
 from support.facts import facts, says, suggests
 
 

@@ -16,8 +16,8 @@ from equipoise.measures import (
     tabulate,
     units_of,
 )
-from equipoise.measures.performance import aurocs
-from equipoise.measures.permutation import MANY
+from equipoise.measures.permutation import MANY_PATIENTS
+from equipoise.measures.score_measures import aurocs
 from support.bootstrap import bootstrap_cells
 
 
@@ -93,7 +93,7 @@ def test_intervals_from_sums_agree_with_resampling_patients_in_large_cells() -> 
     x = 1.5 * y + 0.3 * codes + rng.normal(size=patients)[units] + rng.normal(size=len(units))
     f = (x > 1.2).astype(float)
     sums = moments_of(f, y, codes, 2, units)
-    assert min(sums[name].patients.min() for name in ("tpr", "fpr")) >= MANY
+    assert min(sums[name].patients.min() for name in ("tpr", "fpr")) >= MANY_PATIENTS
     drawn = bootstrap_cells(f, y, codes, ("M", "F"), units, draws=2000)
     for measure in ("spd", "eod", "aod", "fpr_gap", "ppv_gap", "npv_gap"):
         value, low, high = (float(end[0]) for end in sums.gap(coefficients(measure)).limits(0.95))
@@ -106,5 +106,5 @@ def test_intervals_from_sums_agree_with_resampling_patients_in_large_cells() -> 
         own = codes == k
         ranking = Ranking(x[own], y[own])
         times = np.concatenate(list(multiplicities(patients, 400, 0)))
-        ends = np.quantile([ranking.auroc(each[units[own]]) for each in times], [0.025, 0.975])
+        ends = np.quantile([ranking.ranks(each[units[own]]).auroc for each in times], [0.025, 0.975])
         assert np.abs(ends - [area.low[k], area.high[k]]).max() < 0.15 * (area.high[k] - area.low[k])  # 400 draws

@@ -8,7 +8,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.data import Scores
-from equipoise.measures.by_threshold import LEAST
+from equipoise.measures.disclosure import MIN_BETWEEN
 
 
 def _scores(n: int = 300, seed: int = 0, *, groups: tuple[str, ...] = ("F", "M"), rows: int = 1, **columns) -> Scores:
@@ -47,7 +47,7 @@ def test_between_two_thresholds_are_no_rows_or_at_least_five_patients(n: int, ro
             inside = own & (scores.score >= low) & (scores.score < high)
             few = len(set(scores.patients[inside]))
             above_and_below = {cut, 0.0} >= {low} and {cut, np.inf} >= {high}  # what the rates of the audit itself tell
-            assert few == 0 or few >= LEAST or above_and_below, (group, label, low, high)
+            assert few == 0 or few >= MIN_BETWEEN or above_and_below, (group, label, low, high)
 
 
 @pytest.mark.parametrize("weights", [{}, {"w": lambda rng, n: rng.uniform(0.5, 3, n)}])
@@ -94,12 +94,12 @@ def test_a_cell_of_fewer_than_five_patients_is_left_out_and_so_is_the_mean_score
     scores = _scores(30, seed=3)
     tables = _cells(eq.audit(scores, threshold=0.35))
     sizes = {(g, y): int(_rows_of(scores, "sex", g, y).sum()) for g in "FM" for y in (0, 1)}
-    assert {(g, y) for _, g, y in tables} == {cell for cell, size in sizes.items() if size >= LEAST}
+    assert {(g, y) for _, g, y in tables} == {cell for cell, size in sizes.items() if size >= MIN_BETWEEN}
     for (_, group, label), table in tables.items():
         cuts = [*table["threshold"], np.inf]
         for low, high, mean in zip(cuts, cuts[1:], table["score"], strict=False):
             own = scores.score[_rows_of(scores, "sex", group, label) & (scores.score >= low) & (scores.score < high)]
-            assert np.isnan(mean) == (len(own) < LEAST)
+            assert np.isnan(mean) == (len(own) < MIN_BETWEEN)
             assert np.isnan(mean) or mean == pytest.approx(own.mean())
     assert any(table["score"].isna().any() for table in tables.values())
 
@@ -128,8 +128,8 @@ def test_thresholds_of_a_randomised_rule_are_kept_only_where_enough_patients_lie
     for (_, group, label), table in _cells(eq.audit(scores, rule=TwoCuts())).items():
         own = scores.score[_rows_of(scores, "sex", group, label)]
         counts = [int(((own >= low) & (own < high)).sum()) for low, high in pairwise([*table["threshold"], np.inf])]
-        assert all(count == 0 or count >= LEAST for count in counts)
-    assert 0 < (scores.score[_rows_of(scores, "sex", "F", 1)] < 0.05).sum() < LEAST  # the cut would have told
+        assert all(count == 0 or count >= MIN_BETWEEN for count in counts)
+    assert 0 < (scores.score[_rows_of(scores, "sex", "F", 1)] < 0.05).sum() < MIN_BETWEEN  # the cut would have told
 
 
 def test_more_patients_are_kept_together_where_the_audit_asks_for_more():

@@ -25,7 +25,6 @@ FACTS = [
         ("eod > 0.1", True),  # of any group, not only of the largest gap
         ("eod < -0.25", False),
         ("|eod| >= 0.2", True),
-        ("|eod| >= 20%", True),
         ("eod.low > -0.1", True),
         ("eod.clear", True),
         ("clear", True),
@@ -35,10 +34,7 @@ FACTS = [
         ("eod < 0 and tpr > 0.8", False),
         ("eod[F] > 0", False),
         ("eod.p_adjusted[F] < 0.05", True),
-        ("eod[F].p_adjusted < 0.05", True),
         ("tpr[F] < 0.8 and auroc < 0.8", True),
-        ("auroc < 0.5 or tpr < 0.7", True),
-        ("auroc < 0.5 or tpr < 0.7 and eod > 0", False),
         ("'tpr-fpr' > .4", True),
         ("auroc > 7e-1", False),
         ("EOD > 1", None),
@@ -54,19 +50,28 @@ def test_a_condition_holds_for_any_group_and_together_for_the_same(text, holds):
 
 
 def test_the_verdict_names_the_group_and_its_number():
-    (held,) = read_condition("|eod| > 0.1").check(FACTS).why
-    assert (held.fact.group, held.value, held.clause.text) == ("F", 0.2, "|eod| > 0.1")
+    ((clause, fact, value),) = read_condition("|eod| > 0.1").check(FACTS).why
+    assert (fact.group, value, clause.text) == ("F", 0.2, "|eod| > 0.1")
 
 
 def test_what_no_group_has_data_for_is_reported():
-    assert [clause.text for clause in read_condition("spd > 0 or eod > 9").check(FACTS).unknown] == ["spd > 0"]
+    assert [clause.text for clause in read_condition("spd > 0 and eod > 9").check(FACTS).unknown] == ["spd > 0"]
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("", "eod", "eod >", "> 0.1", "0.1 < eod", "eod > 0.1 and", "eod > 0.1 eod", "|eod > 0.1", "eod > x", "eod = 1", "eod.x > 1"),
-        *("and > 1", "__import__('os').system('true')", "eod > 0.1; import os", "eod[F > 1", "eod ! 1", "eod > 0.1 or or spd > 1"),
+        *(
+            "and > 1",
+            "__import__('os').system('true')",
+            "eod > 0.1; import os",
+            "eod[F > 1",
+            "eod ! 1",
+            "eod > 0.1 and and spd > 1",
+            "eod > 0.1 or spd > 1",
+            "eod > 10%",
+        ),
     ],
 )
 def test_anything_else_is_one_error_that_shows_the_condition(text):

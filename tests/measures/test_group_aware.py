@@ -11,14 +11,14 @@ from scipy.optimize import linprog
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, gap_values, largest_gap, performance_values, tabulate, terms, upper_bound
-from equipoise.measures.group_aware import has_upper_bound
-from equipoise.methods import equalised_odds, group_thresholds
+from equipoise.methods.equalised_odds import fit as equalised_odds
+from equipoise.methods.thresholds import group_thresholds
 from support.facts import facts
 from support.goals import paper_goal
 from support.random_scores import Sample, samples
 
 BOUNDS = [0.0, 0.02, 0.1, 0.35, 1.0]
-OWN = {"tpr": 1.0, "fpr": -1.0}  # falls and rises along the ROC curve
+OWN = "tpr-fpr"  # falls and rises along the ROC curve
 
 
 def _solved(sample: Sample, measure, performance: str, max_gap: float) -> float:
@@ -83,7 +83,7 @@ def test_methods_that_know_the_group_stay_within_it(method, seed: int):
     scores = Scores.from_arrays(y, score, np.where(women, "F", "M"), reference="M")
     attribute = scores.attribute
     for max_gap in (0.0, 0.05):
-        rule = method.fit(scores, paper_goal("eod", max_gap=max_gap)).rule
+        rule = method(scores, paper_goal("eod", max_gap=max_gap)).rule
         cells = tabulate(rule.decide(scores), y, attribute)
         gap, performance = float(gap_values("eod", cells)[0]), float(performance_values("balanced_accuracy", cells))
         [best] = upper_bound(score, y, attribute.codes, attribute.levels, "eod", "balanced_accuracy", [abs(gap)])
@@ -96,7 +96,8 @@ def test_there_is_no_line_for_what_is_no_sum_of_rates():
     few = ([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"))
     assert upper_bound(*few, "ppv_gap", "balanced_accuracy", [0.1]) is None
     assert upper_bound(*few, "eod", "f1", [0.1]) is None
-    assert (has_upper_bound("npv_gap", "accuracy"), has_upper_bound(OWN, "accuracy")) == (False, True)
+    assert upper_bound(*few, "npv_gap", "accuracy", [0.1]) is None
+    assert upper_bound(*few, OWN, "accuracy", [0.1]) is not None
     with pytest.raises(UnknownName, match="oed"):
         upper_bound(*few, "oed", "accuracy", [0.1])
     with pytest.raises(BadInput, match=facts(-0.1)):

@@ -10,6 +10,7 @@ from equipoise.data import Attribute
 from equipoise.errors import EmptyCell, UnknownName
 from equipoise.measures import (
     GAPS,
+    canonical_name,
     gap_values,
     labels_needed,
     largest_gap,
@@ -19,7 +20,7 @@ from equipoise.measures import (
     tabulate_codes,
     terms,
 )
-from equipoise.measures.cells import gap_functional
+from equipoise.measures.sweeps import gap_functional
 from equipoise.models import proxy
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
@@ -136,13 +137,13 @@ def test_a_measure_is_a_line_of_data(monkeypatch: pytest.MonkeyPatch):
     attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
     cells = tabulate([1, 0, 0, 0], [1, 0, 1, 0], attribute)
     assert gap_values("double_tpr", cells)[0] == 2.0
-    assert gap_values({"tpr": 1.0, "fpr": -1.0}, cells)[0] == 1.0
+    assert gap_values("tpr-fpr", cells)[0] == 1.0
 
 
 def test_unknown_measures_and_rates_name_the_closest():
     with pytest.raises(UnknownName, match=suggests("eod")):
         terms("eodd")
     with pytest.raises(UnknownName, match=facts("selection", "tpr", "fpr")):
-        terms({"tprr": 1.0})
+        canonical_name({"tprr": 1.0})
     assert labels_needed("aod") == (0, 1)
     assert labels_needed("spd") == ()

@@ -66,9 +66,9 @@ def test_commands_in_memory_and_in_parts_agree(sampled: int, tmp_path: Path, mon
     for k in range(3):
         frame.iloc[k::3].to_parquet(folder / f"{k}.parquet")
     roles = [word for name, column in COLUMNS.items() for word in (f"--{name}", column)]
-    monkeypatch.setattr(scans, "ROWS", 200)
-    monkeypatch.setattr(scans, "HELD", 300)
-    monkeypatch.setattr(streamed, "SAMPLED", sampled)
+    monkeypatch.setattr(scans, "BATCH_ROWS", 200)
+    monkeypatch.setattr(scans, "ROWS_HELD", 300)
+    monkeypatch.setattr(streamed, "SAMPLED_ROWS", sampled)
     whole = _audit(frame)
     for file in (tmp_path / "scores.csv", folder):
         done = ran("audit", file, *roles, "--set", "data.logits=true", "--threshold", 0.5, "--json")

@@ -7,10 +7,10 @@ from scipy import stats
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import gap_values, holm, moments_of, p_values, tabulate
-from equipoise.measures.estimates import simultaneous
+from equipoise.measures import concatenate_sums, gap_values, moments_of, p_values, tabulate
+from equipoise.measures.auditing import simultaneous
 from equipoise.measures.gaps import coefficients
-from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, max_t
+from equipoise.measures.permutation import adjusted, comparisons_of, holm, joint_levels, max_t
 
 MEASURES = ["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap"]
 LEVELS = tuple("abcdef")
@@ -67,8 +67,9 @@ def _family(
     if not intervals:
         return adjusted(frame)
     signed = {name: coefficients(name) for name in MEASURES}
-    levels = critical_levels(frame, [(len(frame), lambda: sums.gap_correlation(signed))])
-    return simultaneous(adjusted(frame), [sums], levels)
+    few, blocks = frame["few"].to_numpy(dtype=bool), [(len(frame), lambda: sums.gap_correlation(signed))]
+    levels = joint_levels(comparisons_of(frame), few, blocks, 0.95)
+    return simultaneous(adjusted(frame), concatenate_sums([sums.gap(each) for each in signed.values()]), levels)
 
 
 @pytest.mark.parametrize("clustered", [False, True])

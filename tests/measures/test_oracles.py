@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.measures import GAPS, Ranking, at_threshold, gap_values, performance_functional, performance_values, tabulate
-from equipoise.measures.cells import gap_functional
+from equipoise.measures.sweeps import gap_functional
 from support.random_scores import Sample, samples
 
 FAIRLEARN = {
@@ -57,13 +57,13 @@ def test_performance_equals_scikit_learn(sample: Sample, cut: float, weighted: b
         (performance_functional("accuracy", cells.n)(cells), sk.accuracy_score(sample.y, decision, sample_weight=weight)),
         (performance_functional("balanced_accuracy", cells.n)(cells), sk.balanced_accuracy_score(sample.y, decision, sample_weight=weight)),
         (performance_values("f1", cells), sk.f1_score(sample.y, decision, sample_weight=weight, zero_division=0.0)),
-        (ranking.auroc(weight), sk.roc_auc_score(sample.y, sample.score, sample_weight=weight)),
-        (ranking.average_precision(weight), sk.average_precision_score(sample.y, sample.score, sample_weight=weight)),
+        (ranking.ranks(weight).auroc, sk.roc_auc_score(sample.y, sample.score, sample_weight=weight)),
+        (ranking.ranks(weight).average_precision, sk.average_precision_score(sample.y, sample.score, sample_weight=weight)),
     ]
     for ours, theirs in pairs:
         assert float(ours) == pytest.approx(theirs, abs=1e-12)
 
 
 def test_ranking_without_both_labels_is_nan_not_zero():
-    assert np.isnan(Ranking([0.2, 0.7], [1, 1]).auroc())
-    assert np.isnan(Ranking([0.2, 0.7], [0, 0]).average_precision())
+    assert np.isnan(Ranking([0.2, 0.7], [1, 1]).ranks().auroc)
+    assert np.isnan(Ranking([0.2, 0.7], [0, 0]).ranks().average_precision)

@@ -193,7 +193,7 @@ def test_large_samples_need_no_draws_and_agree_with_them(monkeypatch: pytest.Mon
     codes, y = patient % 2, rng.integers(0, 2, 9000)
     f = (rng.random(9000) < 0.3 + 0.2 * y + 0.02 * codes).astype(float)
     normal = [one(f, y, codes, measure, patient.astype(object)) for measure in ("eod", "aod", "spd", "ppv_gap")]
-    monkeypatch.setattr("equipoise.measures.permutation.MANY", np.inf)
+    monkeypatch.setattr("equipoise.measures.permutation.MANY_PATIENTS", np.inf)
     drawn = [one(f, y, codes, measure, patient.astype(object), draws=3999) for measure in ("eod", "aod", "spd", "ppv_gap")]
     np.testing.assert_allclose(normal, drawn, atol=0.03)
 

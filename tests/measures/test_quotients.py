@@ -13,7 +13,7 @@ from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, sweep, tabulate, worst_gap
-from equipoise.measures.cells import gap_functional
+from equipoise.measures.sweeps import gap_functional
 from support.facts import facts, says
 from support.random_scores import Sample, places, samples
 

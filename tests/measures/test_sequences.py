@@ -1,9 +1,13 @@
 """Confidence sequences and evidence of change: their level over all periods in simulation, their power, and brute-force oracles."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 
-from equipoise.measures import DECISIONS, Moments, Periods, SignedSum, change_evidence, confidence_sequence, cumulative, first_period
+from equipoise.measures import Moments, SignedSum
+from equipoise.measures.histories import Periods, change_evidence, confidence_sequence, first_period
+from equipoise.measures.moments import DECISIONS
 
 SIGNS, ALPHA = {"tpr": 1.0}, 0.05
 
@@ -33,7 +37,7 @@ def test_a_stable_gap_that_is_audited_fifty_times_raises_few_alarms(rates, sizes
     repetitions = 400
     found = periods(np.tile(rates, (50, 1)), sizes, repetitions)
     missed = []
-    for so_far in cumulative(found):
+    for so_far in accumulate(found):
         _, low, high = confidence_sequence(gaps(so_far, repetitions), ALPHA)
         missed.append((low > rates[1] - rates[0]) | (high < rates[1] - rates[0]))
     evidence = change_evidence(Periods.of(found, SIGNS, (2, repetitions)), ALPHA).value[:, 0]
@@ -60,11 +64,11 @@ def test_the_evidence_is_the_weighted_mean_of_likelihood_ratios():
     repetitions, s2 = 5, 0.01
     found = periods(np.full((3, 2), 0.7), (80, 50), repetitions, seed=3)
     wanted = np.zeros(repetitions)
-    whole = cumulative(found)[-1].signed(SIGNS)
+    whole = sum(found[1:], found[0]).signed(SIGNS)
     p = (whole.value * whole.size + 1) / (whole.size + 2)
     spread = (p * (1 - p))[:, 0]
     for k in (1, 2):
-        before, after = cumulative(found[:k])[-1].total, cumulative(found[k:])[-1].total
+        before, after = sum(found[1:k], found[0]).total, sum(found[k + 1 :], found[k]).total
         rates = [part[:, 3] / part[:, 1] for part in (before, after)]
         difference = (rates[1] - rates[0])[repetitions:] - (rates[1] - rates[0])[:repetitions]
         variance = sum(spread / part[:, 1] for part in (before, after))

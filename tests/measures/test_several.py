@@ -11,7 +11,8 @@ from torch import nn
 from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, Threshold, audit_labels, holm
+from equipoise.measures import AuditSpec, Threshold, audit_labels
+from equipoise.measures.permutation import holm
 from support.facts import facts
 
 

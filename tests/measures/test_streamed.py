@@ -14,7 +14,7 @@ from equipoise.data import Columns, Scores, read_scores, scan, scan_scores
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, score_measures, streamed
-from equipoise.measures.performance import SCORE_BINS, score_bins
+from equipoise.measures.streamed import SCORE_BINS, score_bins
 from support.facts import says
 
 ROLES = {"label": "y", "score": "p", "group": ["sex", "race"], "patient": "patient"}
@@ -69,10 +69,10 @@ def parts(table) -> Audited:
 
 
 def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
-    monkeypatch.setattr(scans_module, "ROWS", 1500)
-    monkeypatch.setattr(scans_module, "HELD", 1000)
-    monkeypatch.setattr(scans_module, "FILES", 6)
-    monkeypatch.setattr(streamed, "SAMPLED", sampled)
+    monkeypatch.setattr(scans_module, "BATCH_ROWS", 1500)
+    monkeypatch.setattr(scans_module, "ROWS_HELD", 1000)
+    monkeypatch.setattr(scans_module, "PART_FILES", 6)
+    monkeypatch.setattr(streamed, "SAMPLED_ROWS", sampled)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,7 +200,7 @@ def test_a_table_that_is_held_is_audited_as_in_memory(table, whole):
 def test_large_groups_in_memory_are_sampled_by_patient(whole, monkeypatch: pytest.MonkeyPatch):
     frame, whole = _frame(), whole("patients")
     scores = Scores.from_frame(frame, **ROLES)
-    monkeypatch.setattr(score_measures, "SAMPLED", 3000)
+    monkeypatch.setattr(score_measures, "SAMPLED_ROWS", 3000)
     some = eq.audit(scores, threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
     np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
@@ -240,7 +240,7 @@ def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
     p, q = (np.bincount(bins[y == label], minlength=SCORE_BINS) for label in (1, 0))
     bound = float((p * q).sum() / 2 / p.sum() / q.sum())
     binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
-    assert abs(binned - float(Ranking(score, y).auroc())) <= bound < 2e-4
+    assert abs(binned - float(Ranking(score, y).ranks().auroc)) <= bound < 2e-4
 
 
 def test_small_groups_are_withheld_part_by_part_as_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,8 +7,8 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures import Moments, Ranking, moments_of
-from equipoise.measures.performance import aurocs
 from equipoise.measures.permutation import p_values
+from equipoise.measures.score_measures import aurocs
 
 SAMPLES = 400
 
@@ -105,7 +105,7 @@ def test_aurocs_of_unequal_spreads_and_a_rare_label_cover_the_truth(sd: float, s
 def test_aurocs_of_patients_with_unequal_rows_cover_the_truth() -> None:
     rng = np.random.default_rng(7)
     y, x, _ = _clustered(rng, 500, 1.5)
-    truth = float(Ranking(x, y).auroc())
+    truth = float(Ranking(x, y).ranks().auroc)
     y, x, unit = _clustered(rng, 40, 1.5)
     attribute, ids = Attribute("g", tuple(map(str, range(SAMPLES))), unit // 40), np.arange(len(y)).astype(object)
     limits = aurocs(Scores(y, 1 / (1 + np.exp(-x)), (attribute,), unit.astype(object), ids, "simulated"), attribute, unit, 0.95)

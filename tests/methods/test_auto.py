@@ -9,10 +9,11 @@ import pytest
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import Rule
-from equipoise.methods import METHODS, HeldOut, LabelCandidate, Note, auto, choose_method, choosing, run_method
+from equipoise.methods import METHODS, LabelCandidate, Note, auto, choose_method, choosing, run_method
+from equipoise.methods.candidate import HeldOut
 from equipoise.methods.choosing import SURE
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
-from equipoise.methods.group_thresholds import GroupThresholds
+from equipoise.methods.thresholds import GroupThresholds
 from equipoise.models import predict
 from support.facts import says
 from support.goals import paper_goal
@@ -87,7 +88,7 @@ def test_the_group_is_needed_only_where_that_is_allowed(problem):
 
 
 def test_cheap_methods_come_first_and_those_that_exist_alone():
-    order = auto.Settings(allow_group=True).order()
+    order = auto.AutoSettings(allow_group=True).order()
     assert order[0] == "standard"
     assert set(order) <= set(METHODS)
     assert order.index("bias-score") < order.index("group-thresholds") < order.index("constrained")

@@ -12,7 +12,7 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, tabulate
 from equipoise.methods import METHODS, Candidate, run_method
-from equipoise.methods.bias_gda import Settings
+from equipoise.methods.bias_gda import BiasGdaSettings
 from equipoise.models import predict
 from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
@@ -84,7 +84,7 @@ def test_one_seed_gives_the_same_bits_and_another_seed_other_ones(kind: str, pro
 def test_by_default_tables_are_fine_tuned_in_train_mode_and_images_in_eval_mode(kind: str, mode: str, problems):
     model, parts = problems[kind]
     usual = debias(model, parts.valid, method="bias-gda", measure="spd", min_performance=0.55, seed=3, **QUICK)
-    assert Settings().mode == "auto"
+    assert BiasGdaSettings().mode == "auto"
     assert usual.trace.equals(tuned(model, parts.valid, mode).trace)
     assert not usual.trace.equals(tuned(model, parts.valid, "eval" if mode == "train" else "train").trace)
 

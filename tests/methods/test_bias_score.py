@@ -107,9 +107,10 @@ def test_no_multiplier_and_threshold_do_better_than_those_found(measure: str):
     cohort = Cohort.from_arrays(torch.zeros(n, 1), y, np.where(a, "F", "M"), reference="M")
     problem = _known(cohort, measure, chance, [np.column_stack([1 - women, women])], 2.0, 0.5)
     u, g = problem.worth(problem.held_out)
-    bounds, found = path(problem, 10)
-    assert len(bounds) == 10
-    for max_gap, multipliers in zip(bounds[3:], found[3:], strict=True):
+    found = path(problem, 10)
+    assert len(found) == 10
+    for max_gap, _, about in found[3:]:
+        multipliers = np.array(list(about["multipliers"].values()))
         decided = u - multipliers @ g > 0
         left = np.abs(problem.gaps(decided.astype(float))).max()
         assert left <= max_gap + 0.012  # a row or two on the line, and what the last correction left
@@ -241,7 +242,7 @@ def test_few_rows_of_a_label_are_helped_by_all_rows(monkeypatch: pytest.MonkeyPa
     positive, folds = rng.random(600) < 0.06, np.arange(600) % 5
     wide = _group_probe(x, codes, 2, folds, positive, 1)
     assert wide.weight == pytest.approx(fit_probe(x, codes, 2, folds, codes >= 0).weight)
-    monkeypatch.setattr(bias_problem, "FEW", 5)
+    monkeypatch.setattr(bias_problem, "FEW_WITH_LABEL", 5)
     assert _group_probe(x, codes, 2, folds, positive, 1).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
 
 
@@ -385,4 +386,4 @@ def test_probes_whose_products_are_computed_on_a_device_give_the_same_repair(sel
     rates = ["step", "gap", "performance"]
     pd.testing.assert_frame_equal(there.trace[rates], plain.trace[rates], rtol=0, atol=0.015)
     assert predict(there.model, cohort).score == pytest.approx(predict(plain.model, cohort).score, abs=0.01)
-    assert bias_score.probes_seconds(Plain(3), cohort, bias_score.Settings(), 3) > 0
+    assert bias_score.probes_seconds(Plain(3), cohort, bias_score.BiasScoreSettings(), 3) > 0

@@ -122,7 +122,7 @@ def test_a_train_part_without_the_label_or_without_the_groups():
 
 
 def test_enough_rows_need_no_train_part(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bias_problem, "FEW", 10)
+    monkeypatch.setattr(bias_problem, "FEW_WITH_LABEL", 10)
     rng = np.random.default_rng(3)
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
     found = debias(_sees_one(), valid, method="bias-score", measure="eod", train=train, recalibrate=False)

@@ -8,11 +8,11 @@ import pytest
 
 from equipoise.methods import METHODS, Goal
 from equipoise.methods.choosing import choose_step
-from equipoise.methods.evidence import Evidence
+from equipoise.methods.step_estimates import StepEstimates
 from support.notes import note_of
 
 
-def _steps(*rates: tuple[float, float, float, float], n: int = 4000) -> Evidence:
+def _steps(*rates: tuple[float, float, float, float], n: int = 4000) -> StepEstimates:
     """Steps with these rates: FPR and TPR of the reference, FPR and TPR of the other group. The same rows are decided first in each."""
     y, codes = np.tile([0, 1], n // 2), np.repeat([0, 1], n // 2)
     f = np.zeros((len(rates), n))
@@ -20,7 +20,7 @@ def _steps(*rates: tuple[float, float, float, float], n: int = 4000) -> Evidence
         for cell, rate in enumerate(four):
             rows = np.flatnonzero((codes == cell // 2) & (y == cell % 2))
             f[k, rows[: round(rate * len(rows))]] = 1
-    return Evidence(f, y, codes, ("M", "F"), np.arange(n), Goal("eod"))
+    return StepEstimates(f, y, codes, ("M", "F"), np.arange(n), Goal("eod"))
 
 
 ORIGINAL = (0.2, 0.8, 0.2, 0.6)
@@ -31,7 +31,7 @@ def _choose(goal: Goal, *rates: tuple[float, float, float, float], n: int = 4000
     return _verdict(evidence, [10 * k for k in range(len(evidence.f))], goal)
 
 
-def _verdict(evidence: Evidence, steps: list[int], goal: Goal) -> SimpleNamespace:
+def _verdict(evidence: StepEstimates, steps: list[int], goal: Goal) -> SimpleNamespace:
     """The verdict of one label."""
     goal = goal.changed(selection="honest" if goal.selection == "paper" else goal.selection)
     found = choose_step([replace(evidence, goal=goal)], steps)

@@ -12,7 +12,6 @@ from equipoise.methods import (
     Fit,
     FitStep,
     Goal,
-    GroupThresholds,
     Kind,
     Method,
     Note,
@@ -21,11 +20,11 @@ from equipoise.methods import (
     debias,
     make_settings,
     run_method,
-    step_decisions,
 )
 from equipoise.methods.choosing import constant, refused
 from equipoise.methods.contract import NoSettings
-from equipoise.methods.group_thresholds import KIND
+from equipoise.methods.driver import step_decisions
+from equipoise.methods.thresholds import GROUPS, GroupThresholds
 from equipoise.models import predict
 from support.goals import paper_goal
 from support.networks import biased_cohort, trained
@@ -44,7 +43,7 @@ def _always(kind: str):
     """A method whose only rule decides the same for everybody, or by the group only."""
 
     def run(scores, goal: Goal, _settings: NoSettings) -> Fit:
-        own = METHODS[KIND].run(scores, goal, NoSettings())
+        own = METHODS[GROUPS].run(scores, goal, NoSettings())
         original = Threshold(float(own.trace["threshold"].iloc[0]))
         levels = scores.attribute.levels
         rule = Threshold(NEVER) if kind == "never" else GroupThresholds(levels, (0.0, *[NEVER] * (len(levels) - 1)), 0.0)

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import gap_values, tabulate, tabulate_codes
-from equipoise.measures.cells import gap_functional
-from equipoise.methods import Data, Evaluation, Goal, Label, run_method
-from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
+from equipoise.measures.sweeps import gap_functional
+from equipoise.methods import Data, Goal, Label, run_method
+from equipoise.methods.constrained import PACE, ConstrainedSettings, _Balance, expected_weights, posterior, slope
+from equipoise.methods.evaluation import Evaluation
 from equipoise.models import Repairable, predict, ranks
 from equipoise.models.repairable import RepairableMLP
 from support.goals import paper_goal
@@ -67,7 +68,7 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     labels = Label.of(cohort, paper_goal("eod"))
     scores = networks.evaluate()
     threshold = 0.4
-    balance = _Balance(begun(cohort, paper_goal("eod"), scores, threshold), Settings(teacher=0.3, penalty=2.0))
+    balance = _Balance(begun(cohort, paper_goal("eod"), scores, threshold), ConstrainedSettings(teacher=0.3, penalty=2.0))
     balance.update(decided(scores, 0.55), steps=10)
     networks.logit_gradient(torch.arange(n), slope, *balance.of(torch.arange(n)))
     ours = flat(p.grad for p in networks.model.parameters())
@@ -130,7 +131,7 @@ def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     scores = predict(model, cohort)
     gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
     at_half = (scores.score, 0.5)
-    balance = _Balance(begun(cohort, paper_goal("spd"), *at_half), Settings(penalty=3.0))
+    balance = _Balance(begun(cohort, paper_goal("spd"), *at_half), ConstrainedSettings(penalty=3.0))
     for _ in range(2):
         balance.update(decided(*at_half), steps=5)
     np.testing.assert_allclose(balance.multipliers, 2 * 5 / PACE * 3.0 * gaps)
@@ -211,6 +212,6 @@ def test_the_number_of_looks_depends_on_the_settings_alone(problem):
 
 def test_wrong_settings_are_clear_errors():
     with pytest.raises(BadInput, match=r"\[0, 1\]; got 1\.5"):
-        Settings(teacher=1.5)
+        ConstrainedSettings(teacher=1.5)
     with pytest.raises(UnknownName, match="blockwise"):
-        Settings(optimiser="blockwize")
+        ConstrainedSettings(optimiser="blockwize")

@@ -10,10 +10,10 @@ from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
 from equipoise.measures import at_threshold, gap_values, largest_gap, performance_values
 from equipoise.methods import METHODS, Goal, Outcome
-from equipoise.methods.cross_fitted import _halves, aligned, rungs
-from equipoise.methods.evidence import Evidence
-from equipoise.methods.frontier import fit_steps
-from equipoise.methods.group_thresholds import fit
+from equipoise.methods.rules import fit_steps
+from equipoise.methods.step_estimates import StepEstimates
+from equipoise.methods.steps import _halves, aligned, rungs
+from equipoise.methods.thresholds import group_thresholds as fit
 from equipoise.models import predict
 from support.bootstrap import bootstrap_cells
 from support.facts import facts
@@ -31,13 +31,13 @@ QUICK = {
 }
 
 
-def _evidence(rng: np.random.Generator, goal: Goal, steps: int = 3, n: int = 900, rows_each: int = 3, levels: int = 2) -> Evidence:
+def _evidence(rng: np.random.Generator, goal: Goal, steps: int = 3, n: int = 900, rows_each: int = 3, levels: int = 2) -> StepEstimates:
     """Decisions that agree within a patient, so that patients matter."""
     units = np.arange(n) // rows_each
     patients = int(units.max()) + 1
     codes, y = rng.integers(0, levels, patients)[units], rng.integers(0, 2, patients)[units]
     f = np.stack([(rng.random(patients)[units] < 0.25 + 0.35 * y + 0.1 * (codes == 1) * (k + 1)).astype(float) for k in range(steps)])
-    return Evidence(f, y, codes, tuple("abcd"[:levels]), units, goal)
+    return StepEstimates(f, y, codes, tuple("abcd"[:levels]), units, goal)
 
 
 @pytest.mark.parametrize("performance", ["balanced_accuracy", "accuracy", "f1"])
@@ -60,7 +60,7 @@ def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, perfor
 
 def test_without_patients_the_standard_error_is_the_binomial_one():
     found = _evidence(np.random.default_rng(1), paper_goal("eod"), rows_each=1)
-    rate, n = found.rate("tpr"), found.cells.n[0, :-1, 1]
+    rate, n = found.cells.rate("tpr"), found.cells.n[0, :-1, 1]
     np.testing.assert_allclose(found.gap_se(), np.sqrt((rate * (1 - rate) / n).sum(-1)), rtol=1e-2)
     np.testing.assert_allclose(found.gap, rate[:, 1] - rate[:, 0])
 
@@ -69,7 +69,7 @@ def test_of_many_groups_the_evidence_is_of_the_largest_gap():
     found = _evidence(np.random.default_rng(2), paper_goal("spd"), levels=3)
     gaps = gap_values("spd", found.cells)
     np.testing.assert_allclose(np.abs(found.gap), np.abs(gaps).max(-1))
-    rate, n = found.rate("selection"), found.cells.n[0, :-1].sum(-1)
+    rate, n = found.cells.rate("selection"), found.cells.n[0, :-1].sum(-1)
     worst = np.abs(gaps).argmax(-1) + 1
     by_hand = [np.sqrt(3 * (rate[k, g] * (1 - rate[k, g]) / n[g] + rate[k, 0] * (1 - rate[k, 0]) / n[0])) for k, g in enumerate(worst)]
     np.testing.assert_allclose(found.gap_se(), by_hand, rtol=1e-2)  # three equal rows a patient
@@ -77,7 +77,7 @@ def test_of_many_groups_the_evidence_is_of_the_largest_gap():
 
 def test_a_rate_of_one_is_not_taken_for_certain():
     y, codes = np.ones(20, int), np.repeat([0, 1], 10)
-    found = Evidence(np.ones((1, 20)), y, codes, ("a", "b"), np.arange(20), paper_goal("eod"))
+    found = StepEstimates(np.ones((1, 20)), y, codes, ("a", "b"), np.arange(20), paper_goal("eod"))
     assert 0.02 < found.gap_se()[0] < 0.2
 
 
@@ -171,7 +171,7 @@ def test_a_gap_of_exactly_nothing_is_no_surer_than_others(measure: str):
     f[[0, 100]] = 1
     more = f.copy()
     more[101 if measure == "ppv_gap" else 103] = 1 - more[101 if measure == "ppv_gap" else 103]
-    found = Evidence(np.stack([f, more]), y, codes, ("M", "F"), np.arange(200), paper_goal(measure))
+    found = StepEstimates(np.stack([f, more]), y, codes, ("M", "F"), np.arange(200), paper_goal(measure))
     assert found.gap[0] == 0
     assert found.gap[1] != 0
     assert found.gap_se()[0] == pytest.approx(found.gap_se()[1], rel=0.1)

@@ -17,8 +17,8 @@ from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Rule, tabulate
-from equipoise.methods import EqualisedOdds, make_settings, rule_to_dict
-from equipoise.methods.equalised_odds import Settings, Steps, fit
+from equipoise.methods import make_settings, rule_to_dict
+from equipoise.methods.equalised_odds import EqualisedOdds, EqualisedOddsSettings, Steps, fit
 from equipoise.methods.rules import rule_from_dict
 from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
@@ -54,7 +54,7 @@ def value_of(performance: str, fpr: float, tpr: float, y: np.ndarray) -> float:
 @settings(max_examples=150)
 def test_odds_are_equal_on_the_fitted_data_and_no_trivial_rule_is_better(sample: Sample, performance: str, base: str):
     scores, goal = sample.scores, paper_goal("aod", performance)
-    found = fit(scores, goal, Settings(base))
+    found = fit(scores, goal, EqualisedOddsSettings(base))
     f, y = found.rule.decide(scores), scores.y
     assert ((f >= 0) & (f <= 1)).all()
     cells = tabulate(f, y, scores.attribute)
@@ -124,7 +124,7 @@ def test_the_threshold_variant_equals_aif360s_four_variables(seed: int, worse: b
     cost = [fpr[0] - tpr[0], tpr[0] - fpr[0], fpr[1] - tpr[1], tpr[1] - fpr[1]]
     equal = [[tpr[0], 1 - tpr[0], -tpr[1], tpr[1] - 1], [fpr[0], 1 - fpr[0], -fpr[1], fpr[1] - 1]]
     theirs = linprog(cost, A_eq=equal, b_eq=[0, 0], bounds=(0, 1))
-    found = fit(scores, paper_goal("eod"), Settings("threshold"))
+    found = fit(scores, paper_goal("eod"), EqualisedOddsSettings("threshold"))
     assert found.trace["performance"].iloc[1] == pytest.approx(0.5 - theirs.fun / 4, abs=1e-9)
     assert all(steps.thresholds in ((), (0.5,)) for steps in found.rule.steps)
     if not worse:
@@ -164,7 +164,8 @@ def test_missing_groups_are_weighted_by_the_shares_of_the_others():
     found = fit(scored(scores.score, scores.y, groups), paper_goal("eod"))
     kept = groups[20:]
     np.testing.assert_allclose(found.rule.shares, [(kept == "M").mean(), (kept == "F").mean()])
-    each = [steps(scores.score[:20]) for steps in found.rule.steps]
+    places = [np.searchsorted(steps.thresholds, scores.score[:20], side="right") for steps in found.rule.steps]
+    each = [np.array(steps.probabilities)[place] for steps, place in zip(found.rule.steps, places, strict=True)]
     np.testing.assert_allclose(found.rule.decide(scored(scores.score, scores.y, groups))[:20], np.array(found.rule.shares) @ np.stack(each))
     men, women = found.rule.shares
     assert says(found.rule.describe(), f"M {men:.3g}", f"F {women:.3g}")
@@ -252,8 +253,8 @@ def test_bad_settings_and_empty_cells():
     with pytest.raises(UnknownName, match=suggests("threshold")):
         make_settings("equalised-odds", {"treshold": 0.5})
     with pytest.raises(UnknownName, match=facts("score", "threshold")):
-        Settings(base="hard")
+        EqualisedOddsSettings(base="hard")
     with pytest.raises(BadInput, match=facts("threshold", 1.5)):
-        Settings(threshold=1.5)
+        EqualisedOddsSettings(threshold=1.5)
     with pytest.raises(EmptyCell, match=facts("F", 2, 0)):
         fit(scored([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0], ["F", "F", "M", "M"]), paper_goal("eod"))

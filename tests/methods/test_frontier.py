@@ -9,9 +9,10 @@ from torch import nn
 
 from equipoise.data import Scores
 from equipoise.measures import at_threshold, gap_values, performance_values, tabulate
-from equipoise.methods import METHODS, Fit, Goal, make_settings, step_decisions
+from equipoise.methods import METHODS, Fit, Goal, make_settings
 from equipoise.methods.contract import Rng
-from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.methods.driver import step_decisions
+from equipoise.methods.rules import SHARES, along, half_rows, windows
 from equipoise.models import ReadOnce, bias_scores, predict
 from support.goals import paper_goal
 from support.networks import biased_cohort

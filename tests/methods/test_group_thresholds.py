@@ -8,9 +8,10 @@ import pytest
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, largest_gap, performance_values, tabulate
-from equipoise.methods import Goal, GroupThresholds, rule_to_dict
-from equipoise.methods.group_thresholds import fit
+from equipoise.methods import Goal, rule_to_dict
 from equipoise.methods.rules import rule_from_dict
+from equipoise.methods.thresholds import GroupThresholds
+from equipoise.methods.thresholds import group_thresholds as fit
 from support.facts import facts
 from support.goals import paper_goal
 

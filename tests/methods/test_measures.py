@@ -18,9 +18,8 @@ from equipoise.methods import METHODS, Label
 from equipoise.methods.blind_rule import Posteriors, Problem, parity_path
 from equipoise.methods.choosing import choose_step
 from equipoise.methods.constrained import expected_weights
-from equipoise.methods.contract import takes
-from equipoise.methods.evidence import Evidence
-from equipoise.methods.group_thresholds import fit
+from equipoise.methods.step_estimates import StepEstimates
+from equipoise.methods.thresholds import group_thresholds as fit
 from equipoise.models import MLP, Critic, Heads, Probe, Training, predict, train
 from support.bootstrap import bootstrap_cells
 from support.facts import facts, suggests
@@ -120,7 +119,7 @@ def test_every_method_lowers_every_measure_that_it_takes(method: str, measure: s
     model, parts = problem()
     extra = {"train": parts.train} if METHODS[method].needs_train else {}
     state = copy.deepcopy(model.state_dict())
-    if not takes(method, measure):
+    if not METHODS[method].takes(measure):
         with pytest.raises(BadInput, match=facts(method, measure, "bias-gda", "constrained", "bias-score")):
             debias(model, parts.valid, method=method, measure=measure, min_performance=FLOOR, **extra)
         return
@@ -271,7 +270,7 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
     priced = parity_path(known, 8, look)
     assert len(priced) == 8
     for step in priced[2::3]:
-        found = look(known.priced(sure, step.cost), step.max_gap)
+        found = look(known.priced(sure, step.costs), step.max_gap)
         assert abs(found.gap) <= max(step.max_gap, 0.004)
         best = 0.0
         for with_label, without in product(np.linspace(-1, 1, 13), repeat=2):
@@ -292,14 +291,14 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     f = (rng.random((2, n)) < 0.3 + 0.3 * y + 0.1 * codes).astype(float)
     levels, units = ("M", "F"), rng.integers(0, 900, n)
     units = np.unique(units, return_inverse=True)[1]
-    evidence = Evidence(f, y, codes, levels, units, paper_goal(measure))
+    evidence = StepEstimates(f, y, codes, levels, units, paper_goal(measure))
     for k in range(2):
         drawn = bootstrap_cells(f[k], y, codes, levels, units, draws=2000, seed=0)
         assert evidence.gap_se()[k] == pytest.approx(gap_values(measure, drawn)[:, 0].std(), rel=0.1)
     # A step at which nobody of a group is decided so has no gap, and is never the one to take.
     empty = f.copy()
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
-    none = Evidence(empty, y, codes, levels, units, paper_goal(measure))
+    none = StepEstimates(empty, y, codes, levels, units, paper_goal(measure))
     assert np.isnan(none.gap[1])
     assert choose_step([replace(none, goal=paper_goal(measure, min_performance=0.0))], (0, 7)).step == 0
 

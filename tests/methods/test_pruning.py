@@ -10,7 +10,7 @@ from torch import nn
 from equipoise.data import Parts
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS, Label, Note
-from equipoise.methods.pruning import Settings, most_influential
+from equipoise.methods.pruning import PruningSettings, most_influential
 from equipoise.models import CRITERIA, Repairable, proxy, repairable, under_repair
 from support.facts import facts
 from support.finite_differences import SMALLEST_GAP, gap_weights, shrunk
@@ -88,23 +88,23 @@ def test_steps_are_counted_in_units():
 
 
 def test_settings():
-    assert Settings(units=5).units_per_step(352) == 5
-    assert Settings(steps=10).units_per_step(352) == 36
-    assert Settings().units_per_step(352) == 1
-    assert Settings().units_per_step(35_000) == 100
+    assert PruningSettings(units=5).units_per_step(352) == 5
+    assert PruningSettings(steps=10).units_per_step(352) == 36
+    assert PruningSettings().units_per_step(352) == 1
+    assert PruningSettings().units_per_step(35_000) == 100
     with pytest.raises(BadInput, match=facts("units", "steps")):
-        Settings(units=1, steps=2)
+        PruningSettings(units=1, steps=2)
     with pytest.raises(BadInput, match=facts("units", 0)):
-        Settings(units=0)
+        PruningSettings(units=0)
     with pytest.raises(BadInput, match="max_steps=0"):
-        Settings(max_steps=0)
+        PruningSettings(max_steps=0)
     with pytest.raises(BadInput, match="taylor"):
-        Settings(criterion="tailor")
+        PruningSettings(criterion="tailor")
     with pytest.raises(BadInput, match=facts("layers", "cut")) as several:
-        Settings(granularity="input", layers="linears.*", cut="outgoing")
+        PruningSettings(granularity="input", layers="linears.*", cut="outgoing")
     assert len(several.value.problems) == 2
     with pytest.raises(BadInput, match=facts("gradient", "taylor", "second-order")):
-        Settings(granularity="head", criterion="second-order")
+        PruningSettings(granularity="head", criterion="second-order")
 
 
 def test_steps_can_be_limited():
@@ -241,7 +241,7 @@ def test_in_pieces_and_flat_every_criterion_is_the_same(criterion: str, granular
     alone, flat = paths("mlp", parts, model)
     found = []
     for network, at_once in ((alone, 2**21), (alone, 1), (flat, 1)):
-        monkeypatch.setattr(repairable, "AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(repairable, "VALUES_WITH_GRAPH", {"cpu": at_once})
         assert network.units("*", granularity) == (6 if granularity == "input" else 24)
         found.append(network.influence(gap_weights(network, parts, "eod"), criterion)[1])
     for other in found[1:]:

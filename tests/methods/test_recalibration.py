@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Calibration, LogitMap, Threshold, logit_map
 from equipoise.methods import Candidate, LabelCandidate, recalibrated
-from equipoise.methods.recalibration import moved
+from equipoise.methods.recalibration import _between
 from equipoise.models import OneOutput, predict
 from support.goals import paper_goal
 from support.multilabel import LABELS, fitted, labels_cohort, network
@@ -101,7 +101,7 @@ def test_a_threshold_decides_the_same_on_mapped_scores(rule):
     old = Scores.from_arrays(rng.integers(0, 2, 400), rng.random(400), group, reference="M")
     found = LogitMap(0.3, -2.0)
     new = replace(old, score=found(old.score))
-    assert np.array_equal(rule.decide(old), moved(rule, [old], [new], found).decide(new))
+    assert np.array_equal(rule.decide(old), replace(rule, value=_between(rule.value, old.score, new.score, found)).decide(new))
 
 
 def test_a_repair_is_recalibrated_unless_it_is_not_wanted():

@@ -14,8 +14,8 @@ from equipoise.comparison import audit
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, Rule, gap_values, largest_gap, tabulate
-from equipoise.methods import Fit, Goal, RejectOption, make_settings, rule_to_dict
-from equipoise.methods.reject_option import Settings, fit
+from equipoise.methods import Fit, Goal, make_settings, rule_to_dict
+from equipoise.methods.reject_option import RejectOption, RejectOptionSettings, fit
 from equipoise.methods.rules import rule_from_dict
 from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
@@ -23,7 +23,7 @@ from support.goals import paper_goal
 from support.published import debias
 from support.random_scores import Sample, samples
 
-COARSE = Settings(thresholds=5, margins=4, quantiles=3)
+COARSE = RejectOptionSettings(thresholds=5, margins=4, quantiles=3)
 PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")
 
 
@@ -124,7 +124,7 @@ def test_no_worse_than_aif360_on_the_fitted_data_whatever_the_sign_of_the_gap(sh
     assert abs(gap) <= 0.05
     assert performance >= theirs[1] - 1e-12
     # Kamiran's direction on AIF360's grid is AIF360, where no score lies on an edge.
-    same = fit(scores, goal, Settings(direction="kamiran", quantiles=0))
+    same = fit(scores, goal, RejectOptionSettings(direction="kamiran", quantiles=0))
     assert same.trace.iloc[same.chosen]["performance"] == pytest.approx(theirs[1], abs=1e-12)
     if shift > 0:
         assert performance > theirs[1] + 0.01
@@ -135,7 +135,7 @@ def test_the_band_helps_the_group_that_is_behind():
     goal = paper_goal("eod", max_gap=0.05)
     assert fit(behind, goal).rule.favoured == ("F",)
     assert fit(ahead, goal).rule.favoured == ("M",)
-    assert fit(ahead, goal, Settings(direction="kamiran")).rule.favoured == ("F",)
+    assert fit(ahead, goal, RejectOptionSettings(direction="kamiran")).rule.favoured == ("F",)
     for opposite in ("fnr_gap", "tnr_gap"):  # a lower value means more positives
         assert fit(ahead, paper_goal(opposite, max_gap=0.05)).rule.favoured == ("M",)
     trace = fit(ahead, goal).trace
@@ -243,7 +243,7 @@ def test_goals():
     ).met  # the maximum gap of the settings is a wish, that of the goal a condition
 
     own, goals = (
-        fit(scores, paper_goal("spd", min_performance=0.5), Settings(max_gap=0.01)),
+        fit(scores, paper_goal("spd", min_performance=0.5), RejectOptionSettings(max_gap=0.01)),
         fit(scores, paper_goal("spd", min_performance=0.5, max_gap=0.01)),
     )
     assert (own.rule.threshold, own.rule.margin) == (goals.rule.threshold, goals.rule.margin)
@@ -284,11 +284,11 @@ def test_bad_settings_and_empty_cells():
     with pytest.raises(UnknownName, match=suggests("margins")):
         make_settings("reject-option", {"margin": 0.1})
     with pytest.raises(UnknownName, match=facts("auto", "kamiran")):
-        Settings(direction="up")
+        RejectOptionSettings(direction="up")
     with pytest.raises(BadInput, match=facts("gap", 2.0)):
-        Settings(max_gap=2.0)
+        RejectOptionSettings(max_gap=2.0)
     with pytest.raises(BadInput, match=facts(1, "threshold")):
-        Settings(thresholds=0)
+        RejectOptionSettings(thresholds=0)
     cohort = Cohort.from_arrays(torch.zeros(4, 1), [0, 0, 1, 0], ["F", "F", "M", "M"], reference="M")
     with pytest.raises(EmptyCell, match=facts("eod", "F")):
         debias(Logit(), cohort, method="reject-option", measure="eod")

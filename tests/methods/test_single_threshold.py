@@ -6,8 +6,8 @@ import pytest
 from equipoise.data import Scores
 from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal
-from equipoise.methods.frontier import along
-from equipoise.methods.single_threshold import fit
+from equipoise.methods.rules import along
+from equipoise.methods.thresholds import single_threshold as fit
 from support.goals import paper_goal
 
 GOALS = [{"max_gap": 0.1}, {"min_performance": 0.55}, {"min_performance": 0.99}, {"max_gap": 0.2, "keep": {"tpr": "before"}}]

@@ -11,7 +11,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import gap_values, sweep
 from equipoise.methods import METHODS, run_method
 from equipoise.methods.evaluation import Data, decided_at
-from equipoise.methods.step_control import AFTER, FEW, MOST, SHARE, UNIT, Control, smooth_gap, trials
+from equipoise.methods.step_control import AFTER, MOST_CHANGE, SHARE, TRIAL_BATCHES, UNIT, Control, smooth_gap, trials
 from equipoise.models import under_repair
 from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
@@ -149,7 +149,7 @@ def test_steps_remove_about_as_much_as_their_number_says(problems):
     removed = 1 - found.trace["gap"] / found.trace["gap"].iloc[0]
     assert len(found.trace) > 8
     assert np.corrcoef(found.trace["step"] * SHARE, removed)[0, 1] > 0.9
-    assert np.diff(found.trace["step"]).max() * SHARE <= MOST + SHARE
+    assert np.diff(found.trace["step"]).max() * SHARE <= MOST_CHANGE + SHARE
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
@@ -204,7 +204,7 @@ def test_epochs_limit_the_mini_batches(problems):
     seen: list[int] = []
     advance = trials(network, np.random.default_rng(0), 32, 2, lambda rows: seen.append(len(rows)))
     while advance():
-        assert len(seen) % FEW == 0
+        assert len(seen) % TRIAL_BATCHES == 0
     assert len(seen) == 2 * each
     assert sum(seen) == 2 * len(cohort)
 

@@ -8,9 +8,10 @@ import torch
 import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import best_threshold, gap_values, normalised, performance_values, sweep, tabulate, upper_bound
+from equipoise.measures import gap_values, normalised, performance_values, sweep, tabulate, upper_bound
+from equipoise.measures.thresholds import best_threshold
 from equipoise.methods import METHODS, Goal, Kind
-from equipoise.methods.evidence import Evidence
+from equipoise.methods.step_estimates import StepEstimates
 from equipoise.models import MLP, predict
 from support.facts import facts
 from support.goals import paper_goal
@@ -82,17 +83,17 @@ def test_standard_errors_of_steps(times: np.ndarray) -> None:
     goal, f = paper_goal("eod", max_gap=0.05), (plain.score >= 0.5).astype(float)[None]
     attribute: Attribute = plain.attribute
     units = np.arange(len(plain))
-    heavy = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal, times.astype(float))
+    heavy = StepEstimates(f, plain.y, attribute.codes, attribute.levels, units, goal, times.astype(float))
     copies = replicated(plain, times)
     by_patient = np.repeat(units, times)
-    again = Evidence(f[:, by_patient], copies.y, copies.attribute.codes, copies.attribute.levels, by_patient, goal)
+    again = StepEstimates(f[:, by_patient], copies.y, copies.attribute.codes, copies.attribute.levels, by_patient, goal)
     assert heavy.gap == pytest.approx(again.gap)
     assert heavy.performance == pytest.approx(again.performance)
     assert heavy.gap_se() == pytest.approx(again.gap_se())
     assert heavy.performance_se() == pytest.approx(again.performance_se())
     assert heavy.rate_se("tpr") == pytest.approx(again.rate_se("tpr"))
-    one = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal, np.ones(len(plain)))
-    none = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal)
+    one = StepEstimates(f, plain.y, attribute.codes, attribute.levels, units, goal, np.ones(len(plain)))
+    none = StepEstimates(f, plain.y, attribute.codes, attribute.levels, units, goal)
     assert one.gap_se().tolist() == none.gap_se().tolist()
 
 

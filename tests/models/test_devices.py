@@ -65,7 +65,7 @@ def mapped(folder: Path, n: int = 60) -> Images:
 
 
 def test_feeds_of_a_subset_share_the_images_on_a_device_until_these_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "FEW", 10)
+    monkeypatch.setattr(devices, "FEW_IMAGES", 10)
     images = mapped(tmp_path)
     part, wider = images.take(np.arange(20, 50)), images.take(np.arange(15, 50))
     devices._share(part, part.raw(torch.arange(len(part))))
@@ -85,7 +85,7 @@ def test_feeds_of_a_subset_share_the_images_on_a_device_until_these_are_deleted(
 
 @needs_gpu
 def test_feeds_on_a_gpu_share_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "FEW", 10)
+    monkeypatch.setattr(devices, "FEW_IMAGES", 10)
     images, gpu = mapped(tmp_path), torch.device("cuda", torch.cuda.current_device())
     whole, part = Feed(images, gpu), Feed(images.take(np.arange(40, 20, -1)), gpu)
     assert part._resident is whole._resident
@@ -96,7 +96,7 @@ def test_feeds_on_a_gpu_share_one_copy(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_writeable_images_are_never_shared(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "FEW", 10)
+    monkeypatch.setattr(devices, "FEW_IMAGES", 10)
     images = pictures()
     devices._share(images, images.raw(torch.arange(len(images))))
     assert not Feed(images, CPU).resident
@@ -163,7 +163,7 @@ def test_training_and_fine_tuning_name_a_batch_that_would_fit():
             model=Greedy(8),
             settings=Training(epochs=1, batch=20),
         )
-    with pytest.raises(BadInput, match=facts("batch=16")):
+    with pytest.raises(BadInput, match=facts("batch=16", "a smaller image")):
         debias(Greedy(20), cohort, method="bias-gda", measure="spd", batch=32, epochs=1, stop_below=0.0)
 
 

@@ -12,21 +12,19 @@ from torch import nn
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.models import (
     HEADS,
-    MASKED_LOADING,
     BiasScore,
     Checkpoint,
     OneOutput,
     export,
     load_heads,
     load_model,
-    masks_in,
     read_checkpoint,
     save_weights,
     state_like,
     to_onnx,
 )
-from equipoise.models.export import ExportFailed
-from equipoise.models.units import find_units, switch_off
+from equipoise.models.export import MASKED_LOADING, ExportFailed
+from equipoise.models.units import MASK, find_units, switch_off
 from support.facts import facts
 from support.hospital import CODE, network
 from support.torch_alone import Run
@@ -99,7 +97,7 @@ def test_masks_are_extra_keys_with_the_prefix():
     came = {f"module.{key}": value for key, value in network("cnn").state_dict().items()}
     state = state_like(came, masked())
     assert list(state)[: len(came)] == list(came)
-    assert masks_in(state) == ["module.0", "module.3"]
+    assert [key for key in state if key.endswith(MASK)] == [f"module.{k}{MASK}" for k in (0, 3)]
 
 
 # files
@@ -322,4 +320,4 @@ def test_a_missing_library_is_named_with_the_pip_command(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxruntime" else object())
     with pytest.raises(MissingExtra, match=facts("onnxruntime", "pip install 'equipoise[onnx]'")):
         to_onnx(network("build"), torch.randn(4, 3), tmp_path / "model.onnx")
-    assert export.TOLERANCE == 1e-5
+    assert export.ONNX_TOLERANCE == 1e-5

@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput
 from equipoise.models import AUROC_LABELS, encoding, fit_probe, folds_of
-from equipoise.models.readings import COLUMNS
+from equipoise.models.readings import ENCODING_COLUMNS
 from support.facts import facts
 
 
@@ -154,7 +154,7 @@ def test_every_attribute_has_one_row_per_layer_in_execution_order():
     cohort = _cohort(160)
     both = replace(cohort, attributes=(*cohort.attributes, Attribute.of(np.tile(["a", "b", "c", "c"], 40), name="race")))
     found = encoding(_network(), both, draws=2)
-    assert found.columns.tolist() == COLUMNS
+    assert found.columns.tolist() == ENCODING_COLUMNS
     assert found["attribute"].tolist() == ["sex"] * 4 + ["race"] * 4
     assert found["layer"].tolist() == ["inputs", "3", "6", "output"] * 2
     assert found["depth"].tolist() == [0, 1, 2, 3] * 2

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from equipoise.models import probes as logistic
-from equipoise.models.probes import Fit, fits, probabilities
+from equipoise.models.probes import PenaltyFit, fits, probabilities
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 
@@ -68,7 +68,7 @@ def test_a_class_found_only_in_one_fold_has_probability_zero_without_it():
 
 def test_without_convergence_scikit_learn_takes_over(monkeypatch: pytest.MonkeyPatch):
     case = _case(1)
-    quick: list[Fit] = list(fits(*case, PENALTIES))
+    quick: list[PenaltyFit] = list(fits(*case, PENALTIES))
     monkeypatch.setattr(logistic._Newton, "fit", lambda self, penalty: None)
     slow = list(fits(*case, PENALTIES))
     assert [fit.penalty for fit in slow] == list(PENALTIES)

@@ -7,7 +7,7 @@ from torch import nn
 
 from equipoise.data import Cohort, LabelKind
 from equipoise.models import ChosenOutputs, Repairable, chosen_outputs, predict, scores_of
-from equipoise.models.many_outputs import OneClass, log_odds
+from equipoise.models.score import OneClass, log_odds
 
 LABELS, CLASSES = LabelKind.LABELS, LabelKind.CLASSES
 

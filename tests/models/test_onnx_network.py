@@ -10,8 +10,9 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.errors import BadInput
-from equipoise.models import OnnxNetwork, load_model, load_onnx, outputs, predict, to_onnx
+from equipoise.models import load_model, outputs, predict, to_onnx
 from equipoise.models.export import ExportFailed
+from equipoise.models.programs import OnnxNetwork, load_onnx
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 import onnx

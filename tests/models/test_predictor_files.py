@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from equipoise.errors import BadInput, Untrusted
-from equipoise.models import load_predictor
+from equipoise.models.classifiers import load_predictor
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(50, 2)), RNG.integers(0, 2, 50)

@@ -241,7 +241,7 @@ def test_one_thread_fits_small_probes(monkeypatch: pytest.MonkeyPatch):
     with threadpool_limits(2):
         fit_probe(x, np.arange(60) % 2, 2, folds)
         assert set(threads) == {1}
-        monkeypatch.setattr(probes, "FEW", 10)
+        monkeypatch.setattr(probes, "FEW_NUMBERS", 10)
         threads.clear()
         fit_probe(x, np.arange(60) % 2, 2, folds)
         assert set(threads) == {2}

@@ -15,7 +15,6 @@ from equipoise.models import (
     Heads,
     ManyBiasScores,
     OneOutput,
-    Recalibrated,
     features,
     fit_probe,
     folded_outputs,
@@ -24,6 +23,7 @@ from equipoise.models import (
     recalibrated_network,
     save_weights,
 )
+from equipoise.models.heads import Recalibrated
 
 SLOPE, SHIFT = 1.7, -0.4
 
@@ -116,7 +116,7 @@ def test_one_head_of_many_is_recalibrated():
     torch.manual_seed(3)
     network, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).eval(), torch.randn(60, 4)
     head = _bias_score(OneOutput(network, 1, output="logit"), x)
-    many = ManyBiasScores.of(network, {1: head}, "logit").eval()
+    many = ManyBiasScores(network, {1: head}, "logit").eval()
     found = folded_outputs(many, x, {1: (SLOPE, SHIFT)}, "logit")
     with torch.no_grad():
         torch.testing.assert_close(found(x)[:, 1], SLOPE * many(x)[:, 1] + SHIFT)

@@ -1,7 +1,5 @@
 """Training: one seed in, the same weights out; the best weights are a copy; the user's own module works too."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -84,7 +82,7 @@ def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
     losses: list[float] = []
 
     def trained(**changes: object) -> nn.Module:
-        settings = replace(Training(epochs=40, patience=4, learning_rate=0.03, batch=32, plateau=100), **changes)
+        settings = Training(epochs=40, patience=4, learning_rate=0.03, batch=32, plateau=100).changed(**changes)
         losses.clear()
         return train(parts.train, parts.valid, seed=1, model=network(), settings=settings, progress=lambda _, loss: losses.append(loss))
 

@@ -4,6 +4,7 @@ import argparse
 import collections
 import datetime as dt
 import pickle
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 
 from equipoise.errors import BadInput
 from equipoise.models import load_model, load_weights, read_checkpoint, state_like
-from equipoise.models.weights import harmless
+from equipoise.models.weights import ALLOWED
 from support.facts import facts, says
 
 
@@ -76,10 +77,8 @@ BESIDE = {
     "bool": np.bool_(True),
     "complex": np.complex128(1 - 2j),
     "text": np.str_("F\u00e9lix"),
-    "when": np.datetime64("2026-11-15"),
     "big endian": np.array([1.5], ">f8")[0],
     "dtype": np.dtype("float32"),
-    "type": np.float16,
     "array": np.arange(6, dtype=np.int32).reshape(2, 3),
     "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     "options": argparse.Namespace(lr=0.1, seeds=[np.int64(1)]),
@@ -98,16 +97,34 @@ def test_plain_values_next_to_the_weights_are_read(tmp_path: Path, what: str):
     before = torch.serialization.get_safe_globals()
     found = read_checkpoint(tmp_path / "w.pt")
     assert _same(found.state, state)
-    assert pickle.dumps(found.whole[what]) == pickle.dumps(value) or repr(found.whole[what]) == repr(value)
-    assert type(found.whole[what]) is type(value)
     assert set(torch.serialization.get_safe_globals()) == set(before)
+    torch.save(found.whole, tmp_path / "again.pt")  # as next to repaired weights
+    again = torch.load(tmp_path / "again.pt", weights_only=False)[what]
+    assert pickle.dumps(again) == pickle.dumps(value) or repr(again) == repr(value)
+    assert type(again) is type(value)
 
 
 def test_names_of_an_older_numpy_are_read(tmp_path: Path):
-    content = pickle.dumps({"weight": 1, "auc": np.float64(0.5)}, protocol=2).replace(b"numpy._core", b"numpy.core")
-    (tmp_path / "old.pkl").write_bytes(content)
-    with harmless(), (tmp_path / "old.pkl").open("rb") as file:
-        assert unpickler.load(file) == {"weight": 1, "auc": 0.5}
+    content = pickle.dumps({"weight": 1, "auc": np.float64(0.5), "rows": np.arange(3)}, protocol=2).replace(b"numpy._core", b"numpy.core")
+    with torch.serialization.safe_globals(ALLOWED):
+        found = unpickler.load(BytesIO(content))
+    assert (found["auc"], found["rows"].tolist()) == (0.5, [0, 1, 2])
+
+
+@pytest.mark.parametrize("flags", [0, 63])
+def test_a_numpy_array_whose_bytes_would_be_objects_is_refused(tmp_path: Path, flags: int):
+    """NumPy's own reader of dtypes takes the flags from the file: without those of objects, any bytes become pointers."""
+    kind = (np.dtype, ("O8", False, True), (3, "|", None, None, None, -1, -1, flags))
+    with pytest.raises((TypeError, pickle.UnpicklingError)), torch.serialization.safe_globals(ALLOWED):
+        unpickler.load(BytesIO(pickle.dumps({"array": _Reduced(kind)}, protocol=2)))
+
+
+class _Reduced:
+    def __init__(self, how: tuple[object, ...]) -> None:
+        self.how = how
+
+    def __reduce__(self):
+        return self.how
 
 
 class _Own:
@@ -115,25 +132,25 @@ class _Own:
 
 
 @pytest.mark.parametrize(
-    ("beside", "key", "kind"),
+    ("beside", "kind"),
     [
-        (_Own(), "'best'", "_Own"),
-        ([1, {"deep": _Own()}], "'best'[1]['deep']", "_Own"),
-        (np.array([{}], dtype=object), "'best'", ""),
-        (np.zeros(2, dtype=[("a", "f8")]), "'best'", ""),
-        (len, "'best'", "builtins.len"),
-        (torch.optim.Adam, "'best'", "torch.optim.adam.Adam"),
-        (nn.Linear(2, 1), "'best'", "torch.nn.modules.linear.Linear"),
-        (collections.defaultdict(list, a=[1]), "'best'", "collections.defaultdict"),
+        (_Own(), "_Own"),
+        ([1, {"deep": _Own()}], "_Own"),
+        (np.array([{}], dtype=object), ""),
+        (np.zeros(2, dtype=[("a", "f8")]), ""),
+        (np.datetime64("2026-11-15"), ""),
+        (np.float16, "numpy.float16"),
+        (len, "builtins.len"),
+        (torch.optim.Adam, "torch.optim.adam.Adam"),
+        (nn.Linear(2, 1), "torch.nn.modules.linear.Linear"),
+        (collections.defaultdict(list, a=[1]), "collections.defaultdict"),
     ],
 )
-def test_refused_values_next_to_the_weights_are_named(tmp_path: Path, beside: object, key: str, kind: str):
+def test_refused_types_next_to_the_weights_are_named(tmp_path: Path, beside: object, kind: str):
     torch.save({"state_dict": _network().state_dict(), "best": beside}, tmp_path / "w.pt")
     with pytest.raises(BadInput, match="refused") as caught:
         load_weights(tmp_path / "w.pt")
-    if kind:
-        assert key in str(caught.value)
-        assert kind in str(caught.value)
+    assert kind in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +260,7 @@ def test_prefixes_of_compilers_and_training_libraries_are_removed(tmp_path: Path
     assert list(state_like(saved, loaded)) == list(saved)  # and it is there again in what is written
 
 
-def test_a_value_with_many_references_is_converted_once(tmp_path: Path):
+def test_a_value_with_many_references_is_read_once(tmp_path: Path):
     shared: object = np.float64(0.5)
     for _ in range(16):
         shared = [shared, shared]
@@ -261,7 +278,7 @@ class _Odd(list):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "before torch 1.6"])
-def test_a_refused_key_is_named_once_in_every_format(tmp_path: Path, options: dict[str, bool]):
+def test_a_refused_type_is_named_once_in_every_format(tmp_path: Path, options: dict[str, bool]):
     inner: object = _Odd()
     for _ in range(6):
         inner = [inner] * 9
@@ -269,4 +286,3 @@ def test_a_refused_key_is_named_once_in_every_format(tmp_path: Path, options: di
     with pytest.raises(BadInput, match="_Odd") as caught:
         load_weights(tmp_path / "w.pt")
     assert str(caught.value).count("_Odd") == 1
-    assert "'extra'" in str(caught.value)

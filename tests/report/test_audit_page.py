@@ -15,9 +15,11 @@ from lxml import html
 
 from equipoise.data import LabelKind, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, Threshold, audit_from, audit_labels
+from equipoise.measures import AuditSpec, Threshold, audit_labels
+from equipoise.measures.saved_audits import audit_from
 from equipoise.report import Origin, write_audit_page
-from equipoise.report.audits import MOST_GROUPS, LabelSections
+from equipoise.report.audit_pages import MOST_GROUPS, calibration_panels
+from equipoise.report.audits import LabelSections
 from equipoise.report.text import MINUS, thousand
 from equipoise.report.wording.audits import ALARMS, MISSED, answer, harms, largest_words, overview_answer
 from support.audits import HOSTILE, audit_of, frame_of
@@ -83,7 +85,7 @@ def test_errors_per_thousand_on_the_page_are_those_of_the_audit(found):
 
 def test_calibration_is_drawn_from_parts_of_at_least_five_patients_and_is_right(found):
     scores, audit = found
-    panels = LabelSections(audit.only).calibration("sex")
+    panels = calibration_panels(LabelSections(audit.only), "sex")
     assert len(panels) == 2
     for panel, group in zip(panels, audit.groups.index[audit.groups["attribute"] == "sex"], strict=True):
         points = [(float(x) / 100, float(y) / 100) for x, y in re.findall(r"score ([\d.]+)%, share ([\d.]+)%", panel.says)]
@@ -97,7 +99,7 @@ def test_calibration_is_drawn_from_parts_of_at_least_five_patients_and_is_right(
 def test_the_page_from_the_json_is_the_same_page(found):
     origin = Origin.now(arguments=["equipoise", "audit", "some.csv"])
     again = audit_from(json.loads(json.dumps(found[1].to_dict())))
-    assert audit_page(again, NAMES, Origin.of(origin.to_dict())) == audit_page(found[1], NAMES, origin)
+    assert audit_page(again, NAMES, Origin.of(origin.model_dump())) == audit_page(found[1], NAMES, origin)
 
 
 def test_the_data_of_the_slider_single_out_nobody(found):

@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.report import read_facts
-from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
+from equipoise.report.card_facts import FACT_SECTIONS, NOT_PROVIDED
 from equipoise.report.model_card import cards
 from support.cards import DOCS, TOML, metadata_of, results_of, text_at, written_cards
 from support.cases import small_case
@@ -56,7 +56,7 @@ def test_the_example_in_the_docs_has_every_key_and_leaves_nothing_out(tmp_path):
     path = tmp_path / "card.toml"
     path.write_text(example, encoding="utf-8")
     facts = read_facts(path)
-    for section in SECTIONS:
+    for section in FACT_SECTIONS:
         for key, value in vars(getattr(facts, section)).items():
             assert value not in (NOT_PROVIDED, ()), f"{section}.{key}"
     markdown, root = written_cards(small_case(), tmp_path, example)

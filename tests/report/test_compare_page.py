@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.comparison import ScoreComparison
 from equipoise.measures import Monitoring
 from equipoise.report import condition_words
-from equipoise.report.wording.comparisons import monitoring_conclusion
+from equipoise.report.changes import monitoring_conclusion
 from support.audits import joined
 
 HOSTILE = "<script>alert(1)</script>"

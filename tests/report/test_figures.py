@@ -27,9 +27,8 @@ def _labels(path: Path) -> set[str]:
     return {element.text for element in ET.parse(path).iter("{http://www.w3.org/2000/svg}text") if element.text}
 
 
-@pytest.mark.parametrize("groups", [2, 6])
-def test_every_figure_in_every_format_is_a_valid_file(tmp_path: Path, groups: int):
-    scores, audit = audit_of(frame_of([f"g{k}" for k in range(groups)]))
+def test_every_figure_in_every_format_is_a_valid_file(tmp_path: Path):
+    scores, audit = audit_of(frame_of(["g0", "g1"]))
     paths = save_audit_figures(scores, audit, tmp_path, ("png", "svg", "html"))
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
     assert len(paths) == 15
@@ -61,7 +60,7 @@ def test_the_rates_drawn_are_the_audits():
 
 def test_the_gaps_drawn_are_the_audits():
     _, audit = audit_of(frame_of(["F", "M"]), reference="M")
-    drawn = _data(gaps_figure(audit)).set_index("label")
+    drawn = _data(gaps_figure(audit)).set_index("name")
     assert drawn.loc["eod: F minus M", "value"] == pytest.approx(audit["eod"].value)
 
 
@@ -70,7 +69,7 @@ def test_equal_names_in_two_attributes_stay_apart():
     frame["y"] = frame["y"].sample(frac=1, random_state=0).to_numpy()
     _, audit = audit_of(frame, group=["sex", "smokes"])
     assert {"sex: yes", "smokes: yes", "sex & smokes: yes & no"} <= set(_data(rates_figure(audit))["group"])
-    labels = _data(gaps_figure(audit))["label"].dropna()
+    labels = _data(gaps_figure(audit))["name"].dropna()
     assert labels.is_unique
 
 
@@ -123,20 +122,18 @@ def test_an_audit_without_gaps_or_without_any_sufficient_group_still_draws(tmp_p
     assert len(save_audit_figures(scores, audit, tmp_path / "few", ("svg",))) == 4
 
 
-@pytest.mark.parametrize("kind", ["png", "svg", "html"])
-def test_hostile_names_are_text_in_every_format(tmp_path: Path, kind: str):
+def test_hostile_names_are_text_in_every_format(tmp_path: Path):
     scores, audit = audit_of(frame_of(HOSTILE, n=20, column="[bold]g"), name="<img src=x onerror=alert(1)>.csv")
-    for path in save_audit_figures(scores, audit, tmp_path, (kind,)):
+    for path in save_audit_figures(scores, audit, tmp_path, ("svg", "html")):  # a PNG has no text
         content = path.read_text(errors="replace")
-        if kind == "html":
+        if path.suffix == ".html":
             spec = content.split("const spec = ", 1)[1].split(";\n", 1)[0]
             assert "<" not in spec
             assert "<img src=x onerror=alert(1)>.csv" in str(json.loads(spec)["title"])
-        elif kind == "svg":
+        else:
             elements = {element.tag.split("}")[1] for element in ET.fromstring(content).iter()}
             assert not elements & {"script", "b", "img"}
-    if kind == "svg":
-        assert {"[red]x[/red]", "<script>alert(1)</script>", "مجموعة"} <= _labels(tmp_path / "rates.svg")
+    assert {"[red]x[/red]", "<script>alert(1)</script>", "مجموعة"} <= _labels(tmp_path / "rates.svg")
 
 
 def test_an_unknown_format_is_refused_and_nothing_is_written(tmp_path: Path):
@@ -165,13 +162,13 @@ def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_link_in_the_folder_is_replaced_and_not_written_through(tmp_path: Path):
-    scores, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
+    _, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
     private = tmp_path / "private.svg"
     private.write_text("mine")
     folder = tmp_path / "figures"
     folder.mkdir()
     (folder / "rates.svg").symlink_to(private)
-    save_audit_figures(scores, audit, folder, ("svg",))
+    save_figures({"rates": rates_figure(audit)}, folder, ["svg"])
     assert private.read_text() == "mine"
     assert not (folder / "rates.svg").is_symlink()
     assert "<svg" in (folder / "rates.svg").read_text()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from equipoise.report import outcome_words
-from equipoise.report.wording.audits import lead
+from equipoise.report.wording.audits import answer
+from equipoise.report.wording.repairs import outcome_words
 from support.audits import HOSTILE, audit_of, frame_of, joined
 from support.cases import small_case
 from support.read_html import Read
@@ -24,7 +24,7 @@ def read(value: object) -> Read:
 def test_an_audit_has_its_conclusion_groups_and_gaps():
     audit = audit_of(frame_of(["M", "F"]), reference="M")[1]
     found = read(audit)
-    assert lead(audit)[1][0] in found.text[""]
+    assert answer(audit)[1] in found.text[""]
     row = audit.groups.loc["F"]
     assert f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]" in found.text[""]
     assert f"{100 * audit['eod'].value:+.1f}" in found.text[""]

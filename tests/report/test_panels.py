@@ -8,9 +8,11 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from equipoise.data import Scores
-from equipoise.measures import Threshold, steps_by_group
-from equipoise.methods import GroupThresholds
-from equipoise.report.audits import subgroup_data
+from equipoise.measures import Estimate, Threshold, steps_by_group
+from equipoise.methods.thresholds import GroupThresholds
+from equipoise.report.audit_pages import subgroup_data
+from equipoise.report.audits import LabelSections
+from equipoise.report.document import Scale
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,
@@ -20,7 +22,6 @@ from equipoise.report.panels import (
     WIDTH,
     calibration_panel,
     decision_panels,
-    forest_range,
     path_through,
     roc_panel,
     score_panel,
@@ -112,7 +113,7 @@ def test_no_figure_singles_out_fewer_patients_than_the_audit_reports(rows: int):
             assert ((fewer == 0) | (fewer >= 5) | np.isin(fewer, [flagged, above[0] - flagged])).all()
     curves = decision_panels(attribute.name, [("before", case.found.before)])
     assert [panel.title for panel in curves] == [level for k, level in enumerate(attribute.levels) if k not in few]
-    explored = {row["name"]: row["values"] for row in subgroup_data(case.found.before)["groups"]}
+    explored = {row["name"]: row["values"] for row in subgroup_data(LabelSections(case.found.before))["groups"]}
     for k, level in enumerate(attribute.levels):
         assert all(value is None for value, *_ in explored[level][1:3]) == (k in few)  # sensitivity and specificity
 
@@ -193,11 +194,13 @@ def test_a_path_breaks_where_a_value_is_missing():
 
 
 def test_the_axis_of_intervals_holds_them_and_stays_possible():
-    assert forest_range([0.62, 0.95, np.nan], "share") == (0.6, 1.0)
-    low, high = forest_range([-0.31, 0.12], "points")
-    assert low == -high
-    assert low <= -0.31
-    assert forest_range([np.nan], "share") == (0.0, 1.0)
+    share = Scale.of([Estimate(0.7, 0.62, 0.95), Estimate(np.nan, np.nan, np.nan)], "share")
+    assert (share.low, share.high) == (0.6, 1.0)
+    points = Scale.of([Estimate(-0.2, -0.31, 0.12)], "points")
+    assert points.low == -points.high
+    assert points.low <= -0.31
+    unknown = Scale.of([Estimate(np.nan, np.nan, np.nan)], "share")
+    assert (unknown.low, unknown.high) == (0.0, 1.0)
 
 
 def test_a_row_of_weight_three_is_drawn_as_three_rows():

@@ -19,7 +19,7 @@ def nothing(monkeypatch, tmp_path):
     """A machine without a browser and without WeasyPrint."""
     monkeypatch.delenv(pdf.VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(pdf, "PLACES", ())
+    monkeypatch.setattr(pdf, "BROWSER_PLACES", ())
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "weasyprint" else real(name, *more))
 
@@ -35,7 +35,7 @@ def test_a_browser_on_the_path_is_found(nothing, monkeypatch, tmp_path):
     (tmp_path / "bin").mkdir()
     browser_at(tmp_path / "bin" / "google-chrome")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(pdf, "NAMES", ("google-chrome",))
+    monkeypatch.setattr(pdf, "BROWSER_NAMES", ("google-chrome",))
     check_printer()
     assert print_page("x", tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.report.short_page import short_page
+from equipoise.report.pdf import short_page
 from support.cases import HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
 from support.pages import repair_page

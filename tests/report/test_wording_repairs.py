@@ -6,10 +6,11 @@ import pytest
 
 from equipoise.comparison import Balance
 from equipoise.measures import Baseline, BaselineComparison, Contribution, Estimate
-from equipoise.methods import Goal, JudgedGap, Judgement, Note, Outcome
-from equipoise.report import baseline_words, outcome_words
+from equipoise.methods import Goal, Judgement, Note, Outcome
+from equipoise.methods.outcome import JudgedGap
 from equipoise.report.text import MINUS
-from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, more_errors_words, outcomes_words
+from equipoise.report.wording.audits import baseline_words
+from equipoise.report.wording.repairs import balance_words, contribution_words, goal_words, more_errors_words, outcome_words, outcomes_words
 from support import facts
 from support.goals import paper_goal
 

@@ -39,7 +39,7 @@ from equipoise import cli
 from equipoise.case import folder as swapping
 from equipoise.errors import BadInput
 from equipoise.studies import open_study, read_rows, read_traces
-from equipoise.studies.rows import TIMINGS
+from equipoise.studies.results import TIMINGS
 
 EQUIPOISE = [sys.executable, "-m", "equipoise"]
 CODE = "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))\n"

@@ -36,8 +36,11 @@ AUDITS = ["audit", "audit-labels", "audit-two-groups", "audit-weight", "audit-ro
 REPAIRS = ["debias-scores-threshold", "debias-group-thresholds", "debias-labels", "debias-bias-gda", "py-compare", "apply-groups"]
 NEAREST: dict[str, tuple[list[str], list[str]]] = {
     "methods/outcome.py": (["tests/methods/test_outcome.py"], REPAIRS),
-    "data/splits.py": (["tests/data/test_splits.py", "tests/studies/test_protocols.py"], ["py-split", *REPAIRS]),
-    "methods/selection.py": (["tests/methods/test_contract.py", "tests/methods/test_candidate.py"], REPAIRS),
+    "data/splits.py": (
+        ["tests/data/test_splits.py", "tests/comparison/test_leakage.py", "tests/studies/test_protocols.py"],
+        ["py-split", *REPAIRS],
+    ),
+    "methods/choosing.py": ([f"tests/methods/test_{name}.py" for name in ("choosing", "candidate", "labels_choice", "contract")], REPAIRS),
     "measures/intervals.py": (
         ["tests/measures/test_intervals.py", "tests/measures/test_laws.py", "tests/measures/test_quotients.py"],
         AUDITS,
@@ -46,8 +49,8 @@ NEAREST: dict[str, tuple[list[str], list[str]]] = {
         [*(f"tests/data/test_{name}.py" for name in ("columns", "table", "scores", "identifiers")), "tests/cli/test_bad_tables.py"],
         AUDITS,
     ),
-    "repair/bundle.py": (
-        [*(f"tests/repair/test_{name}.py" for name in ("save", "verify", "compare_models", "predictors")), "tests/cli/test_apply.py"],
+    "case/bundle.py": (
+        [*(f"tests/case/test_{name}.py" for name in ("save", "verify", "predictors")), "tests/cli/test_apply.py"],
         REPAIRS,
     ),
 }

@@ -18,7 +18,7 @@ import pandas as pd
 
 from equipoise.studies import StudyFolder, make_plan, open_study, read_rows, read_traces, run_study
 from equipoise.studies.plan import tasks_of
-from equipoise.studies.rows import TIMINGS
+from equipoise.studies.results import TIMINGS
 
 PLAN = {
     "name": "resume",

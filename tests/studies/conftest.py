@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.studies import Event, Plan, StudyFolder, make_plan, read_rows, read_traces, run_study, runners
-from equipoise.studies.rows import TIMINGS
+from equipoise.studies import Event, Plan, StudyFolder, make_plan, read_rows, read_traces, run, run_study
+from equipoise.studies.results import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
 TINY: dict[str, Any] = {
@@ -64,7 +64,7 @@ def serial(calm: tuple[StudyFolder, list[Event]], everything: Callable[[StudyFol
 @pytest.fixture
 def forked(forks: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts workers of the runner `processes` from a fork server, with the environment of the first test that uses it."""
-    monkeypatch.setattr(runners, "multiprocessing", SimpleNamespace(get_context=lambda _: forks))
+    monkeypatch.setattr(run, "multiprocessing", SimpleNamespace(get_context=lambda _: forks))
 
 
 @pytest.fixture

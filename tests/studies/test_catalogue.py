@@ -17,7 +17,7 @@ from equipoise.data.files import read_bytes
 from equipoise.errors import BadInput, UnknownName
 from equipoise.studies import CATALOGUE, File, Recipe, check_files, fetch, load
 from equipoise.studies.sets import locate
-from equipoise.studies.sets.compas import anonymous
+from equipoise.studies.sets.tabular import anonymous
 from support.facts import facts, says, suggests
 
 REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below removes it

@@ -11,11 +11,10 @@ import torch
 
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS
-from equipoise.methods.adversarial import fresh
+from equipoise.methods.baselines import fresh
 from equipoise.models.vision import import_torchvision
 from equipoise.studies import (
     Event,
-    StudyData,
     StudyFolder,
     balanced_parts,
     make_plan,
@@ -28,7 +27,7 @@ from equipoise.studies import (
     without_weights,
 )
 from equipoise.studies.networks import Network
-from equipoise.studies.plan import tasks_of
+from equipoise.studies.plan import StudyData, tasks_of
 from equipoise.studies.run import TasksFailed, _Run
 from equipoise.studies.worker import _parts
 from support.facts import facts

@@ -9,9 +9,8 @@ import pytest
 
 from equipoise.data import Cohort, Table, split
 from equipoise.errors import BadInput, UnknownName
-from equipoise.studies.sets import saps
-from equipoise.studies.sets.mimic_iii import PUBLISHED_ROWS, mimic_iii
-from equipoise.studies.sets.saps import CHART, EXTREMES, LAB, MEASURED, OUTPUT, VENTILATOR, first_day
+from equipoise.studies.sets import mimic_iii as tables
+from equipoise.studies.sets.mimic_iii import CHART, EXTREMES, LAB, MEASUREMENTS, OUTPUT, PUBLISHED_ROWS, VENTILATOR, first_day, mimic_iii
 from support.facts import facts
 
 CHART_ROWS = """row_id,hadm_id,itemid,charttime,value,valuenum,error
@@ -87,7 +86,7 @@ def test_ventilation_ends_if_settings_are_more_than_eight_hours_apart(files: dic
 def test_every_block_size_gives_the_same(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = first_day(files, ADMISSIONS, ADMITTED)
     for block in (90, 131, 400):
-        monkeypatch.setattr(saps, "BLOCK", block)
+        monkeypatch.setattr(tables, "BLOCK_BYTES", block)
         pd.testing.assert_frame_equal(first_day(files, ADMISSIONS, ADMITTED), whole)
 
 
@@ -152,7 +151,7 @@ def test_demo_extremes_equal_brute_force(demo: Path, cohort: Cohort) -> None:
     heart = heart[heart.between(1, 300)]
     sodium = day("LABEVENTS", [50824, 50983], "valuenum", 6)
     sodium = sodium[sodium.between(80, 200)]
-    urine = day("OUTPUTEVENTS", [i for s in MEASURED["urine"].sources for i in s.ids], "value", 0)
+    urine = day("OUTPUTEVENTS", [i for s in MEASUREMENTS["urine"].sources for i in s.ids], "value", 0)
     urine = urine[urine.between(0, 5000)]
     for column, expected in (
         ("heart_rate_min", heart.groupby("hadm_id").min()),
@@ -181,7 +180,7 @@ def test_ventilator_items_belong_to_ventilators(demo: Path) -> None:
     items = pd.read_csv(demo / "D_ITEMS.csv.gz").set_index("itemid")
     assert set(VENTILATOR) <= set(items.index)
     assert set(items.loc[list(VENTILATOR), "linksto"]) == {"chartevents"}
-    assert not set(VENTILATOR) & {i for m in MEASURED.values() for s in m.sources for i in s.ids}
+    assert not set(VENTILATOR) & {i for m in MEASUREMENTS.values() for s in m.sources for i in s.ids}
 
 
 def test_missing_tables_are_named(demo: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.studies.sets.mimic_cxr import FINDINGS, mimic_cxr
+from equipoise.studies.sets.chest_xrays import CHEXPERT_FINDINGS, mimic_cxr
 from support.facts import facts, says, suggests
 
 # dicom_id, subject_id, study_id, view; the value of the pixels is ten times the place in this list
@@ -137,5 +137,5 @@ def test_names_are_checked(root):
 
 
 def test_all_13_findings_of_the_table_can_be_selected():
-    assert len(FINDINGS) == 13
-    assert FINDINGS["support devices"] == "Support Devices"
+    assert len(CHEXPERT_FINDINGS) == 13
+    assert CHEXPERT_FINDINGS["support devices"] == "Support Devices"

@@ -10,9 +10,16 @@ import pytest
 
 from equipoise.data import Cohort, Table, split
 from equipoise.errors import BadInput, UnknownName
-from equipoise.studies.sets import saps
-from equipoise.studies.sets.mimic_iii import GROUPS, TABLES, mimic_iii
-from equipoise.studies.sets.saps import COLUMNS, MEASURED, Measurement, stay_means
+from equipoise.studies.sets import mimic_iii as tables
+from equipoise.studies.sets.mimic_iii import (
+    ADMISSION_GROUPS,
+    ADMISSION_TABLES,
+    EVENT_COLUMNS,
+    MEASUREMENTS,
+    Measurement,
+    mimic_iii,
+    stay_means,
+)
 from support.facts import facts, suggests
 
 # Patients: 1 has two admissions; 2 is over 89 (date of birth shifted); 3 is 15 years old less a day; 4 is 78 since a week; 5 is 77.
@@ -127,7 +134,7 @@ def test_means_convert_units_and_drop_errors_outliers_and_other_stays(tiny: Path
     }
     for (admission, feature), value in expected.items():
         assert frame.loc[admission, feature] == pytest.approx(value, abs=1e-12), (admission, feature)
-    assert frame[list(MEASURED)].notna().to_numpy().sum() == len(expected)
+    assert frame[list(MEASUREMENTS)].notna().to_numpy().sum() == len(expected)
 
 
 def test_age_is_in_years_and_a_shifted_date_of_birth_gives_91_4(tiny: Path) -> None:
@@ -179,7 +186,7 @@ def test_the_attribute_is_an_input_or_is_not(tiny: Path) -> None:
     assert single.tolist() == [True, False, False, True]
 
 
-@pytest.mark.parametrize("table", COLUMNS)
+@pytest.mark.parametrize("table", EVENT_COLUMNS)
 def test_every_block_size_gives_the_same_bits(tiny: Path, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny / f"{table}.csv"
     admissions = np.array([501, 101, 401, 201])  # in any order
@@ -189,7 +196,7 @@ def test_every_block_size_gives_the_same_bits(tiny: Path, table: str, monkeypatc
     pd.testing.assert_frame_equal(stay_means({table: path}, admissions[:1]), whole[:1], check_exact=True)
     size = path.stat().st_size
     for block in range(max(map(len, TINY[table].splitlines())) + 1, size + 2, 7):
-        monkeypatch.setattr(saps, "BLOCK", block)
+        monkeypatch.setattr(tables, "BLOCK_BYTES", block)
         pd.testing.assert_frame_equal(stay_means({table: path}, admissions), whole, check_exact=True)
 
 
@@ -214,10 +221,10 @@ def test_an_item_belongs_to_one_feature_and_ranges_are_in_order() -> None:
     def places(measurement: Measurement) -> list[tuple[str, int]]:
         return [(items.table, item) for items in measurement.sources for item in items.ids]
 
-    every = [place for measurement in MEASURED.values() for place in places(measurement)]
+    every = [place for measurement in MEASUREMENTS.values() for place in places(measurement)]
     assert len(every) == len(set(every))
-    assert all(m.low < m.high and m.unit for m in MEASURED.values())
-    assert {items.table for m in MEASURED.values() for items in m.sources} == set(COLUMNS)
+    assert all(m.low < m.high and m.unit for m in MEASUREMENTS.values())
+    assert {items.table for m in MEASUREMENTS.values() for items in m.sources} == set(EVENT_COLUMNS)
 
 
 def test_every_missing_table_and_column_is_in_one_message(tiny: Path) -> None:
@@ -237,7 +244,7 @@ def test_bad_input_says_what_and_where(tiny: Path, tmp_path: Path) -> None:
         mimic_iii(tmp_path / "nowhere")
     with pytest.raises(UnknownName, match=suggests("marital_status")):
         mimic_iii(tiny, attribute="marital")
-    assert set(GROUPS) == {"age", "marital_status", "insurance"}
+    assert set(ADMISSION_GROUPS) == {"age", "marital_status", "insurance"}
 
     def with_table(name: str, text: str) -> Path:
         return write(tmp_path / "broken", TINY | {name: text})
@@ -256,7 +263,7 @@ def test_bad_input_says_what_and_where(tiny: Path, tmp_path: Path) -> None:
         mimic_iii(with_table("CHARTEVENTS", TINY["CHARTEVENTS"].replace("80,80,BPM", "80,many,BPM")))
     with pytest.raises(BadInput, match="group"):
         mimic_iii(with_table("ADMISSIONS", TINY["ADMISSIONS"].replace("SINGLE", "MARRIED")), attribute="marital_status")
-    empty = {table: TINY[table].split("\n", 1)[0] + "\n" for table in COLUMNS}
+    empty = {table: TINY[table].split("\n", 1)[0] + "\n" for table in EVENT_COLUMNS}
     with pytest.raises(BadInput, match=facts("CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS")):
         mimic_iii(write(tmp_path / "empty", TINY | empty))
 
@@ -307,7 +314,7 @@ def test_demo_rows_and_deaths_equal_plain_pandas(demo: Path, cohort: Cohort) -> 
 
 
 def test_demo_has_most_measurements_and_encodes_to_finite_inputs(cohort: Cohort) -> None:
-    share = frame_of(cohort)[list(MEASURED)].notna().mean()
+    share = frame_of(cohort)[list(MEASUREMENTS)].notna().mean()
     assert (share > 0.5).all()
     assert (share > 0.95).sum() >= 12
     assert cohort.inputs.shape == (100, 22)
@@ -335,4 +342,4 @@ def test_demo_means_equal_brute_force(demo: Path, cohort: Cohort) -> None:
 
 
 def test_every_table_that_is_read_is_in_the_demo(demo: Path) -> None:
-    assert [name for name in TABLES if not (demo / f"{name}.csv.gz").is_file()] == []
+    assert [name for name in ADMISSION_TABLES if not (demo / f"{name}.csv.gz").is_file()] == []

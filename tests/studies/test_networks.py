@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipoise.errors import BadInput
-from equipoise.methods.adversarial import fresh
+from equipoise.methods.baselines import fresh
 from equipoise.models import backbone
 from equipoise.studies import make_plan
 from equipoise.studies.networks import Network, check_model

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.studies.sets.nih import nih
+from equipoise.studies.sets.chest_xrays import nih
 from support.facts import facts, suggests
 
 # image, finding, patient, age, sex, view

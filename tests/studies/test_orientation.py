@@ -12,9 +12,10 @@ from sklearn.linear_model import LogisticRegression
 
 from equipoise.data import Cohort, split
 from equipoise.measures import gap_values, tabulate
-from equipoise.studies import PRESETS, StudyData, load, published, read_plan
-from equipoise.studies.sets.mimic_iii import GROUPS
-from equipoise.studies.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
+from equipoise.studies import PRESETS, load, published, read_plan
+from equipoise.studies.plan import StudyData
+from equipoise.studies.sets.mimic_iii import ADMISSION_GROUPS
+from equipoise.studies.sets.tabular import COVARIANCES, MEANS, low_rank_draws
 from equipoise.studies.summary import Published
 
 REFERENCES = {  # the group A = 1 of the published tables
@@ -68,7 +69,7 @@ def test_benchmarks_by_a_classifier(source: str, attribute: str, data_root: Path
     agree(f"{source}/{attribute}", {measure: gap(parts.test, decisions, measure) for measure in ("spd", "eod")})
 
 
-@pytest.mark.parametrize("attribute", GROUPS)
+@pytest.mark.parametrize("attribute", ADMISSION_GROUPS)
 def test_mimic_iii_by_the_label_rates_of_the_demo(attribute: str, data_root: Path) -> None:
     if not (data_root / "mimic-iii-demo").is_dir():
         pytest.skip("no mimic-iii-demo in EQUIPOISE_DATA")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.studies import CATALOGUE, PRESETS, published, published_sizes, read_plan
-from equipoise.studies.summary import _tables
+from equipoise.studies import CATALOGUE, PRESETS, published, read_plan
+from equipoise.studies.summary import _tables, published_sizes
 
 
 def test_every_published_cell_is_present() -> None:

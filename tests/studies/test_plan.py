@@ -118,16 +118,16 @@ def test_lists_of_names_are_enough() -> None:
         (('"bias-gda"', '"bias-gad"'), ("methods[0].method:", "'bias-gad'", "'bias-gda'")),
         (('["eod"]', '["eodd"]'), ("measures[0]:", "'eodd'", "'eod'")),
         (("icu = {", "icuu = {"), ("methods[0].min_performance:", "'icuu'", "'icu'")),
-        (("{ eod = 0.7 }", "{ eod = 7 }"), ("methods[0].min_performance:", "0 to 1")),
+        (("{ eod = 0.7 }", "{ eod = 7 }"), ("methods[0].min_performance.icu.eod", "7", "0 and 1")),
         (("{ eod = 0.7 }", "{ spd = 0.7 }"), ("methods[0].min_performance.icu:", "'spd'")),
         (("patients.csv", "patient.csv"), ("no such file",)),
         (("net.py:make", "nett.py:make"), ("no such file",)),
         (("net.py:make", "net.py"), ("model:", "'mlp'", "file.py:factory", "'resnet-18'", "net.py'")),
         (("splits = 4", 'splits = 4\nprotocol = "balance"'), ("protocol:", "'balance'", "'balanced'")),
-        (("splits = 4", "splits = 4\nprivileged = [0.7, 0.5, 1.0]"), ("privileged:", "(0.7, 0.5, 1.0)")),
+        (("splits = 4", "splits = 4\nprivileged = [0.7, 0.5, 1.0]"), ("privileged[2]:", "1.0", "less than 1")),
         (("splits = 4", 'splits = 4\npretrained = "w.pth"'), ("pretrained:", "resnet-18")),
         (("splits = 4", 'splits = 4\npretrained = { resnet18 = "w.pth" }'), ("pretrained:", "'resnet18'", "'resnet-18'")),
-        (("splits = 4", "splits = 4\npretrained = 3"), ("pretrained:", "3", "table")),
+        (("splits = 4", "splits = 4\npretrained = 3"), ("pretrained:", "3", "string")),
         (("label =", 'pretrained = "w.pth"\nlabel ='), ("data[0].pretrained:", "resnet-18")),
         (("label =", 'model = "vgg-16"\npretrained = "w.pth"\nlabel ='), ("no such file",)),
         (("label =", 'model = "vgg16"\nlabel ='), ("data[0].model:", "'mlp'")),
@@ -295,6 +295,12 @@ def test_changes_of_results_change_the_fingerprint(change: dict[str, object]) ->
     assert fingerprint(ours) != fingerprint(theirs)
     assert {d.partition(" ")[0] for d in differences(ours, theirs)} <= set(change)
     assert differences(ours, theirs)
+
+
+def test_a_recipe_of_any_name_is_part_of_the_identity() -> None:
+    base = {"name": "x", "data": ["loh"], "methods": [{"method": "standard", "training": "published"}]}
+    found = [identity(make_plan({**base, "trainings": {"published": {"patience": k}}}), None)["trainings"] for k in (1, 2)]
+    assert found == [{"published": {"patience": 1}}, {"published": {"patience": 2}}]
 
 
 def test_networks_are_part_of_the_identity_and_folders_are_not(folder: Path) -> None:

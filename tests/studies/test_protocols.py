@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Cohort, split
 from equipoise.errors import BadInput
-from equipoise.studies import balanced_parts, fold_parts
+from equipoise.studies.worker import balanced_parts, fold_parts
 from support.facts import facts, says
 
 

@@ -12,9 +12,7 @@ import pytest
 
 from equipoise.data import Cohort, Table, split
 from equipoise.errors import BadInput
-from equipoise.studies.sets.adult import adult
-from equipoise.studies.sets.bank import bank
-from equipoise.studies.sets.compas import anonymous, compas
+from equipoise.studies.sets.tabular import adult, anonymous, bank, compas
 
 RECIPES: dict[str, Callable[..., Cohort]] = {"adult": adult, "bank": bank, "compas": compas}
 PROTECTED = {"adult": "sex", "bank": "age", "compas": "race"}

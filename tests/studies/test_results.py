@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.measures import gaps
-from equipoise.studies import Event, narrow, open_study, read_rows, read_timings, read_traces, results, rows, run_study
+from equipoise.studies import Event, narrow, open_study, read_rows, read_timings, read_traces, results, run_study
 from equipoise.studies.plan import tasks_of
 from equipoise.studies.results import finished, locked_folder
 from support.facts import facts, says
@@ -147,7 +147,7 @@ def test_splits_are_added_and_one_cell_is_run_in_the_folder_of_the_study(study: 
 
 def test_another_version_is_refused(study: results.StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     before = content(study.path)
-    monkeypatch.setattr(results, "present_version", lambda: "9.9")
+    monkeypatch.setattr(results, "__version__", "9.9")
     with pytest.raises(BadInput, match=facts("9.9")):
         run_study(study.plan, study.path, runner="serial")
     assert content(study.path) == before
@@ -169,12 +169,12 @@ def new_measure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
 
     def add() -> str:
         monkeypatch.setitem(gaps.GAPS, "youden_gap", {"tpr": 1.0, "fpr": -1.0})
-        importlib.reload(rows)
+        importlib.reload(results)
         return "test_youden_gap"
 
     yield add
     monkeypatch.undo()
-    importlib.reload(rows)
+    importlib.reload(results)
 
 
 def test_a_study_from_before_a_measure_is_read_and_resumed(study: results.StudyFolder, new_measure, everything) -> None:
@@ -218,7 +218,7 @@ def test_the_definition_has_a_schema_version(study: results.StudyFolder) -> None
 @pytest.mark.parametrize(
     ("changed", "matters"),
     [
-        ("studies/sets/compas.py", True),
+        ("studies/sets/tabular.py", True),
         ("studies/worker.py", True),
         ("studies/efficientnet_lite.py", True),
         ("methods/pruning.py", True),

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.studies import rows
+from equipoise.studies import results as rows
 from support.facts import facts
 
 ROW = {
@@ -25,45 +25,45 @@ ROW = {
 
 
 def test_rows_survive_a_round_trip() -> None:
-    frame = rows.from_bytes(rows.to_bytes([ROW]), "x")
-    assert list(frame.columns) == rows.SCHEMA.names
+    frame = rows.rows_from_bytes(rows.rows_to_bytes([ROW]), "x")
+    assert list(frame.columns) == rows.ROW_SCHEMA.names
     assert frame[["data", "seed", "gap", "p_value", "valid_p_value", "limit"]].iloc[0].tolist() == ["d", 1, 0.1, 0.02, 0.03, 0.8]
 
 
 def without(*columns: str) -> bytes:
     buffer = BytesIO()
-    pq.write_table(pq.read_table(BytesIO(rows.to_bytes([ROW]))).drop_columns(list(columns)), buffer)
+    pq.write_table(pq.read_table(BytesIO(rows.rows_to_bytes([ROW]))).drop_columns(list(columns)), buffer)
     return buffer.getvalue()
 
 
 def test_rows_without_p_values_are_read() -> None:
-    frame = rows.from_bytes(without("p_value", "valid_p_value", "limit", *rows.POOLED, "pace", *rows.SIZES), "x")
-    assert list(frame.columns) == rows.SCHEMA.names
+    frame = rows.rows_from_bytes(without("p_value", "valid_p_value", "limit", *rows.POOLED_COLUMNS, "pace", *rows.SET_SIZES), "x")
+    assert list(frame.columns) == rows.ROW_SCHEMA.names
     assert frame["gap"].iloc[0] == 0.1
     assert np.isnan(frame["p_value"].iloc[0])
     assert frame["valid_p_value"].dtype == np.float64
 
 
 def test_columns_of_earlier_studies_that_are_no_longer_used_are_left_out() -> None:
-    table = pq.read_table(BytesIO(rows.to_bytes([ROW])))
+    table = pq.read_table(BytesIO(rows.rows_to_bytes([ROW])))
     for name in rows.UNREAD:
         table = table.append_column(name, [[0.1]])
     buffer = BytesIO()
     pq.write_table(table, buffer)
-    assert list(rows.from_bytes(buffer.getvalue(), "x").columns) == rows.SCHEMA.names
+    assert list(rows.rows_from_bytes(buffer.getvalue(), "x").columns) == rows.ROW_SCHEMA.names
 
 
 def test_rows_from_before_the_limit_can_be_combined_with_newer_ones() -> None:
-    old = rows.from_bytes(without("limit", *rows.POOLED, "pace", *rows.SIZES), "x")
-    assert list(old.columns) == rows.SCHEMA.names
+    old = rows.rows_from_bytes(without("limit", *rows.POOLED_COLUMNS, "pace", *rows.SET_SIZES), "x")
+    assert list(old.columns) == rows.ROW_SCHEMA.names
     assert old["p_value"].iloc[0] == 0.02
-    both = pd.concat([old, rows.from_bytes(rows.to_bytes([ROW]), "y")], ignore_index=True)
+    both = pd.concat([old, rows.rows_from_bytes(rows.rows_to_bytes([ROW]), "y")], ignore_index=True)
     assert both["limit"].isna().tolist() == [True, False]
 
 
 def test_rows_from_before_folds_can_be_combined_with_newer_ones() -> None:
-    old = rows.from_bytes(without(*rows.POOLED, "pace", *rows.SIZES), "x")
-    new = rows.from_bytes(rows.to_bytes([{**ROW, "test_cell": [0, 3], "test_decision": [1.0, 0.5], "test_patient": [7, 9]}]), "y")
+    old = rows.rows_from_bytes(without(*rows.POOLED_COLUMNS, "pace", *rows.SET_SIZES), "x")
+    new = rows.rows_from_bytes(rows.rows_to_bytes([{**ROW, "test_cell": [0, 3], "test_decision": [1.0, 0.5], "test_patient": [7, 9]}]), "y")
     both = pd.concat([old, new], ignore_index=True)
     assert both["test_cell"].isna().tolist() == [True, False]
     assert both["limit"].tolist() == [0.8, 0.8]
@@ -71,17 +71,17 @@ def test_rows_from_before_folds_can_be_combined_with_newer_ones() -> None:
 
 
 def test_rows_from_before_the_pace_are_read() -> None:
-    old = rows.from_bytes(without("pace", *rows.SIZES), "x")
-    assert list(old.columns) == rows.SCHEMA.names
+    old = rows.rows_from_bytes(without("pace", *rows.SET_SIZES), "x")
+    assert list(old.columns) == rows.ROW_SCHEMA.names
     assert np.isnan(old["pace"].iloc[0])
-    assert rows.from_bytes(rows.to_bytes([{**ROW, "pace": 0.2}]), "x")["pace"].iloc[0] == 0.2
+    assert rows.rows_from_bytes(rows.rows_to_bytes([{**ROW, "pace": 0.2}]), "x")["pace"].iloc[0] == 0.2
 
 
 def test_rows_from_before_the_sizes_are_read() -> None:
-    old = rows.from_bytes(without(*rows.SIZES), "x")
-    assert list(old.columns) == rows.SCHEMA.names
-    assert old[list(rows.SIZES)].isna().all(axis=None)
-    assert rows.from_bytes(rows.to_bytes([{**ROW, "test_rows": 20}]), "x")["test_rows"].iloc[0] == 20
+    old = rows.rows_from_bytes(without(*rows.SET_SIZES), "x")
+    assert list(old.columns) == rows.ROW_SCHEMA.names
+    assert old[list(rows.SET_SIZES)].isna().all(axis=None)
+    assert rows.rows_from_bytes(rows.rows_to_bytes([{**ROW, "test_rows": 20}]), "x")["test_rows"].iloc[0] == 20
 
 
 def changed(table: pa.Table) -> bytes:
@@ -91,20 +91,20 @@ def changed(table: pa.Table) -> bytes:
 
 
 def plain() -> pa.Table:
-    return pq.read_table(BytesIO(rows.to_bytes([ROW])))
+    return pq.read_table(BytesIO(rows.rows_to_bytes([ROW])))
 
 
 def test_any_column_outside_the_core_may_be_missing() -> None:
-    for lost in (name for name in rows.SCHEMA.names if name not in rows.CORE):
-        frame = rows.from_bytes(without(lost), "x")
-        assert list(frame.columns) == rows.SCHEMA.names
+    for lost in (name for name in rows.ROW_SCHEMA.names if name not in rows.CORE):
+        frame = rows.rows_from_bytes(without(lost), "x")
+        assert list(frame.columns) == rows.ROW_SCHEMA.names
         assert frame[lost].isna().all()
         assert frame["gap"].tolist() == [0.1]
 
 
 def test_a_measure_that_the_table_no_longer_has_is_kept() -> None:
-    frame = rows.from_bytes(changed(plain().append_column("test_old_gap", pa.array([0.25]))), "x")
-    assert list(frame.columns) == [*rows.SCHEMA.names, "test_old_gap"]
+    frame = rows.rows_from_bytes(changed(plain().append_column("test_old_gap", pa.array([0.25]))), "x")
+    assert list(frame.columns) == [*rows.ROW_SCHEMA.names, "test_old_gap"]
     assert frame["test_old_gap"].tolist() == [0.25]
 
 
@@ -117,12 +117,12 @@ def test_anything_else_is_refused() -> None:
     ]
     for content in strangers:
         with pytest.raises(BadInput, match=facts("x", "rows")):
-            rows.from_bytes(content, "x")
+            rows.rows_from_bytes(content, "x")
 
 
 def test_the_schema_version_is_in_the_file_and_a_later_one_is_refused() -> None:
     table = plain()
-    assert table.schema.metadata[rows.VERSION_KEY] == str(rows.SCHEMA_VERSION).encode()
-    later = table.replace_schema_metadata({rows.VERSION_KEY: str(rows.SCHEMA_VERSION + 1).encode()})
-    with pytest.raises(BadInput, match=facts(rows.SCHEMA_VERSION + 1)):
-        rows.from_bytes(changed(later), "x")
+    assert table.schema.metadata[rows.VERSION_KEY] == str(rows.ROWS_VERSION).encode()
+    later = table.replace_schema_metadata({rows.VERSION_KEY: str(rows.ROWS_VERSION + 1).encode()})
+    with pytest.raises(BadInput, match=facts(rows.ROWS_VERSION + 1)):
+        rows.rows_from_bytes(changed(later), "x")

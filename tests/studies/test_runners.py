@@ -12,8 +12,7 @@ import pytest
 
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.studies import Event, run, run_study
-from equipoise.studies.run import TasksFailed
-from equipoise.studies.runners import Processes, started_runner
+from equipoise.studies.run import Processes, TasksFailed, started_runner
 from support.facts import facts, says, suggests
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")

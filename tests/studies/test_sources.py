@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.studies import CATALOGUE, StudyData
-from equipoise.studies.plan import option_types
+from equipoise.studies import CATALOGUE
+from equipoise.studies.plan import StudyData, option_types
 from support.facts import facts
 
 

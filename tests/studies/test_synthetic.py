@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from equipoise.data import Cohort, IntArray, Table
 from equipoise.errors import BadInput
-from equipoise.studies.sets.synthetic import (
+from equipoise.studies.sets.tabular import (
     COVARIANCES,
     MEANS,
     loh,

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.studies import Plan, make_plan, narrow, published, read_plan, save_csv, save_latex, study_table, study_text, study_view
+from equipoise.studies import Plan, make_plan, narrow, published, read_plan, save_csv, save_latex, study_text, study_view
+from equipoise.studies.summary import study_table
 from support.facts import says
 
 

@@ -15,8 +15,8 @@ from equipoise.errors import BadInput
 from equipoise.measures import upper_bound
 from equipoise.methods import run_method
 from equipoise.models import Training, predict, train
-from equipoise.studies import Plan, make_plan, networks, rows
-from equipoise.studies.plan import Task, Work, cost, tasks_of
+from equipoise.studies import Plan, make_plan, networks, results
+from equipoise.studies.plan import StudyTask, Task, cost, tasks_of
 from equipoise.studies.worker import attempt, one_thread, perform
 from support.facts import facts, says
 
@@ -26,8 +26,8 @@ STUDIES = count()
 def done(plan: Plan, task: Task, cohort: eq.Cohort | None) -> tuple[bytes, pd.DataFrame]:
     """The networks and the rows of a method task, without cached splits."""
     sent, fingerprint = None if cohort is None else pickle.dumps(cohort), f"study {next(STUDIES)}"
-    trained = perform(Work(plan, fingerprint, "0", task.training), sent, None)
-    return trained, rows.from_bytes(perform(Work(plan, fingerprint, "0", task), sent, trained), "rows")
+    trained = perform(StudyTask(plan, fingerprint, "0", task.training), sent, None)
+    return trained, results.rows_from_bytes(perform(StudyTask(plan, fingerprint, "0", task), sent, trained), "rows")
 
 
 def test_tasks_train_each_network_before_its_methods(tiny) -> None:
@@ -125,18 +125,18 @@ def test_a_file_with_patients_and_a_network_of_the_users_own(tmp_path: Path) -> 
         second, again = done(plan, Task("d", 1, "standard", "spd"), cohort)
         assert networks.from_bytes(first, "")[1]["sha256"] == networks.from_bytes(second, "")[1]["sha256"]
         pd.testing.assert_frame_equal(
-            found.drop(columns=[*rows.TIMINGS, "fingerprint"]), again.drop(columns=[*rows.TIMINGS, "fingerprint"])
+            found.drop(columns=[*results.TIMINGS, "fingerprint"]), again.drop(columns=[*results.TIMINGS, "fingerprint"])
         )
         assert found["gap"].notna().all()
 
 
 def test_a_problem_is_an_outcome(tiny) -> None:
     one_group = eq.load("loh", n=100).take(np.arange(20))
-    outcome = attempt(Work(tiny(), "x", "0", Task("loh", 0)), pickle.dumps(one_group.take(one_group.y == 1)), None)
+    outcome = attempt(StudyTask(tiny(), "x", "0", Task("loh", 0)), pickle.dumps(one_group.take(one_group.y == 1)), None)
     assert outcome.content is None
     assert says(outcome.problem, "label")
     assert not outcome.details
-    outcome = attempt(Work(tiny(), "x", "0", Task("nowhere", 0)), None, None)
+    outcome = attempt(StudyTask(tiny(), "x", "0", Task("nowhere", 0)), None, None)
     assert "StopIteration" in outcome.problem
     assert "Traceback" in outcome.details
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.case.verify import sealed
+from equipoise.case.schema import sealed
 from equipoise.data import sha256
 from equipoise.measures import Rule, Threshold
 from equipoise.methods import read_rule, rule_to_dict

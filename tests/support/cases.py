@@ -3,19 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.comparison import Comparison, Probes, Provenance, ScoredCandidate
-from equipoise.comparison.candidates import UnitMap
+from equipoise.comparison import Comparison, Probes, Provenance, ScoredCandidate, UnitMap
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Threshold, sweep
 from equipoise.methods import Goal, LabelCandidate, Note, equalised_odds, reject_option, select
 from equipoise.models import AUROC_LABELS
-from equipoise.models.readings import COLUMNS
+from equipoise.models.readings import ENCODING_COLUMNS
 from support.goals import paper_goal
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
@@ -32,12 +32,13 @@ FITTED = {"reject-option": reject_option.fit, "equalised-odds": equalised_odds.f
 
 
 def once(made: Callable[..., Comparison]) -> Callable[..., Comparison]:
-    """The same function, called once for the same options."""
+    """The same function, called once for the same options, whether these are given or the default."""
     kept: dict[str, Comparison] = {}
+    given = {name: parameter.default for name, parameter in signature(made).parameters.items()}
 
     @wraps(made)
     def get(**options: Any) -> Comparison:
-        key = repr(sorted(options.items()))
+        key = repr(given | options)
         if key not in kept:
             kept[key] = made(**options)
         return kept[key]
@@ -208,7 +209,7 @@ def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", 
                 value = start + 0.04 * depth + 0.1 * k
                 found |= {name: value, f"{name}_low": value - 0.02, f"{name}_high": value + 0.02}
             rows.append({"attribute": attribute, "layer": layer, "depth": depth, "width": 2 + depth, **found, "chance": 0.5, "note": ""})
-        return pd.DataFrame(rows, columns=COLUMNS)
+        return pd.DataFrame(rows, columns=ENCODING_COLUMNS)
 
     return Probes(frame(layers, 0.6), frame(after or layers, 0.5))
 

@@ -5,7 +5,7 @@ from typing import Any
 from equipoise.comparison import Comparison
 from equipoise.measures import Audit
 from equipoise.report import Origin
-from equipoise.report.labels import audit_document
+from equipoise.report.audit_pages import audit_document
 from equipoise.report.pages import page_of
 from equipoise.report.repairs import repair_document
 

@@ -31,12 +31,9 @@ from equipoise.data import (
     Transform,
     as_parsed,
     find_files,
-    group_names,
     is_view,
     read_identifiers,
-    read_numeric_column,
     read_score_column,
-    row_numbers,
     score_and_logit,
 )
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
@@ -93,15 +90,15 @@ class Bundle:
             _check_images(run, images, files.folder)
         if run.predictor is not None:
             return cls(files.folder, None, rule, run, predictor=_predictor_of(files, model, trust))
-        if run.model is None:
-            if model is not None:
-                raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
-            return cls(files.folder, None, rule, run)
-        from equipoise.case.bundle_network import network_of, transform_to_serve
+        if run.model is not None:
+            from equipoise.case.bundle_network import network_of, transform_to_serve
 
-        prepare = transform_to_serve(run.inputs.images, files.folder, transform, trust, running)
-        network, code = network_of(files, model, trust, running)
-        return cls(files.folder, network, rule, run, code, prepare)
+            prepare = transform_to_serve(run.inputs.images, files.folder, transform, trust, running)
+            network, code = network_of(files, model, trust, running)
+            return cls(files.folder, network, rule, run, code, prepare)
+        if model is not None:
+            raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
+        return cls(files.folder, None, rule, run)
 
     @property
     def outcome(self) -> str:
@@ -175,21 +172,26 @@ class Bundle:
         if not isinstance(rows, pd.DataFrame):
             scores, columns = self._known_rows(rows)
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), scores, seed, columns)
-        recorded, kept, features = self.run.inputs, np.arange(len(rows)), None
-        columns = {}
+        recorded, kept, features, columns = self.run.inputs, np.arange(len(rows)), None, {}
         _check_images(self.run, images is not None, self.folder)
         attributes = groups_of(rows, self.groups, name, self.bins)
-        image = image_column or recorded.image_column or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
         if recorded.width is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
+        image = None
+        if images is not None and recorded.images is not None:
+            image = image_column or recorded.image_column or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
+            _check_one_patient(rows, image, recorded.patient, name)
+        if (view := recorded.view_column) in rows.columns and (other := ~is_view(rows[view])).any():
+            raise BadInput(  # the repair left other views out, so their scores are untested
+                f"{int(other.sum()):,} of {len(rows):,} rows are not frontal views by the column {view!r}; the first is row "
+                f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
+                source=name,
+            )
         if self.model is None:
             score, features = self._score_column(rows, name)
         elif images is None or recorded.images is None:
-            _check_views(rows, recorded.view_column, name)
             score, columns = self._scores(self._network_inputs(rows, name))
         else:
-            _check_one_patient(rows, image, recorded.patient, name)
-            _check_views(rows, recorded.view_column, name)
             if image is None or image not in rows.columns:
                 shown = ", ".join(map(str, rows.columns))
                 raise BadInput(f"no column with the names of images. Name it with images.column. The columns are: {shown}.", source=name)
@@ -200,7 +202,7 @@ class Bundle:
             kept = np.array([row for row in range(len(rows)) if row not in opened.broken])
             score, columns = self._scores(opened)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
-        id_frame, ids = identifiers(rows, kept, recorded.id, recorded.patient, image if images else None)
+        id_frame, ids = identifiers(rows, kept, recorded.id, recorded.patient, image)
         decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features), seed, columns)
         for note in self._notes(rows, attributes, id_frame, name):
             log.warning(note)
@@ -331,15 +333,7 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: di
             "such as bias-gda.",
             source=source,
         )
-    attributes = []
-    for column in columns:
-        if (own := bins.get(column)) is not None:
-            attributes.append(Attribute(column, own.names, own.codes(read_numeric_column(frame[column], column)), bins=own))
-            continue
-        names = group_names(frame[column])
-        levels = tuple(sorted(str(level) for level in names.dropna().unique())) or ("(none)",)
-        attributes.append(Attribute(column, levels, pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)))
-    return tuple(attributes)
+    return tuple(Attribute.of_new_rows(frame[column], column, bins.get(column)) for column in columns)
 
 
 def identifiers(
@@ -351,7 +345,7 @@ def identifiers(
     """
     columns = [name for name in dict.fromkeys((id, patient, image)) if name in frame.columns]
     if not columns:
-        return pd.DataFrame({"row": kept + 1}), row_numbers(len(kept))
+        return pd.DataFrame({"row": kept + 1}), np.arange(len(kept))  # type: ignore[return-value]  # numbered, not named
     key = next(name for name in (id, image, patient) if name in columns)
     texts = [None if pd.isna(value) or not str(value).strip() else str(value) for value in read_identifiers(frame[key])[kept]]
     return frame[columns].iloc[kept].reset_index(drop=True), np.array(texts, dtype=object)
@@ -367,16 +361,6 @@ def _check_one_patient(frame: pd.DataFrame, image: str | None, patient: str | No
         raise BadInput(
             f"image column {image!r}: {len(shared):,} images are named for more than one patient of {patient!r}: {shown}. "
             "Correct the table: an image belongs to one patient.",
-            source=name,
-        )
-
-
-def _check_views(frame: pd.DataFrame, view: str | None, name: str) -> None:
-    """Raises an error if a row is not a frontal view: the repair left other views out, so their scores are untested."""
-    if view in frame.columns and (other := ~is_view(frame[view])).any():
-        raise BadInput(
-            f"{int(other.sum()):,} of {len(frame):,} rows are not frontal views by the column {view!r}; the first is row "
-            f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
             source=name,
         )
 

@@ -1,50 +1,51 @@
 """The classifier of a bundle: its network or estimator from verified files, and code that it needs, which runs on request only."""
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise.case.schema import OWN_NETWORK, Run, ServedImages
-from equipoise.case.verify import AGAIN, Verified
+from equipoise.case.verify import Verified
 from equipoise.data import Transform, as_transform, sha256
 from equipoise.errors import BadInput, Untrusted
 from equipoise.measures import FloatArray
 from equipoise.models import (
     HEADS,
-    MLP,
     ORIGINAL_ONNX,
     PROGRAM,
+    REPAIRED_PROGRAM,
     Code,
     OneClass,
     OneOutput,
-    OnnxNetwork,
     as_matrix,
     code_of,
-    fit_weights,
     heads_in,
     load_transform,
-    network_with,
-    onnx_file_and_output,
     output_named,
     outputs,
-    safetensors_in,
+    saved_network,
     sigmoid,
 )
 
-WEIGHTS = "repaired.safetensors"
-REPAIRED_PROGRAM = f"repaired{PROGRAM}"
 Running = Callable[[Code], None] | None
 
 
 def network_of(files: Verified, model: object, trust: bool, running: Running) -> tuple[nn.Module, Code | None]:
     """The network of a bundle with its repair, in eval mode, and the code that was run to build it, if any."""
-    network, code = _plain_network(files, model, trust, running)
-    saved = files.run.network
+    saved, code = files.run.network, None
+    named, given = model if isinstance(model, str) else None, model if isinstance(model, nn.Module) else None
+    if ORIGINAL_ONNX in files.contents and model is not None:
+        raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
+    if ORIGINAL_ONNX not in files.contents and given is None:
+        code = _code_to_run(files, named, trust)
+        if code is not None and running is not None and (named is None or named.endswith(PROGRAM)):
+            running(code)
+    load = named or str(saved.load)
+    network = saved_network(files.contents, files.source, None if load == OWN_NETWORK else load, code, given)
     if saved.output_name is not None:
         network = OneOutput(network, output_named(saved.output_name)).eval()
     if (classes := saved.classes) is not None:
@@ -52,36 +53,6 @@ def network_of(files: Verified, model: object, trust: bool, running: Running) ->
     if files.run.heads:  # they hold the repair
         network = heads_in(network, files.contents[HEADS], files.source(HEADS))
     return network, code
-
-
-def _plain_network(files: Verified, model: object, trust: bool, running: Running) -> tuple[nn.Module, Code | None]:
-    named, source = model if isinstance(model, str) else None, files.source(WEIGHTS)
-    load = named or str(files.run.network.load)
-    if ORIGINAL_ONNX in files.contents:
-        if model is not None:
-            raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
-        graph = onnx_file_and_output(load)
-        return OnnxNetwork(files.contents[ORIGINAL_ONNX], files.source(ORIGINAL_ONNX), graph[1] if graph else None), None
-    if isinstance(model, nn.Module):
-        return fit_weights(copy.deepcopy(model), safetensors_in(files.contents[WEIGHTS], source), source).eval(), None
-    code = _code_to_run(files, named, trust)
-    if code is not None and running is not None and (named is None or named.endswith(PROGRAM)):
-        running(code)
-    if code is not None and code.named.endswith(PROGRAM):
-        return network_with(code.named, code, None, str(code.path)), code
-    state = safetensors_in(files.contents[WEIGHTS], source)
-    if load == OWN_NETWORK:
-        return fit_weights(_own_network(state, source), state, source).eval(), None
-    return network_with(load, code, state, source), code
-
-
-def _own_network(state: Mapping[str, Tensor], source: str) -> MLP:
-    """The network that `train` builds for tables, with the layer sizes of these weights."""
-    first = state.get("linears.0.weight")
-    if first is None or first.ndim != 2:
-        raise BadInput(f"{source} does not hold the weights of the network that eq.train builds. {AGAIN}")
-    depth = sum(key.startswith("linears.") and key.endswith(".weight") for key in state) - 1
-    return MLP(first.shape[1], first.shape[0], depth)
 
 
 def network_scores(network: nn.Module, run: Run, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:

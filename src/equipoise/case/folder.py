@@ -23,8 +23,8 @@ WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 FILES: tuple[str, ...] = (*WEIGHT_FILES, "heads.safetensors", "model.onnx", "model.onnx.data", "original.onnx", "predictor.skops")
 FILES += ("predictor.joblib", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "README.txt", "run.json")
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
-ROOM = 2**25  # bytes for everything but the weights
-HIDDEN, OLD = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
+OTHER_BYTES = 2**25  # for everything but the weights
+HIDDEN, OLD_SUFFIX = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
 
 
 def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
@@ -52,8 +52,8 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
             "Move them elsewhere, or name another folder."
         )
     free = shutil.disk_usage(next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())).free
-    if free < needed + ROOM:
-        size = f"{(needed + ROOM) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB"
+    if free < needed + OTHER_BYTES:
+        size = f"{(needed + OTHER_BYTES) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB"
         raise BadInput(f"{folder} needs about {size} are free there. Name another place or make room.")
 
 
@@ -162,8 +162,8 @@ def recover(folder: Path) -> Path:
         raise BadInput(f"{folder} is a link that leads to itself. Name another folder.") from error
     with suppress(OSError):
         for old in () if target.exists() else [place for place in target.parent.iterdir() if _is_hidden(place, target)]:
-            if old.name.endswith(OLD):
-                with suppress(FileNotFoundError), _locked(old.with_name(old.name.removesuffix(OLD))):
+            if old.name.endswith(OLD_SUFFIX):
+                with suppress(FileNotFoundError), _locked(old.with_name(old.name.removesuffix(OLD_SUFFIX))):
                     pass
                 if not target.exists():
                     old.rename(target)
@@ -207,7 +207,7 @@ def _swap(place: Path, target: Path, shown: Path, overwrite: bool) -> None:
         if not target.exists() or (not overwrite and os.name != "nt"):
             place.rename(target)  # replaces an empty folder only
         elif not _exchange(place, target):
-            target.rename(old := place.with_name(f"{place.name}{OLD}"))
+            target.rename(old := place.with_name(f"{place.name}{OLD_SUFFIX}"))
             place.rename(target)
             with suppress(OSError):  # the new folder is in place; the next run removes the old one
                 old.rename(place)

@@ -3,6 +3,8 @@
 The classifier is a network, an estimator or a column of scores; what it offers (gradients, layers, features) decides which methods can run.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,34 +13,20 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from equipoise import comparison, data, methods, models
+from equipoise.case.case_file import RepairSpec
 from equipoise.case.progress import Bars, no_bars
-from equipoise.comparison import Comparison, Probes, Provenance, ScoredCandidate, UnitMap, baseline_of, choose, evaluate_rule
-from equipoise.data import Cohort, Images, LabelKind, Rows, Scores
-from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, pick, raise_all
+from equipoise.comparison import Comparison, ScoredCandidate
+from equipoise.data import Cohort, LabelKind, Rows
+from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, collecting, pick, raise_all
 from equipoise.measures import AuditSpec
-from equipoise.methods import (
-    ALL_AT_ONCE,
-    METHODS,
-    STANDARD,
-    Goal,
-    Kind,
-    LabelCandidate,
-    Note,
-    check_cells,
-    check_method,
-    debias,
-    make_settings,
-    recalibrated,
-    select,
-)
-from equipoise.models import is_network, predict
+from equipoise.methods import METHODS, STANDARD, Goal, LabelCandidate
+from equipoise.report import ReportSpec
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.models import ChosenOutputs, Predictor
-
-ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
+RESCORE_ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
 THUMBNAILS = 24  # of the patients whose score changed most
 Methods = Mapping[str, Mapping[str, Any]]  # settings by name
 Candidates = dict[str, ScoredCandidate]  # by label
@@ -48,7 +36,7 @@ Candidates = dict[str, ScoredCandidate]  # by label
 class LabelTask:
     """A classifier and the rows that it is repaired and evaluated on: of one label, or of all labels of a network."""
 
-    model: "nn.Module | Predictor | None"  # None: the rows have their scores
+    model: nn.Module | models.Predictor | None  # None: the rows have their scores
     repair: Rows
     test: Rows
     train: Cohort | None = None
@@ -58,75 +46,43 @@ class LabelTask:
         """Whether it is a network, which is run on its rows; the rows of every other classifier have their scores."""
         return isinstance(self.repair, Cohort)
 
-    @property
-    def subject(self) -> dict[str, Any]:
-        """The classifier with its rows, as arguments of `debias`."""
-        return {"model": self.model, "cohort": self.repair, "train": self.train} if self.is_network else {"model": self.repair}
-
 
 @dataclass(frozen=True, eq=False)
-class Repairable:
+class RepairTask:
     """A classifier to repair: each label with its rows. The labels of one network are also repaired together, by one method."""
 
     labels: Mapping[str, LabelTask]
     network: LabelTask | None = None  # with several labels, which are its outputs
-    outputs: Mapping[str, int | str] | None = None  # of these labels, as given
-    chosen: "ChosenOutputs | None" = None
 
     @classmethod
     def of(
         cls,
-        model: "nn.Module | Predictor | None",
+        model: nn.Module | models.Predictor | None,
         labels: Sequence[str],
         repair: Sequence[Rows],
         test: Sequence[Rows],
         train: Cohort | None = None,
         outputs: Mapping[str, int | str] | None = None,
-    ) -> "Repairable":
-        """The classifier with the sets of each label; or with one set of all labels, which are then outputs of the network."""
+    ) -> RepairTask:
+        """The classifier with the sets of each label; or with one set of all labels, which are then these `outputs` of the network."""
         if not repair[0].several:
             tasks = zip(labels, repair, test, strict=True)
             return cls({label: LabelTask(model, rows, held_out, train) for label, rows, held_out in tasks})
-        (rows,), (held_out,) = repair, test
-        from equipoise.models import chosen_outputs
-
-        assert isinstance(rows, Cohort)
-        network = cast("nn.Module", model)  # only networks have several outputs
-        chosen = chosen_outputs(network, rows.inputs, rows.labels, rows.kind, outputs)
-        trains = {label: None if train is None else train.labelled(label) for label in rows.labels}
-        views = {
-            label: LabelTask(chosen.view(at), rows.labelled(label), held_out.labelled(label), trains[label])
-            for at, label in enumerate(rows.labels)
-        }
-        return cls(views, LabelTask(network, rows, held_out, train), outputs, chosen)
-
-    @property
-    def first(self) -> LabelTask:
-        """The first label."""
-        return next(iter(self.labels.values()))
-
-    @property
-    def chosen_together(self) -> list[list[str]]:
-        """The labels for which one method is chosen: all labels of a network; otherwise each label has its own."""
-        return [[label] for label in self.labels] if self.network is None else [list(self.labels)]
+        rows, held_out = cast(Cohort, repair[0]), test[0]  # only networks have several outputs
+        chosen = models.chosen_outputs(cast("nn.Module", model), rows.inputs, rows.labels, rows.kind, outputs)
+        views = {}
+        for at, label in enumerate(rows.labels):
+            own_train = None if train is None else train.labelled(label)
+            views[label] = LabelTask(chosen.view(at), rows.labelled(label), held_out.labelled(label), own_train)
+        return cls(views, LabelTask(chosen, rows, held_out, train))
 
     def name_of(self, label: str) -> str:
         """The label, if there are others."""
         return label if len(self.labels) > 1 else ""
 
-    def small_cells(self, goals: Mapping[str, Goal]) -> list[str]:
-        """Messages about the cells that a goal needs and that have too few patients."""
-        problems: list[str] = []
-        for label, task in self.labels.items():
-            try:
-                check_cells({"the repair set": task.repair, "the test set": task.test}, {"": goals[label]}, label=self.name_of(label))
-            except TooFewPatients as error:
-                problems += error.problems
-        return problems
-
 
 def check_methods(
-    methods: Methods,
+    asked: Methods,
     *,
     train: bool = False,
     network: bool = True,
@@ -139,12 +95,12 @@ def check_methods(
 
     `train` is whether there is a training set; `labels` are the outputs of a network that are repaired together.
     """
-    problems = [] if methods else ["no method was given. Name at least one."]
-    for name, settings in methods.items():
+    problems = [] if asked else ["no method was given. Name at least one."]
+    for name, settings in asked.items():
         try:
-            make_settings(pick("method", name, METHODS), settings)
+            methods.make_settings(pick("method", name, METHODS), settings)
             if labels:
-                check_method(name, kind, labels[0])
+                methods.check_method(name, kind, labels[0])
         except BadInput as error:
             problems += error.problems
             continue
@@ -160,186 +116,158 @@ def check_methods(
             problems.append(
                 f"{name} needs the layers of a network, which an exported program no longer has. Give the architecture as file.py:factory."
             )
-        if method.kind == Kind.PROBES and not features:
+        if method.kind == methods.Kind.PROBES and not features:
             problems.append(f"{name} reads further columns next to the score. Name them: --set data.features=age (Python: features=[...])")
     raise_all(problems)
 
 
-def offers(model: object, network: bool, features: bool) -> dict[str, Any]:
-    """What a classifier offers to methods, as arguments of `check_methods`; `features` is whether scores have further columns."""
-    layers = True
-    if network:
-        from equipoise.models import ExportedNetwork
-
-        layers = not isinstance(model, ExportedNetwork)
-    return {"network": network, "layers": layers, "features": model is not None or features}
-
-
 def try_methods(
-    classifier: Repairable,
-    methods: Methods,
-    goal: Goal,
-    *,
-    goals: Mapping[str, Goal] | None = None,
-    seed: int = 0,
-    budget: float | None = 600.0,
-    recalibrate: bool = True,
-    force: bool = False,
-    title: str | None = None,
-    provenance: Provenance = Provenance(),
-    probe_draws: int | None = None,
-    thumbnails: bool = False,
+    task: RepairTask,
+    asked: Methods,
+    goals: Mapping[str, Goal],
+    spec: RepairSpec = RepairSpec(),
+    report: ReportSpec = ReportSpec(),
+    provenance: comparison.Provenance | None = None,
     bars: Bars = no_bars,
 ) -> dict[str, Comparison]:
     """The comparison of each label: every method on the repair set, the best by the goal, and the scores of the test set with each.
 
-    `methods` maps a name to its settings. A method that fails is listed in `failures`; if all fail, that is an error. With several outputs
-    of a network, one method is chosen for all of them; `goals` sets the goal of single labels. All methods together end within about
-    `budget` seconds. Too few patients in a cell that a goal needs are an error before any work, unless `force` is set. The report is called
-    `title` (default: the label and the model); with `probe_draws`, it also has probes of the layers with as many resamples.
+    `asked` maps a method to its settings; that they can run was checked before (`check_methods`). A method that fails is listed in
+    `failures`; if all fail, that is an error. `goals` are by label. With several outputs of a network, one method is chosen for all of
+    them. Too few patients in a cell that a goal needs are an error before any work, unless `spec.force` is set.
     """
-    first, whole = classifier.first, classifier.network
-    labels, kind = ((), LabelKind.LABELS) if whole is None else (whole.repair.labels, whole.repair.kind)
-    offered = offers(first.model, first.is_network, isinstance(first.repair, Scores) and first.repair.features is not None)
-    check_methods(methods, train=first.train is not None, labels=labels, kind=kind, **offered)
-    too_small = classifier.small_cells({label: (goals or {}).get(label, goal) for label in classifier.labels})
-    if too_small and not force:
+    too_small: list[str] = []
+    for label, job in task.labels.items():
+        with collecting(too_small):
+            sets = {"the repair set": job.repair, "the test set": job.test}
+            methods.check_cells(sets, {"": goals[label]}, label=task.name_of(label))
+    if too_small and not spec.force:
         raise TooFewPatients(*too_small)
-    deadline = None if budget is None else time.monotonic() + budget
-    repairs, settings = _Repairs(classifier, goal, goals, seed, recalibrate, deadline, bars), AuditSpec(seed=seed)
-    comparisons: dict[str, Comparison] = {}
-    for together in classifier.chosen_together:
-        originals, results, failures = repairs.run(STANDARD, {}, together), [], {}
-        for method, own in methods.items():
-            try:
-                results.append(repairs.run(method, own, together, originals))
-            except EquipoiseError as error:
-                failures[method] = str(error)
+    deadline = None if spec.seconds is None else time.monotonic() + spec.seconds
+    provenance, whole, comparisons = provenance or comparison.Provenance(), task.network, dict[str, Comparison]()
+    # One method is chosen for all labels of a network; otherwise each label has its own.
+    for together in [[label] for label in task.labels] if whole is None else [list(task.labels)]:
+        tried: dict[str, Candidates] = {name: {} for name in (STANDARD, *asked)}
+        failures: dict[str, str] = {}
+        jobs: list[tuple[str, LabelTask, Mapping[str, Goal], list[str]]] = []  # the label is empty where all are repaired together
+        rest = list(tried)
+        if whole is not None:
+            # The original is that of each label; argmax leaves it no threshold to choose for a class alone.
+            original = STANDARD if not whole.repair.kind.argmax else None
+            at_once = [name for name in tried if METHODS[name].labels == methods.ALL_AT_ONCE and name != original]
+            if at_once:
+                jobs = [("", whole, methods.goals_of(together, whole.repair.kind, Goal(), goals), at_once)]
+                rest = [name for name in tried if name not in at_once]
+        jobs += [(label, task.labels[label], {"": goals[label]}, rest) for label in together if rest]
+        for label, job, job_goals, names in jobs:
+            named = f"{label}, " if label and task.name_of(label) else ""
+            how = {name: asked.get(name, {}) for name in names}
+            limits: dict[str, Any] = {"seed": spec.seed, "train": job.train, "deadline": deadline}
+            limits["bars"] = lambda name, named=named: bars(named + name)
+            run = methods.run_methods(how, cast("nn.Module", job.model) if job.is_network else None, job.repair, job_goals, **limits)
+            if STANDARD in run.errors:
+                raise run.errors[STANDARD]
+            failures |= {name: str(error) for name, error in run.errors.items()}
+            for name, result in run.candidates.items():
+                start = time.perf_counter()
+                # The same scores with another rule are not computed again.
+                known = tried[STANDARD].get(label) if name != STANDARD and METHODS[name].needs_group else None
+                try:
+                    if spec.recalibrate and job.is_network:  # both sets are at hand to check that no decision changes
+                        views: Any = {own: job.model if label else task.labels[own].model for own in result.labels}
+                        result = methods.recalibrated(result, views, cast(Cohort, job.repair), also=[cast(Cohort, job.test)])
+                    seconds = run.seconds[name] + time.perf_counter() - start
+                    for own_label, own in result.labels.items():
+                        own = replace(own, model=job.model) if own.rule_only else own  # an estimator is saved with its rule
+                        job_of, units = task.labels[own_label or label], tuple[comparison.UnitMap, ...]()
+                        if known is not None and known.valid is not None:
+                            valid, held_out = known.valid, known.test
+                        else:
+                            with bars(f"scores of {own.method}") as step:
+                                valid = models.predict(own.model, job_of.repair)
+                                step(1, 2)
+                                held_out = models.predict(own.model, job_of.test)
+                            units = unit_maps(own.network) if job_of.is_network else ()
+                        tried[name][own_label or label] = ScoredCandidate(rescored(own, valid), valid, held_out, seconds, units)
+                except EquipoiseError as error:
+                    if name == STANDARD:
+                        raise
+                    failures[name] = str(error)
+        results = [candidates for name, candidates in tried.items() if name in asked and name not in failures]
         if not results:
             raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
-        candidates = {label: tuple(result[label] for result in results) for label in together}
-        best = choose(results)
+        originals, best = tried[STANDARD], comparison.choose(results)
         for label in together:
-            named = f"{label}, {provenance.model}" if title is None else f"{title}: {label}" if classifier.name_of(label) else title
-            case = Comparison(originals[label], candidates[label], best, named, label, provenance, settings, failures)
-            case = replace(case, together=len(classifier.labels), forced=bool(too_small))
-            comparisons[label] = _with_inputs(case, classifier.labels[label], probe_draws, thumbnails, bars)
+            own_task, shown = task.labels[label], {}
+            if own_task.is_network:
+                shown = _shown_inputs(originals[label], results[best][label], own_task, spec, report, bars)
+            title = f"{report.title}: {label}" if task.name_of(label) else report.title
+            comparisons[label] = Comparison(
+                originals[label],
+                tuple(result[label] for result in results),
+                best,
+                title=f"{label}, {provenance.model}" if report.title is None else str(title),
+                label=label,
+                provenance=provenance,
+                settings=AuditSpec(seed=spec.seed),
+                failures=failures,
+                together=len(task.labels),
+                forced=bool(too_small),
+                **shown,
+            )
     return comparisons
 
 
-def _with_inputs(case: Comparison, task: LabelTask, probe_draws: int | None, thumbnails: bool, bars: Bars) -> Comparison:
-    """The comparison with what the inputs of a network show: a simple model, the images that changed most, and probes of the layers."""
-    if not isinstance(task.repair, Cohort) or not isinstance(task.test, Cohort):
-        return case
-    original, chosen = case.original, case.result
-    return replace(
-        case,
-        thumbnails=most_changed(original.test, chosen.test, task.test) if thumbnails else {},
-        probes=None if probe_draws is None else _probes(original, chosen, task.test, probe_draws, case.settings.seed, bars),
-        baseline=baseline_of(original, chosen, task.test, task.repair, task.train, case.settings),
-    )
+def _shown_inputs(
+    original: ScoredCandidate, chosen: ScoredCandidate, task: LabelTask, spec: RepairSpec, report: ReportSpec, bars: Bars
+) -> dict[str, Any]:
+    """What the inputs of a network show, as fields of a comparison: a simple model, the images that changed most, probes of the layers."""
+    test, probes = cast(Cohort, task.test), None
+    if spec.probe:
+        with bars("probes") as step:
+            before = after = models.encoding(original.candidate.network, test, draws=spec.draws, seed=spec.seed, progress=step)
+        if chosen.test is not original.test:  # else the same network with another rule
+            with bars("probes after repair") as step:
+                after = models.encoding(chosen.candidate.network, test, draws=spec.draws, seed=spec.seed, progress=step)
+        probes = comparison.Probes(before, after)
+    return {
+        "thumbnails": most_changed(original.test, chosen.test, test) if report.thumbnails else {},
+        "probes": probes,
+        "baseline": comparison.baseline_of(original, chosen, test, cast(Cohort, task.repair), task.train, AuditSpec(seed=spec.seed)),
+    }
 
 
-@dataclass(frozen=True, eq=False)
-class _Repairs:
-    """Runs methods on the same classifier, rows, goals and budget."""
-
-    classifier: Repairable
-    goal: Goal
-    goals: Mapping[str, Goal] | None
-    seed: int
-    recalibrate: bool
-    deadline: float | None
-    bars: Bars
-
-    def run(self, method: str, settings: Mapping[str, Any], labels: Sequence[str], originals: Candidates | None = None) -> Candidates:
-        """The candidate of each of these labels: from one repair of all labels together, or from one repair per label."""
-        tasks, network, about = self.classifier.labels, self.classifier.network, METHODS[method]
-        jobs: list[tuple[LabelTask, str, dict[str, Any]]]
-        # Without originals this is the original itself; argmax leaves it no threshold to choose for a class alone.
-        if network is not None and about.labels == ALL_AT_ONCE and (originals is not None or network.repair.kind.argmax):
-            goals = {"goal": self.goal} if self.goals is None else {"goals": self.goals, "selection": self.goal.selection}
-            jobs = [(network, "", {**goals, "outputs": self.classifier.outputs or {}})]
-        else:
-            jobs = [(tasks[label], label, {"goal": (self.goals or {}).get(label, self.goal)}) for label in labels]
-        candidates = {}
-        for task, label, goals in jobs:
-            with self.bars(f"{label}, {method}" if label and self.classifier.name_of(label) else method) as step:
-                start = time.perf_counter()
-                budget = None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
-                # Recalibration follows where both sets are at hand to check that no decision changes; cells were checked before.
-                limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": budget, "seed": self.seed, "progress": step}
-                result = debias(**task.subject, method=method, **limits, **goals, **settings)
-                if self.recalibrate and isinstance(task.repair, Cohort) and isinstance(task.test, Cohort):
-                    views: Any = {name: task.model if label else tasks[name].model for name in result.labels}
-                    result = recalibrated(result, views, task.repair, also=[task.test])
-                seconds = time.perf_counter() - start
-            known = originals[label] if label and originals is not None and about.needs_group else None  # the same scores with another rule
-            for name, own in ((name or label, own) for name, own in result.labels.items()):
-                own = replace(own, model=task.model) if own.rule_only else own  # an estimator is saved with its rule
-                candidates[name] = scored(own, tasks[name].repair, tasks[name].test, seconds, self.bars, known)
-        return candidates
-
-
-def scored(
-    candidate: LabelCandidate, repair: Rows, test: Rows, seconds: float, bars: Bars, known: ScoredCandidate | None = None
-) -> ScoredCandidate:
-    """A candidate with its scores on both sets: those of its classifier, or of another candidate with the same one."""
-    if known is not None and known.valid is not None:
-        return ScoredCandidate(rescored(candidate, known.valid), known.valid, known.test, seconds)
-    with bars(f"scores of {candidate.method}") as step:
-        valid = predict(candidate.model, repair)
-        step(1, 2)
-        held_out = predict(candidate.model, test)
-    return ScoredCandidate(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.model))
-
-
-def rescored(candidate: LabelCandidate, scores: Scores) -> LabelCandidate:
+def rescored(candidate: LabelCandidate, scores: data.Scores) -> LabelCandidate:
     """The candidate, with its chosen step re-evaluated on the scores of the network that is saved.
 
     During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.
     """
     goal, row = candidate.goal, candidate.chosen
-    gap, performance = evaluate_rule(candidate.rule, scores, goal)
+    gap, performance = comparison.evaluate_rule(candidate.rule, scores, goal)
     recorded = candidate.trace.iloc[row]
-    if abs(recorded["gap"] - gap) <= ROUNDING and abs(recorded["performance"] - performance) <= ROUNDING:
+    if abs(recorded["gap"] - gap) <= RESCORE_ROUNDING and abs(recorded["performance"] - performance) <= RESCORE_ROUNDING:
         return candidate
     trace = candidate.trace.copy()
     trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
     before = {"gap_before": float(recorded["gap"]), "performance_before": float(recorded["performance"])}
-    note = Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
-    met = candidate.met_in_sample and select(trace.iloc[[row]], goal).met
-    why = () if met == candidate.met_in_sample else (Note("final_network_misses"),)
+    note = methods.Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
+    met = candidate.met_in_sample and methods.select(trace.iloc[[row]], goal).met
+    why = () if met == candidate.met_in_sample else (methods.Note("final_network_misses"),)
     return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
 
 
-def unit_maps(model: Any) -> tuple[UnitMap, ...]:
+def unit_maps(model: nn.Module) -> tuple[comparison.UnitMap, ...]:
     """For each convolution of images with units switched off, the share of channels that is still on at each position."""
-    if not is_network(model):
-        return ()
     from torch import nn
 
-    from equipoise.models import MASKED
-
-    masked = [(name, module) for name, module in model.named_modules() if type(module) is MASKED[nn.Conv2d]]
-    return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
+    masked = [(name, module) for name, module in model.named_modules() if type(module) is models.MASKED[nn.Conv2d]]
+    return tuple(comparison.UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
 
 
-def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:
+def most_changed(before: data.Scores, after: data.Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:
     """The images of the patients whose score changed most, by id, as 8-bit gray (h, w). Empty for a table."""
-    if not isinstance(cohort.source, Images) or len(cohort.source.shape) != 4:
+    if not isinstance(cohort.source, data.Images) or len(cohort.source.shape) != 4:
         return {}
     order = np.argsort(-np.abs(after.score - before.score), kind="stable")[:count]
     pixels = (cohort.source.gray(order) * 255).round().byte().numpy()
     return {cohort.ids[row]: image for row, image in zip(order, pixels, strict=True)}
-
-
-def _probes(original: ScoredCandidate, chosen: ScoredCandidate, test: Cohort, draws: int, seed: int, bars: Bars) -> Probes:
-    from equipoise.models import encoding
-
-    with bars("probes") as step:
-        before = encoding(original.candidate.network, test, draws=draws, seed=seed, progress=step)
-    if chosen.test is original.test:  # the same network with another rule
-        return Probes(before, before)
-    with bars("probes after repair") as step:
-        return Probes(before, encoding(chosen.candidate.network, test, draws=draws, seed=seed, progress=step))

@@ -1,39 +1,39 @@
-"""Saving a comparison as a bundle: weights under their original keys, the rule, the audits, the report, cards, and checksums.
-from equipoise.report import ReportSpec
+"""Saving a comparison as a bundle: weights under their original keys, the rule, the audits, the report, cards, README and checksums.
 
-A file that cannot be written (such as an ONNX export of an unsupported operator) is listed in run.json under `failures`; the others are
-written.
+`Serving` is how the classifier and its inputs are recorded in run.json. A file that cannot be written (such as an ONNX export of an
+unsupported operator) is listed there under `failures`; the others are written. Torch is imported only if there is a network.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from equipoise.case.folder import LABELS_SCHEMA, check_folder, filling
+from equipoise import methods, models, report
+from equipoise.case import schema
+from equipoise.case.folder import LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling
 from equipoise.case.progress import Bars, no_bars
-from equipoise.case.readme import readme
-from equipoise.case.schema import RUN, RUN_FORMAT, Run, SavedOnnx, SavedPredictor, SetSize
-from equipoise.case.serving import Serving, saved_model, serving_of
-from equipoise.case.verify import sealed
-from equipoise.comparison import Comparison, Findings, MethodRow, ScoredCandidate
-from equipoise.data import add_path_to_errors, folders, sha256_of, write_text
-from equipoise.errors import EquipoiseError
-from equipoise.measures import UPPER_BOUND, LabelAudit, records
-from equipoise.methods import joint_met, joint_outcome, rule_to_dict
-from equipoise.models import TRUSTED_TYPES, Predictor, rank
-from equipoise.report import ReportSpec, documents_of, overview
+from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
+from equipoise.comparison import Comparison, Findings, MethodRow
+from equipoise.data import Rows, Scores, Table, add_path_to_errors, folders, sha256_of, write_text
+from equipoise.errors import BadInput, EquipoiseError
+from equipoise.measures import UPPER_BOUND, records
+from equipoise.report import ReportSpec
 
 if TYPE_CHECKING:
-    from equipoise.models import Exported
+    from torch import Tensor
 
-AUDITS, AUDITS_VERSION = "equipoise.debias", 5
+AUDITS_SCHEMA, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
+CARD_FILES = "card.md and card.xml"
+ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,79 @@ class Saved:
     files: tuple[str, ...]
     document: Mapping[str, object]
     failures: Mapping[str, str]
-    onnx: "Exported | None" = None
+    onnx: models.Exported | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """How new patients are served in the same way: what run.json records of the classifier and its inputs, and what its files need."""
+
+    inputs: ServedInputs
+    model: SavedModel | None = None  # None: a rule without a network
+    sample: Tensor | None = None  # a few real rows, to check the ONNX file with
+    checkpoint: models.Checkpoint | None = None  # the original weights' file
+
+    @classmethod
+    def of(cls, model: object, rows: Rows) -> Serving:
+        """How a classifier in this process is served; of networks, those of Equipoise are built again, others are given to `Bundle.load`.
+
+        `rows` are its inputs; of a classifier that is not a network, its scores.
+        """
+        if isinstance(rows, Scores):
+            return cls(inputs_of(rows, score="score" if model is None else schema.PREDICTOR_SCORE))
+        name, network = OWN_NETWORK if type(model) is models.MLP else None, cast(Any, model)
+        if (graph := models.onnx_in(network)) is not None and graph.content:
+            name = f"{graph.source}:{graph.which}"
+        return cls(inputs_of(rows), saved_model(name, models.output_kind(network, rows.inputs)), rows.inputs[:ROWS_CHECKED])
+
+
+def inputs_of(rows: Rows, **names: Any) -> ServedInputs:
+    """How new rows are prepared like these.
+
+    `names` are entries that the rows do not hold: patient, id, image_column, view_column and conflicts; of scores, score and logits.
+    """
+    known: dict[str, Any] = {"bins": {a.name: a.bins for a in rows.attributes if a.bins is not None}} | names
+    if isinstance(rows, Scores):
+        return ServedInputs(**known, features=None if rows.features is None else list(map(str, rows.features.frame.columns)))
+    if (preprocessing := rows.source.to_dict()) is not None:
+        return ServedInputs(**known, images=schema.IMAGES_FORMAT.validate_json(json.dumps(preprocessing)))
+    if not isinstance(rows.source, Table):
+        return ServedInputs(**known, width=int(rows.inputs.shape[-1]))
+    encoder, features = rows.source.fitted(), list(map(str, rows.source.frame.columns))
+    encoded = (
+        schema.SavedEncoder(numeric=dict(encoder.numeric), levels=dict(encoder.levels)) if rows.source.scale or encoder.levels else None
+    )
+    return ServedInputs(**known, features=features, encoder=encoded)
+
+
+def saved_model(load: str | None, output: str, *, code: models.Code | None = None, **more: Any) -> SavedModel:
+    """How to build a network again from an argument of `load_model`; None: the network is given when the bundle is loaded.
+
+    A path in it is made absolute, so that the model is found from any folder.
+    """
+    if load not in (None, OWN_NETWORK):
+        place, colon, name = load.rpartition(":")
+        if colon and (place.endswith((".py", ".onnx")) or "/" in place):
+            load = f"{Path(place).absolute()}{colon}{name}".removesuffix(":")
+        elif load.endswith((".pt2", ".onnx")) or models.is_folder(load):
+            load = str(Path(load).absolute())
+        with suppress(BadInput):  # not found from this folder: `apply` will require --model
+            code = code or models.code_of(load)
+    found = None if code is None else schema.SavedCode(path=None if code.path is None else str(code.path), sha256=code.sha256)
+    return SavedModel(load=load, output=output, code=found, **more)
+
+
+def saved_models(
+    chosen: models.ChosenOutputs | None, labels: Sequence[str], load: str, code: models.Code | None, output: str, output_name: str | None
+) -> dict[str, SavedModel]:
+    """How the network of each label is built: with its output of the network; of the only label, with this output."""
+    if chosen is None:
+        return {labels[0]: saved_model(load, output, code=code, output_name=output_name)}
+    if chosen.kind.argmax:  # the score of a class is the margin of its logit over the others
+        classes = schema.SavedClasses(names=list(labels), columns=list(chosen.columns), output=chosen.output)
+        return {label: saved_model(load, "logit", code=code, classes=classes) for label in labels}
+    names = {label: None if chosen.flat else str(column) for label, column in zip(labels, chosen.columns, strict=True)}
+    return {label: saved_model(load, chosen.output, code=code, output_name=name) for label, name in names.items()}
 
 
 def save_comparison(
@@ -52,7 +124,7 @@ def save_comparison(
 ) -> Path:
     """The folder with the bundle of a comparison that was made in Python, served as its network or its scores are."""
     assert case.rows is not None
-    serving = serving_of(case.original.candidate.model, case.rows)
+    serving = Serving.of(case.original.candidate.model, case.rows)
     if model is not None and serving.model is not None:
         serving = replace(serving, model=saved_model(model, serving.model.output, output_name=serving.model.output_name))
     if score is not None:
@@ -77,7 +149,7 @@ def save_all(
     With several labels, `folder` has an overview with this title. `made_from` is the case, as plain values. Of several processes that
     share a job (torchrun), only the first writes; the others return no bundles.
     """
-    if rank() > 0:
+    if models.rank() > 0:
         return {}
     check_folder(folder, overwrite)
     with filling(folder, overwrite=overwrite) as temporary:
@@ -87,33 +159,22 @@ def save_all(
             here.mkdir(exist_ok=True)
             saved[label] = _write_bundle(comparisons[label], here, place, serving[label], options, bars, made_from)
         if len(places) > 1:
-            _write_overview(temporary, comparisons, saved, places, title, options)
+            first = next(iter(comparisons.values()))
+            document = {
+                "schema": LABELS_SCHEMA,
+                "schema_version": LABELS_VERSION,
+                "kind": first.kind,
+                "chosen": first.result.name,
+                "outcome": str(methods.joint_outcome(case.outcome for case in comparisons.values())),
+                "met": methods.joint_met(case.met for case in comparisons.values()),
+                "folders": {label: place.name for label, place in places.items()},
+                "labels": {label: bundle.document for label, bundle in saved.items()},
+            }
+            _write_json(temporary / "audit.json", document)
+            pages = report.overview(title, comparisons, {label: own.files for label, own in saved.items()}, places, options)
+            for file, text in pages.items():
+                write_text(temporary / file, text)
     return saved
-
-
-def _write_overview(
-    temporary: Path,
-    comparisons: Mapping[str, Comparison],
-    saved: Mapping[str, Saved],
-    places: Mapping[str, Path],
-    title: str,
-    options: ReportSpec,
-) -> None:
-    """Writes the files about all labels: audit.json, report.html and README.txt."""
-    first = next(iter(comparisons.values()))
-    document = {
-        "schema": LABELS_SCHEMA,
-        "schema_version": LABELS_VERSION,
-        "kind": first.kind,
-        "chosen": first.result.name,
-        "outcome": str(joint_outcome(case.judgement.outcome for case in comparisons.values())),
-        "met": joint_met(case.judgement.met for case in comparisons.values()),
-        "folders": {label: place.name for label, place in places.items()},
-        "labels": {label: bundle.document for label, bundle in saved.items()},
-    }
-    _write_json(temporary / "audit.json", document)
-    for file, text in overview(title, comparisons, {label: own.files for label, own in saved.items()}, places, options).items():
-        write_text(temporary / file, text)
 
 
 def _write_bundle(
@@ -126,28 +187,47 @@ def _write_bundle(
     made_from: Mapping[str, object] | None,
 ) -> Saved:
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
-    failures = dict(case.failures)
+    failures, heads, onnx = dict(case.failures), None, None
     candidate = case.result.candidate
-    heads = _write_network(candidate.network, temporary, serving) if serving.model is not None else None
-    predictor = _write_predictor(candidate.model, temporary) if isinstance(candidate.model, Predictor) else None
-    _write_json(temporary / "rule.json", rule_to_dict(candidate.rule))
+    if serving.model is not None:
+        models.save_weights(candidate.network, temporary, serving.checkpoint)
+        around = models.heads_of(
+            candidate.network, None if serving.checkpoint is None else serving.checkpoint.state
+        )  # not among the weights
+        heads = None if around is None else {"file": models.HEADS, **around.to_dict()}
+    predictor = _write_predictor(candidate.model, temporary) if isinstance(candidate.model, models.Predictor) else None
+    _write_json(temporary / "rule.json", methods.rule_to_dict(candidate.rule))
+    traces = []  # every step of every method on the repair set, with a column that marks the chosen one
+    for tried in (case.original, *case.candidates):
+        trace = tried.candidate.trace
+        traces.append(trace.assign(chosen=[k == tried.candidate.chosen for k in range(len(trace))]))
+        traces[-1].insert(0, "method", tried.name)
     with add_path_to_errors(temporary / "trace.csv"):
-        _traces(case).to_csv(temporary / "trace.csv", index=False)
-    onnx = _write_onnx(case, temporary, serving, options, failures, bars) if options.onnx and serving.model is not None else None
+        pd.concat(traces, ignore_index=True).to_csv(temporary / "trace.csv", index=False)
+    if options.onnx and serving.model is not None:
+        onnx = _write_onnx(case, temporary, serving, options, failures, bars)
     with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
     _write_json(temporary / "audit.json", document)
-    for page, render in documents_of(case, options).items():
+    for page in (CARD_FILES, "report.html"):
         with bars(page) as step, _recording(failures, page):
-            for file, text in render().items():
+            if page == CARD_FILES:
+                texts = report.cards(case, options.card)
+            else:
+                texts = {page: report.page_of(report.repair_document(case, options.words, thumbnails=options.thumbnails))}
+            for file, text in texts.items():
                 with add_path_to_errors(temporary / file):
                     write_text(temporary / file, text)
             step(1, 1)
     with add_path_to_errors(temporary / "README.txt"):
         text = readme(case, folder, temporary, serving, options, onnx, failures)
         (temporary / "README.txt").write_text(text, encoding="utf-8")
-    run = Run(
+    sizes = {}
+    for name, rows in (("repair", case.result.valid), ("test", case.result.test)):
+        patients = None if rows is None or rows.patients is None else len(set(rows.patients))
+        sizes[name] = None if rows is None else {"rows": len(rows), "patients": patients}
+    run = schema.Run(
         title=case.title,
         label=case.label,
         provenance=case.provenance,
@@ -162,30 +242,20 @@ def _write_bundle(
         settings=dict(candidate.settings),
         methods=[tried.name for tried in case.candidates],
         goal={"words": str(candidate.goal), **vars(candidate.goal)},
-        outcome=case.judgement.outcome,
-        met=case.judgement.met,
+        outcome=case.outcome,
+        met=case.met,
         forced=case.forced,
-        sets={"repair": _size(case.result.valid), "test": _size(case.result.test)},
-        onnx=None if onnx is None else SavedOnnx(max_difference=onnx.max_difference, opset=onnx.opset, rows=onnx.rows),
+        sets=cast(Any, sizes),
+        onnx=None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},
         failures=failures,
         files={path.name: sha256_of(path) for path in sorted(temporary.iterdir())},
     )
     with add_path_to_errors(temporary / RUN):
-        (temporary / RUN).write_text(sealed(json.loads(RUN_FORMAT.dump_json(run, fallback=str))), encoding="utf-8")
-    files = tuple(sorted(path.name for path in temporary.iterdir()))
-    return Saved(folder, files, document, failures, onnx)
+        (temporary / RUN).write_text(schema.sealed(json.loads(schema.RUN_FORMAT.dump_json(run, fallback=str))), encoding="utf-8")
+    return Saved(folder, tuple(sorted(path.name for path in temporary.iterdir())), document, failures, onnx)
 
 
-def _write_network(network: Any, folder: Path, serving: Serving) -> dict[str, Any] | None:
-    """Writes the weights, and returns the heads around the network, which are not among them, for run.json."""
-    from equipoise.models import HEADS, heads_of, plain_weights, save_weights
-
-    save_weights(network, folder, serving.checkpoint)
-    heads = heads_of(network, plain_weights(network, serving.checkpoint))
-    return None if heads is None else {"file": HEADS, **heads.to_dict()}
-
-
-def _write_predictor(model: Predictor, folder: Path) -> SavedPredictor:
+def _write_predictor(model: models.Predictor, folder: Path) -> schema.SavedPredictor:
     """Writes an estimator with skops if that is installed and knows its types, otherwise as a pickle; a function is not written."""
     file, content, trusted = None, b"", list[str]()
     if model.kind == "estimator":
@@ -193,7 +263,7 @@ def _write_predictor(model: Predictor, folder: Path) -> SavedPredictor:
             import skops.io
 
             file, content = "predictor.skops", skops.io.dumps(model.model)
-            trusted = [name for name in skops.io.get_untrusted_types(data=content) if name not in TRUSTED_TYPES]
+            trusted = [name for name in skops.io.get_untrusted_types(data=content) if name not in models.TRUSTED_TYPES]
         except Exception:  # not installed, or a type that it cannot write
             import joblib
 
@@ -203,7 +273,7 @@ def _write_predictor(model: Predictor, folder: Path) -> SavedPredictor:
             (folder / file).write_bytes(content)
     columns = None if model.columns is None else list(model.columns)
     named, positive, libraries = type(model.model).__name__, cast(str, model.positive), dict(model.libraries)
-    return SavedPredictor(named=named, file=file, positive=positive, columns=columns, libraries=libraries, trusted=trusted)
+    return schema.SavedPredictor(named=named, file=file, positive=positive, columns=columns, libraries=libraries, trusted=trusted)
 
 
 @contextmanager
@@ -221,12 +291,12 @@ def _recording(failures: dict[str, str], what: str) -> Iterator[None]:
 
 def _write_onnx(
     case: Comparison, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars
-) -> "Exported | None":
+) -> models.Exported | None:
     """Writes model.onnx and compares it with torch; None if the export failed."""
-    from equipoise.models import onnx_in, to_onnx
-
     rule = case.result.candidate.rule
-    with_rule = options.onnx_rule or onnx_in(case.result.candidate.network) is not None  # the repair of an ONNX file returns decisions
+    with_rule = (
+        options.onnx_rule or models.onnx_in(case.result.candidate.network) is not None
+    )  # the repair of an ONNX file returns decisions
     threshold = rule.shared if with_rule else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
@@ -234,8 +304,9 @@ def _write_onnx(
     with bars("ONNX") as step, _recording(failures, "model.onnx"), add_path_to_errors(temporary / "model.onnx"):
         assert serving.sample is not None  # of a network there always is one
         assert serving.model is not None
-        network, output = case.result.candidate.network, serving.model.output
-        exported = to_onnx(network, serving.sample, temporary / "model.onnx", threshold, output=output)
+        exported = models.to_onnx(
+            case.result.candidate.network, serving.sample, temporary / "model.onnx", threshold, output=serving.model.output
+        )
         step(1, 1)
     if exported is not None and not exported.agrees:
         failures["agreement of model.onnx"] = (
@@ -247,9 +318,34 @@ def _write_onnx(
 
 def audit_document(case: Comparison, found: Findings) -> dict[str, object]:
     """The content of audit.json: the audits before and after, of every method, and the paired changes, on held-out patients."""
-    candidate = case.result.candidate
+    candidate, methods = case.result.candidate, {}
+    for tried, audit, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True):
+        own, judgement = tried.candidate, row.judgement
+        assert judgement is not None  # every candidate is judged; only the original is not
+        rows = None if tried.valid is None else len(tried.valid)
+        methods[tried.name] = {
+            "outcome": str(judgement.outcome),
+            "met": judgement.met,
+            "judgement": judgement.to_dict(),
+            "why": [note.to_dict() for note in own.why],
+            "step": int(tried.chosen_row["step"]),
+            "repair_set": {"gap": row.valid_gap, "performance": row.valid_performance, "rows": rows},
+            "rule": own.rule.describe(),
+            "needs_group": own.rule.needs_group,
+            "ran": own.ran,
+            "settings": dict(own.settings),
+            "notes": [note.to_dict() for note in own.notes],
+            "seconds": tried.seconds,
+            "limit": _upper_bound(row),
+            "test_set": audit.to_dict(),
+        }
+    rates = [
+        {"attribute": found.main, "group": s.group, "rate": s.rate, "before": s.before, "after": s.after, **s.change.to_dict()}
+        for s in found.shifts
+    ]
+    gap = {"group": found.gap_before.group, "reference": found.gap_before.reference, **found.gap_change.to_dict()}
     return {
-        "schema": AUDITS,
+        "schema": AUDITS_SCHEMA,
         "schema_version": AUDITS_VERSION,
         "outcome": str(found.judgement.outcome),
         "met": found.judgement.met,
@@ -262,24 +358,11 @@ def audit_document(case: Comparison, found: Findings) -> dict[str, object]:
         "before": found.before.to_dict(),
         "after": found.after.to_dict(),
         "limit": _upper_bound(found.methods[0]),
-        "methods": {
-            tried.name: _method_document(tried, audit, row)
-            for tried, audit, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True)
-        },
-        "change": _changes(found),
+        "methods": methods,
+        "change": {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates},
         **({} if case.baseline is None else {"baseline": case.baseline.to_dict()}),
         **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in vars(case.probes).items()}}),
     }
-
-
-def _changes(found: Findings) -> dict[str, object]:
-    """The changes from before to after on the same patients, as in the report and the cards."""
-    rates = [
-        {"attribute": found.main, "group": s.group, "rate": s.rate, "before": s.before, "after": s.after, **s.change.to_dict()}
-        for s in found.shifts
-    ]
-    gap = {"group": found.gap_before.group, "reference": found.gap_before.reference, **found.gap_change.to_dict()}
-    return {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates}
 
 
 def _upper_bound(row: MethodRow) -> dict[str, object] | None:
@@ -287,47 +370,66 @@ def _upper_bound(row: MethodRow) -> dict[str, object] | None:
     return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
 
 
-def _method_document(tried: ScoredCandidate, audit: LabelAudit, row: MethodRow) -> dict[str, object]:
-    candidate, judgement = tried.candidate, row.judgement
-    assert judgement is not None  # every candidate is judged; only the original is not
-    rows = None if tried.valid is None else len(tried.valid)
-    return {
-        "outcome": str(judgement.outcome),
-        "met": judgement.met,
-        "judgement": judgement.to_dict(),
-        "why": [note.to_dict() for note in candidate.why],
-        "step": int(tried.chosen_row["step"]),
-        "repair_set": {"gap": row.valid_gap, "performance": row.valid_performance, "rows": rows},
-        "rule": candidate.rule.describe(),
-        "needs_group": candidate.rule.needs_group,
-        "ran": candidate.ran,
-        "settings": dict(candidate.settings),
-        "notes": [note.to_dict() for note in candidate.notes],
-        "seconds": tried.seconds,
-        "limit": _upper_bound(row),
-        "test_set": audit.to_dict(),
-    }
-
-
-def _traces(case: Comparison) -> pd.DataFrame:
-    """Every step of every method on the repair set, with a column that marks the chosen one."""
-    frames = []
-    for tried in (case.original, *case.candidates):
-        trace = tried.candidate.trace
-        frame = trace.assign(chosen=[k == tried.candidate.chosen for k in range(len(trace))])
-        frame.insert(0, "method", tried.name)
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
-
-
-def _size(scores: Any) -> SetSize | None:
-    if scores is None:
-        return None
-    return SetSize(rows=len(scores), patients=None if scores.patients is None else len(set(scores.patients)))
-
-
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
     """Writes plain values, with null in place of NaN and infinity, which JSON does not have."""
     plain = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
     with add_path_to_errors(path):
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+
+
+def readme(
+    case: Comparison,
+    folder: Path,
+    place: Path,
+    serving: Serving,
+    options: ReportSpec,
+    onnx: models.Exported | None,
+    failures: Mapping[str, str],
+) -> str:
+    """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
+    rule, original = case.result.candidate.rule, serving.checkpoint
+    inputs, saved = serving.inputs, serving.model
+    drawn_by = inputs.id or inputs.image_column or inputs.patient
+    about = {
+        "title": case.title,
+        "version": case.provenance.versions.get("equipoise", ""),
+        "when": case.provenance.when,
+        "verdict": f"{report.repair_answer(case, report.groups_called(case, options.words))} {report.repair_set_words(case)}",
+        "rule": rule.describe(),
+        "needs_group": rule.needs_group,
+        "randomised": rule.randomised,
+        "drawn_by": drawn_by,
+        "drawn_by_patient": drawn_by is not None and drawn_by == inputs.patient,
+        "folder": folder,
+        "failures": failures,
+    }
+    if saved is None:
+        files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, unless only scores were given
+        return report.render(
+            "README_rule.txt.j2",
+            about
+            | {
+                "score": inputs.score,
+                "logits": inputs.logits,
+                "reads": list(getattr(rule, "columns", ())),
+                "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
+                "predictor": case.result.candidate.model is not None,
+                "predictor_file": files[0] if files else None,
+            },
+        )
+    return report.render(
+        "README.txt.j2",
+        about
+        | models.about_weights(case.result.candidate.network, original)
+        | {
+            "file": next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
+            "output_name": saved.output_name,
+            "onnx": onnx,
+            "onnx_rule": options.onnx_rule and rule.shared is not None,
+            "output": saved.output,
+            "images": inputs.images is not None,
+            "own": saved.code is None and (inputs.images is None or inputs.images.transform is None),
+            "prepared": report.preprocessing_words(asdict(inputs.images)) if inputs.images is not None else "",
+            "named": saved.load is not None,
+        },
+    )

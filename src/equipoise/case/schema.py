@@ -3,6 +3,8 @@
 run.json is the dump of a `Run`, and reading it gives that `Run` back.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,11 +14,12 @@ from pydantic.dataclasses import dataclass
 
 from equipoise.case.folder import FILES
 from equipoise.comparison import STRICT, Provenance, Text
-from equipoise.data import CONFLICTS, Bins, Transform, make_preprocessing
+from equipoise.data import CONFLICTS, Bins, Transform, make_preprocessing, sha256
 from equipoise.methods import Outcome
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 8
+RUN_SCHEMA, RUN_VERSION = "equipoise.repaired", 8
 RUN = "run.json"
+NO_DIGEST = "0" * 64
 OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
 PREDICTOR_SCORE = "score of the model"  # the column of the scores of a classifier that is not a network
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -119,7 +122,7 @@ class SavedEncoder:
 
 
 @dataclass(config=STRICT, kw_only=True, frozen=True)
-class Inputs:
+class ServedInputs:
     """How new rows are prepared: columns and their encoding, or the preprocessing of images."""
 
     patient: str | None = None
@@ -145,23 +148,6 @@ class Inputs:
 
 
 @dataclass(config=STRICT, kw_only=True, frozen=True)
-class SetSize:
-    """The size of the repair set or the test set."""
-
-    rows: Count
-    patients: Count | None
-
-
-@dataclass(config=STRICT, kw_only=True, frozen=True)
-class SavedOnnx:
-    """The comparison of model.onnx with torch."""
-
-    max_difference: Finite
-    opset: int
-    rows: Count
-
-
-@dataclass(config=STRICT, kw_only=True, frozen=True)
 class Run:
     """The content of run.json: everything needed to reproduce the repair and to serve the classifier."""
 
@@ -174,7 +160,7 @@ class Run:
     model: SavedModel | None  # None for a rule for scores
     predictor: SavedPredictor | None = None  # a classifier that is not a network
     heads: dict[str, Any] | None
-    inputs: Inputs
+    inputs: ServedInputs
     groups: Annotated[list[str], Field(min_length=1)]
     method: str
     ran: str
@@ -184,11 +170,11 @@ class Run:
     outcome: Outcome
     met: bool | None
     forced: bool = False  # the repair was run although a cell (group, label) has too few patients for any claim
-    sets: dict[Literal["repair", "test"], SetSize | None]
-    onnx: SavedOnnx | None
+    sets: dict[Literal["repair", "test"], dict[Literal["rows", "patients"], Count | None] | None]
+    onnx: dict[Literal["max_difference", "opset", "rows"], int | Finite] | None  # the comparison of model.onnx with torch
     failures: dict[str, Text]
     files: dict[str, Checksum]
-    digest: Checksum = "0" * 64  # see `sealed`
+    digest: Checksum = NO_DIGEST  # see `sealed`
 
     @model_validator(mode="after")
     def _complete(self) -> Any:
@@ -217,3 +203,20 @@ class Run:
 
 
 RUN_FORMAT, IMAGES_FORMAT = TypeAdapter(Run), TypeAdapter(ServedImages)
+
+
+def sealed(document: Mapping[str, object]) -> str:
+    """The text of run.json: the document and its digest, the SHA-256 of this text with zeros in place of the digest.
+
+    >>> text = sealed({"a": 1})
+    >>> digest_matches(text.encode(), json.loads(text)), digest_matches(text.replace("1,", "2,").encode(), json.loads(text))
+    (True, False)
+    """
+    text = json.dumps({**document, "digest": NO_DIGEST}, indent=2, allow_nan=False, default=str) + "\n"
+    return text.removesuffix(f'{NO_DIGEST}"\n}}\n') + f'{sha256(text.encode())}"\n}}\n'
+
+
+def digest_matches(content: bytes, document: Mapping[str, object]) -> bool:
+    """Whether the bytes of run.json are those that `sealed` made."""
+    ending, zeros = (f'"digest": "{digest}"\n}}\n'.encode() for digest in (document.get("digest"), NO_DIGEST))
+    return content.endswith(ending) and sha256(content.removesuffix(ending) + zeros) == document.get("digest")

@@ -14,13 +14,12 @@ import pandas as pd
 from scipy.special import expit
 from scipy.stats import rankdata
 
-from equipoise.case.case_spec import CaseSpec
-from equipoise.case.sections import TOLERANCE
+from equipoise.case.case_file import SCORE_TOLERANCE, Case
 from equipoise.data import IMAGE_COLUMNS, Cohort, ImageFolder, Images, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import FloatArray, Ranking
 
-SHOWN = 5  # ids in a message
+SHOWN_IDS = 5  # ids in a message
 OUTPUT_ROWS = 64  # rows on which the network's other outputs are compared
 NO_REASON = (
     "None of the usual reasons explains it (logits, rounding, another output, rows in another order). Check the weights, and the resize, "
@@ -84,7 +83,7 @@ def check_scores(
     *,
     score: str | None = None,
     id: str | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = SCORE_TOLERANCE,
     output: str = "auto",
 ) -> ScoreCheck:
     """The comparison of a network's scores on a cohort with the known ones; raises `ScoresDiffer` if they differ.
@@ -100,12 +99,14 @@ def check_scores(
     >>> check_scores(torch.nn.Identity(), rows, {"0": 0.5, "1": 0.73106}, output="logit").agrees
     True
     """
-    from equipoise.comparison import classifier_scores
+    from equipoise.comparison import check_classifier
+    from equipoise.models import predict
 
     check_cohort("eq.check_scores, after the network,", cohort)
     if cohort.several:
         raise BadInput("check_scores compares one label: give cohort.labelled(label) and the network with that output (OneOutput)")
-    check = _compared(classifier_scores(model, cohort, output)[""], _known_scores(known, score, id), tolerance, "", model, cohort)
+    scores = predict(check_classifier(model, cohort), cohort, output=output)
+    check = _compared(scores, _known_scores(known, score, id), tolerance, "", model, cohort)
     if not check.agrees:
         raise ScoresDiffer([check])
     return check
@@ -139,22 +140,18 @@ def _known_scores(known: object, score: str | None = None, id: str | None = None
     return {str(key): float(value) for key, value in values.items() if np.isfinite(value)}
 
 
-def check_known_scores(
-    case: CaseSpec, images: ImageFolder, model: object, cohort: Cohort, scores: Mapping[str, Scores]
-) -> list[ScoreCheck]:
+def check_known_scores(case: Case, images: ImageFolder, model: object, cohort: Cohort, scores: Mapping[str, Scores]) -> list[ScoreCheck]:
     """The scores of each label compared with the known ones, if the case names a file of them; raises `ScoresDiffer` with all differences.
 
     Rows are joined by the names of images or by the column `data.id`. For classes, which are decided by argmax, softmax probabilities are
     compared, since these are what other software reports.
     """
-    from torch import nn
-
-    from equipoise.models import chosen_outputs, probabilities_of
+    from equipoise.models import chosen_outputs, is_network, probabilities_of
 
     file, columns = case.model.check_scores, case.data
     if file is None:
         return []
-    if cohort.kind.argmax and isinstance(model, nn.Module):
+    if cohort.kind.argmax and is_network(model):
         scores = probabilities_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, case.outputs), cohort)
     names = [columns.id] if images.folder is None else [images.column] if images.column else list(IMAGE_COLUMNS)
     frame = read_table(file, text={name for name in names if name}, limit=columns.max_table_bytes)
@@ -174,7 +171,7 @@ def check_known_scores(
 def _compared(found: Scores, known_by_id: Mapping[str, float], tolerance: float, name: str, model: object, cohort: Cohort) -> ScoreCheck:
     """The network's scores compared with the known ones, joined by id; raises an error if no row has both."""
     if not tolerance > 0:
-        raise BadInput(f"tolerance must be positive, as in {TOLERANCE:g}; got {tolerance}")
+        raise BadInput(f"tolerance must be positive, as in {SCORE_TOLERANCE:g}; got {tolerance}")
     rows = [at for at, key in enumerate(found.ids) if str(key) in known_by_id]
     if not rows:
         data_ids, known_ids = (", ".join(repr(str(key)) for key in list(keys)[:3]) for keys in (found.ids, known_by_id))
@@ -196,14 +193,14 @@ def _compared(found: Scores, known_by_id: Mapping[str, float], tolerance: float,
         correlation=float(np.corrcoef(score, known)[0, 1]) if varied else None,
         auroc=_auroc(score, y),
         known_auroc=_auroc(known, y),
-        first=tuple((str(found.ids[rows[k]]), float(score[k]), float(known[k])) for k in differing[:SHOWN]),
+        first=tuple((str(found.ids[rows[k]]), float(score[k]), float(known[k])) for k in differing[:SHOWN_IDS]),
         hint=_hint(model, cohort, score, known, rows, tolerance) if len(differing) else "",
         name=name,
     )
 
 
 def _auroc(score: FloatArray, y: Any) -> float | None:
-    return float(Ranking(score, y == 1, np.arange(len(y))).auroc()) if 0 < int(y.sum()) < len(y) else None
+    return float(Ranking(score, y == 1).ranks().auroc) if 0 < int(y.sum()) < len(y) else None
 
 
 def _number(value: float | None) -> str:

@@ -14,47 +14,18 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from equipoise.case.folder import FILES, recover
-from equipoise.case.schema import RUN, RUN_FORMAT, SCHEMA, SCHEMA_VERSION, Run
+from equipoise.case.schema import RUN, RUN_FORMAT, RUN_SCHEMA, RUN_VERSION, Run, digest_matches
 from equipoise.data import sha256, sha256_of
 from equipoise.errors import BadInput, validation_problems
 from equipoise.report import copy_report, write_audit_again
 
-ZEROS = "0" * 64
 REPORT = "report.html"
-ONLY_CHECKED = (
-    "audit.json",
-    "model.onnx",
-    "model.onnx.data",
-    "repaired.pt",
-    "trace.csv",
-    "card.md",
-    "card.xml",
-    "README.txt",
-)  # not kept in memory
+# Files that are not kept in memory:
+ONLY_CHECKED = ("audit.json", "model.onnx", "model.onnx.data", "repaired.pt", "trace.csv", "card.md", "card.xml", "README.txt")
 LARGEST_JSON = 2**26  # bytes of a JSON document; those of a bundle are far smaller
-READS = 5  # attempts to read a folder that is being replaced repeatedly
+READ_ATTEMPTS = 5  # to read a folder that is being replaced repeatedly
 WHERE = "Name a folder that `equipoise debias` wrote."
-AGAIN = "Copy the folder again from its source, or run `equipoise debias` again."
-
-
-def sealed(document: Mapping[str, object]) -> str:
-    """The text of run.json: the document and its digest, the SHA-256 of this text with zeros in place of the digest.
-
-    >>> text = sealed({"a": 1})
-    >>> _digest_matches(text.encode(), json.loads(text)), _digest_matches(text.replace("1,", "2,").encode(), json.loads(text))
-    (True, False)
-    """
-    text = json.dumps({**document, "digest": ZEROS}, indent=2, allow_nan=False, default=str) + "\n"
-    return text.removesuffix(f'{ZEROS}"\n}}\n') + f'{sha256(text.encode())}"\n}}\n'
-
-
-def _digest_matches(content: bytes, document: Mapping[str, object]) -> bool:
-    ending, zeros = (f'"digest": "{digest}"\n}}\n'.encode() for digest in (document.get("digest"), ZEROS))
-    return content.endswith(ending) and sha256(content.removesuffix(ending) + zeros) == document.get("digest")
-
-
-def _reject_constant(text: str) -> object:
-    raise ValueError(f"{text} is not a JSON number")
+REPAIR_AGAIN = "Copy the folder again from its source, or run `equipoise debias` again."
 
 
 def read_run(folder: Path) -> Run:
@@ -66,31 +37,26 @@ def read_run(folder: Path) -> Run:
         raise BadInput(f"{folder} has no {RUN}. {folder_to_name(folder) or WHERE}")
     try:
         content = _read_bytes(path)
-        document = json.loads(content.decode("utf-8"), parse_constant=_reject_constant)
+        document = json.loads(content.decode("utf-8"))
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}. {AGAIN}") from error
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}. {REPAIR_AGAIN}") from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not readable as JSON: {error}. {AGAIN}") from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise BadInput(f"{path} does not describe a repaired model (schema {SCHEMA!r}). {WHERE}")
-    if (found := document.get("schema_version")) != SCHEMA_VERSION:
-        earlier = isinstance(found, int) and 1 <= found < SCHEMA_VERSION
+        raise BadInput(f"{path} is not readable as JSON: {error}. {REPAIR_AGAIN}") from error
+    if not isinstance(document, dict) or document.get("schema") != RUN_SCHEMA:
+        raise BadInput(f"{path} does not describe a repaired model (schema {RUN_SCHEMA!r}). {WHERE}")
+    if (found := document.get("schema_version")) != RUN_VERSION:
+        earlier = isinstance(found, int) and 1 <= found < RUN_VERSION
         remedy = "Run `equipoise debias` again." if earlier else "Use the version of Equipoise that wrote it."
-        raise BadInput(f"{path} has schema_version {found!r}; this version of Equipoise reads {SCHEMA_VERSION}. {remedy}")
+        raise BadInput(f"{path} has schema_version {found!r}; this version of Equipoise reads {RUN_VERSION}. {remedy}")
     changed = "digest: it does not match; the file was changed or damaged after it was written"
-    problems = [] if _digest_matches(content, document) else [changed]
+    problems = [] if digest_matches(content, document) else [changed]
     try:
         run = RUN_FORMAT.validate_json(content)
     except ValidationError as error:
         problems = validation_problems(error, 0) + problems
     if problems:
-        raise BadInput(*_with_remedy(problems), source=str(path))
+        raise BadInput(*problems, source=str(path), advice=REPAIR_AGAIN)
     return run
-
-
-def _with_remedy(problems: list[str]) -> list[str]:
-    """The problems, the last one followed by the remedy."""
-    return [*problems[:-1], f"{problems[-1]}. {AGAIN}"]
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -119,14 +85,11 @@ class Verified:
 def verify(folder: str | Path) -> Verified:
     """The folder's run.json and the bytes of the files it lists, all verified before any of them is parsed."""
     folder, previous = Path(folder), ""
-    for _ in range(READS):
+    for _ in range(READ_ATTEMPTS):
         recover(folder)
         try:
             run = read_run(folder)
-            contents, problems = _read_listed(folder, run)
-            if problems:
-                raise BadInput(*_with_remedy(problems), source=str(folder))
-            return Verified(folder, run, contents)
+            return Verified(folder, run, _read_listed(folder, run))
         except BadInput as error:
             if str(error) == previous:
                 raise  # a folder that was replaced while it was read fails differently, or not at all, the second time
@@ -134,9 +97,10 @@ def verify(folder: str | Path) -> Verified:
     raise last
 
 
-def _read_listed(folder: Path, run: Run) -> tuple[dict[str, bytes], list[str]]:
-    """The bytes of the files that are parsed, and the problems of all files that run.json lists or should list."""
-    problems, contents = [], {}
+def _read_listed(folder: Path, run: Run) -> dict[str, bytes]:
+    """The bytes of the files that are parsed; raises an error with the problems of all files that run.json lists or should list."""
+    contents: dict[str, bytes] = {}
+    problems = [f"{name} is present but not listed in {RUN}" for name in FILES[:-1] if name not in run.files and (folder / name).exists()]
     for name, expected in run.files.items():
         path = folder / name
         if not path.is_file():
@@ -151,8 +115,9 @@ def _read_listed(folder: Path, run: Run) -> tuple[dict[str, bytes], list[str]]:
         if checksum != expected:
             problems.append(f"{name} is not the file that was written: its SHA-256 is {checksum}, in {RUN} it is {expected}")
         contents[name] = content
-    unlisted = [name for name in FILES[:-1] if name not in run.files and (folder / name).exists()]
-    return contents, problems + [f"{name} is present but not listed in {RUN}" for name in unlisted]
+    if problems:
+        raise BadInput(*problems, source=str(folder), advice=REPAIR_AGAIN)
+    return contents
 
 
 def write_again(

@@ -25,6 +25,7 @@ from equipoise.cli.console import err, out, say, say_bad
 from equipoise.errors import STOPPED, BadInput, EquipoiseError, raise_all
 
 COMMANDS = ("audit", "debias", "apply", "compare", "report", "demo", "data", "study")  # files in this room and what they define
+GROUPS = ("data", "study")  # commands that have commands of their own
 SHARED = ("debias",)  # commands whose processes share their work, under torchrun
 ABOUT = """Audit a trained classifier for group bias and repair it after training.
 
@@ -54,9 +55,11 @@ class Command(TyperCommand):
 
                     check_option(str(getattr(error, "option_name", "")), *specification)
                 raise
-            counts = Counter(option for option in parsed if option.param_type_name == "option" and not (option.multiple or option.is_eager))
-            repeated = {"/".join([*option.opts, *option.secondary_opts]): count for option, count in counts.items() if count > 1}
-            raise_all([f"{flags} was given {count} times. Give it once." for flags, count in repeated.items()])
+            problems = []
+            for option, count in Counter(parsed).items():
+                if count > 1 and option.param_type_name == "option" and not (option.multiple or option.is_eager):
+                    problems.append(f"{'/'.join([*option.opts, *option.secondary_opts])} was given {count} times. Give it once.")
+            raise_all(problems)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -67,16 +70,10 @@ class Command(TyperCommand):
             raise _Reported(STOPPED) from None
 
 
-class App(typer.Typer):
-    """An app of such commands."""
-
-    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, **options: Any) -> Callable[..., Any]:
-        return super().command(name, cls=cls, **options)
-
-
-def command_line(*names: str) -> typer.Typer:
-    """The app with these commands, or with all of them. Only their files are imported."""
-    app = App(
+@cache
+def command_line(*names: str) -> Callable[..., None]:
+    """The parser of these commands, or of all of them. Only their files are imported; building one takes 30 ms."""
+    app = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
@@ -85,25 +82,19 @@ def command_line(*names: str) -> typer.Typer:
     )
     for name in names or COMMANDS:
         command = getattr(importlib.import_module(f"equipoise.cli.{name}"), name)
-        if isinstance(command, typer.Typer):
+        if name in GROUPS:
             app.add_typer(command, name=name)
         else:
-            app.command()(command)
+            app.command(cls=Command)(command)
     app.callback(invoke_without_command=True)(_version)
-    return app
-
-
-@cache
-def _parser(*names: str) -> Callable[..., None]:
-    """The command-line parser, built once per set of commands, since building one takes 30 ms."""
-    return get_command(command_line(*names))
+    return get_command(app)
 
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input, 130 after Ctrl-C."""
     try:
-        names = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs other commands
-        _parser(*names)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
+        own = set(arguments[:1]) & set(COMMANDS) - {"demo"}  # the demo runs other commands
+        command_line(*own)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
         if stop.code == STOPPED and not isinstance(stop, _Reported):  # by typer, while it read the arguments
             say("Stopped.", console=err)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import collecting, raise_all
-
-if TYPE_CHECKING:
-    from equipoise.case import FileAudit
 
 
 @takes_case(cases.Case, "data", "images", "model", "audit", "history", unread=("goal", "goals", "repair"))
@@ -53,19 +50,35 @@ def audit(
     with collecting(problems):
         asked = case(file)
     raise_all(problems)
-    _check_files(asked, save, page, pdf)
+    history, figures, words = asked.history, asked.report.figures, asked.report.words
+    written, read = (save, page, history.append, figures and figures / "rates.png"), (asked.audit_spec.valid, asked.model.check_scores)
+    console.check_files(asked.table, *read, *history.earlier, write=written, pdf=pdf)
+    if history.append:
+        measures.history(history.append).check_period(history.date or "", replace=history.replace)
+    if figures and len(asked.labels) > 1:  # figures written through a link could replace any file
+        raise_all(
+            [
+                f"{folder} is a link, and figures are not written through links. Remove it, or name another folder in report.figures."
+                for folder in data.folders(figures, asked.labels).values()
+                if folder.is_symlink()
+            ]
+        )
     with console.notes("equipoise.data.images"):
-        result = cases.audit_file(asked, bars=console.bar, running=console.say_code)
-    failures = console.failures_of(conditions, measures.audit_facts(result.audit) if conditions else [])
-    lines, history, figures = _input_notes(result), asked.history, asked.report.figures
+        result = cases.audit_case(asked, bars=console.bar, running=console.say_code)
+    failures = console.failures_of(conditions, measures.audit_facts(result.audit)) if conditions else []
+    lines = report.input_words(result.checks, result.preprocessing, result.preprocessing_origin) if asked.model.load else []
+    if result.returning is not None:
+        lines.append(report.returning_words(result.returning))
+    elif history.append and asked.data.patient and measures.history(history.append).periods:
+        lines.append("patients of earlier periods, who would count again, were not identified (--set history.earlier=FILE)")
     document = result.to_dict() if as_json or save else {}
     if save or page or pdf:
         spec, model = asked.audit_spec, asked.model
         paths = [path for path in (asked.table, spec.valid, spec.train, model.weights, model.check_scores) if path is not None]
-        origin = report.Origin.now(arguments=console.typed(ctx), files=paths, inputs=lines, group_names=asked.report.words)
-        document["provenance"] = origin.to_dict()
+        origin = report.Origin.now(arguments=console.typed(ctx), files=paths, inputs=lines, group_names=words)
+        document["provenance"] = origin.model_dump()
         for place in filter(None, (page, pdf)):
-            report.write_audit_page(result.audit, place, group_names=asked.report.words, origin=origin)
+            report.write_audit_page(result.audit, place, group_names=words, origin=origin)
     if save:
         data.write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
     if figures:
@@ -80,47 +93,17 @@ def audit(
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
         print(console.to_json(measures.with_checksum(document)))
     else:
-        _print(result, lines, verbose)
+        parts = report.audit_whole(result.audit, words) if verbose else report.audit_screen(result.audit, words)
+        parts += report.shrunken_parts(result.audit) if asked.audit_spec.shrink else []
+        parts += report.underdiagnosis_parts(result.audit.no_finding) if result.audit.no_finding is not None else []
+        parts += report.encoding_parts(result.layers, asked.audit_spec.level) if result.layers is not None else []
+        out.print(report.in_terminal(parts))
+        for path, rows in result.files.items():
+            for line in report.reading_words(rows, names=True, varying=False):
+                say(f"{path.name}: {line}")
+        for line in lines:
+            say(line)
         places = {"result": save, "report": page, "PDF": pdf, "figures": figures, f"history with {history.date}": history.append}
         console.say_places(places)
-    console.exit_if(failures)
-
-
-def _check_files(case: cases.Case, save: Path | None, page: Path | None, pdf: Path | None) -> None:
-    """Raises an error before any work if a file does not exist or cannot be written."""
-    figures, history = case.report.figures, case.history
-    console.check_exist(case.table, case.audit_spec.valid, case.model.check_scores, *history.earlier)
-    console.check_places(save, page, history.append, figures and figures / "rates.png", pdf=pdf)
-    if history.append:
-        measures.history(history.append).check_period(history.date or "", replace=history.replace)
-    folders = [] if figures is None or len(case.labels) == 1 else data.folders(figures, case.labels).values()
-    problems = [  # figures written through a link could replace any file
-        f"{folder} is a link, and figures are not written through links. Remove it, or name another folder in report.figures."
-        for folder in folders
-        if folder.is_symlink()
-    ]
-    raise_all(problems)
-
-
-def _input_notes(result: FileAudit) -> list[str]:
-    """Notes about preprocessing, the comparison with known scores, and patients of earlier periods."""
-    history = result.case.history
-    lines = report.input_words(result.checks, result.preprocessing, result.preprocessing_origin)
-    if result.returning is not None:
-        return [*lines, report.returning_words(result.returning)]
-    if history.append and result.case.data.patient and measures.history(history.append).periods:
-        lines.append("patients of earlier periods, who would count again, were not identified (--set history.earlier=FILE)")
-    return lines
-
-
-def _print(result: FileAudit, lines: list[str], verbose: bool) -> None:
-    """Prints one screen, or every group, rate and gap."""
-    names = result.case.report.words
-    parts = report.audit_whole(result.audit, names) if verbose else report.audit_screen(result.audit, names)
-    parts += report.shrunken_parts(result.audit) if result.case.audit_spec.shrink else []
-    parts += report.underdiagnosis_parts(result.audit.no_finding) if result.audit.no_finding is not None else []
-    parts += report.encoding_parts(result.layers, result.case.audit_spec.level) if result.layers is not None else []
-    out.print(report.in_terminal(parts))
-    rows = [f"{path.name}: {line}" for path, read in result.files.items() for line in report.reading_words(read, names=True, varying=False)]
-    for line in [*rows, *lines]:
-        say(line)
+    if failures:
+        console.exit_failed(failures)

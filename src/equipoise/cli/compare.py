@@ -42,7 +42,7 @@ class ComparisonCase(Specification):
     """What is compared: columns of tables, and the settings of audits."""
 
     data: Columns = Field(default_factory=Columns)
-    model: cases.Classifier = Field(default_factory=cases.Classifier)
+    model: cases.ModelSpec = Field(default_factory=cases.ModelSpec)
     audit: measures.AuditSpec = Field(default_factory=measures.AuditSpec)
     compare: CompareSpec = Field(default_factory=CompareSpec)
     report: ReportSpec = Field(default_factory=ReportSpec)
@@ -79,8 +79,7 @@ def compare(
     with collecting(problems):
         asked = case()
     raise_all(problems)
-    console.check_exist(*files)
-    console.check_places(save, page, pdf=pdf)
+    console.check_files(*files, write=(save, page), pdf=pdf)
     with console.notes():
         result = _compare(files, asked)
     screen: Any = report.contrast_screen
@@ -99,7 +98,8 @@ def compare(
     else:
         out.print(report.in_terminal(screen(result, verbose)))
         console.say_places({"result": save, "report": page, "PDF": pdf})
-    console.exit_if(failures)
+    if failures:
+        console.exit_failed(failures)
 
 
 def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Monitoring":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -113,11 +113,11 @@ def typed(ctx: typer.Context) -> list[str]:
 
 def place_problems(places: Mapping[str, Path | None], save: Path | None = None) -> list[str]:
     """One problem for each of --report, --pdf and a JSON --out whose file name has the extension of another format."""
-    problems = [
-        f"{option} writes {ENDINGS[option][0]}; got {place.name!r}. Use {option} {place.with_suffix(ENDINGS[option][0]).name}."
-        for option, place in places.items()
-        if place is not None and place.suffix.lower() not in ENDINGS[option]
-    ]
+    problems = []
+    for option, place in places.items():
+        if place is not None and place.suffix.lower() not in ENDINGS[option]:
+            right = place.with_suffix(ENDINGS[option][0])
+            problems.append(f"{option} writes {right.suffix}; got {place.name!r}. Use {option} {right.name}.")
     if save is not None and save.suffix.lower() in NOT_JSON:
         page = next((option for option, endings in ENDINGS.items() if save.suffix.lower() in endings), None)
         instead = f"{page} {save.name}" if page else "--set report.figures=FOLDER for figures (PNG and SVG)"
@@ -125,20 +125,16 @@ def place_problems(places: Mapping[str, Path | None], save: Path | None = None) 
     return problems
 
 
-def check_places(*places: Path | None, pdf: Path | None = None) -> None:
-    """Raises an error before any work if a file cannot be written, or if there is no program to print the PDF."""
-    for place in (*places, pdf):
+def check_files(*read: Path | None, write: Iterable[Path | None] = (), pdf: Path | None = None) -> None:
+    """Raises an error before any work if a file to read does not exist, if one cannot be written, or if no program can print the PDF."""
+    for path in read:
+        if path is not None and not path.exists():
+            raise data.no_such_file(path)
+    for place in (*write, pdf):
         if place:
             data.check_writable(place)
     if pdf:
         report.check_printer()
-
-
-def check_exist(*paths: Path | None) -> None:
-    """Raises an error if a file to read does not exist; before pandas is imported."""
-    for path in paths:
-        if path is not None and not path.exists():
-            raise data.no_such_file(path)
 
 
 def parse_conditions(texts: list[str] | None, problems: list[str]) -> list[Condition]:
@@ -158,9 +154,8 @@ def failures_of(conditions: Sequence[Condition], facts: Sequence[Fact]) -> list[
     return [words for condition in conditions if (words := report.condition_words(condition, condition.check(facts)))]
 
 
-def exit_if(failures: Sequence[str]) -> None:
-    """Prints the failures and ends the command with exit code 1, if there are any."""
+def exit_failed(failures: Sequence[str]) -> NoReturn:
+    """Prints the failures and ends the command with exit code 1."""
     for words in failures:
         say_bad("failed", words)
-    if failures:
-        raise typer.Exit(1)
+    raise typer.Exit(1)

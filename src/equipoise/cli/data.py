@@ -11,14 +11,14 @@ import typer
 from rich.text import Text
 
 from equipoise import studies
-from equipoise.cli.app import App
+from equipoise.cli.app import Command
 from equipoise.cli.console import JsonOption, RootOption, bar, out, say, to_json
 from equipoise.errors import BadInput, pick, raise_all
 
 if TYPE_CHECKING:
     from equipoise.data import ImageCache
 
-data = App(
+data = typer.Typer(
     no_args_is_help=True,
     help="""Data sets of the paper: list them, check their files, download them from the publisher; manage cached images.
 
@@ -26,7 +26,7 @@ data = App(
 )
 
 
-@data.command("list")
+@data.command("list", cls=Command)
 def data_list(as_json: JsonOption = False) -> None:
     """List the data sets that `equipoise.load` reads.
 
@@ -45,7 +45,7 @@ def data_list(as_json: JsonOption = False) -> None:
         say(f"        {recipe.citation}. Licence: {recipe.licence}.", "dim")
 
 
-@data.command("check")
+@data.command("check", cls=Command)
 def data_check(
     name: Annotated[list[str] | None, typer.Argument(help="Data sets.", show_default="all with files")] = None,
     root: RootOption = None,
@@ -80,7 +80,7 @@ def data_check(
     raise_all(problems)
 
 
-@data.command("fetch")
+@data.command("fetch", cls=Command)
 def data_fetch(
     name: Annotated[list[str], typer.Argument(help="Data sets.")],
     root: Annotated[Path | None, typer.Option(help="Folder in which each data set gets a folder.", show_default="the user cache")] = None,
@@ -97,7 +97,7 @@ def data_fetch(
         say(f"{n}: {folder}")
 
 
-@data.command("cache")
+@data.command("cache", cls=Command)
 def data_cache(
     remove: Annotated[bool, typer.Option("--clear", help="Delete them instead of listing them.")] = False,
     older_than: Annotated[float | None, typer.Option(help="Only caches unused for this many days.", show_default="all")] = None,
@@ -110,16 +110,16 @@ def data_cache(
 
     [bold]Example:[/bold] equipoise data cache --clear --older-than 30
     """
-    from equipoise.data import cache_folder, clear_caches, image_caches
+    from equipoise.data import ImageCache
 
     if older_than is not None and not older_than >= 0:
         raise BadInput(f"--older-than must be a non-negative number of days; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
         raise BadInput(f"no such folder: {folder}. Give the folder that was given to images.cache.")
-    caches = [cache for cache in image_caches(folder) if older_than is None or cache.days >= older_than]
+    caches = [cache for cache in ImageCache.found(folder) if older_than is None or cache.days >= older_than]
     if remove:
-        clear_caches(caches)
-    place, total = cache_folder(folder), sum(cache.bytes for cache in caches)
+        ImageCache.clear(caches)
+    place, total = ImageCache.folder(folder), sum(cache.bytes for cache in caches)
     if as_json:
         rows = [
             {"path": str(c.path), "images": c.images, "size": c.size, "bytes": c.bytes, "last_used": _when(c), "removed": remove}

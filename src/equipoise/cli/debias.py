@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from equipoise import case as cases
 from equipoise import report
@@ -25,12 +22,6 @@ if TYPE_CHECKING:
     from equipoise.comparison import Comparison
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails without these
-UPPER_BOUND = (
-    "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
-    "original scores, at the same |gap|."
-)
-OTHER_COLUMNS = sum(map(len, ("-0.123 [-0.123, +0.123]", "0.123 [0.123, 0.123]", "unchanged", "needs"))) + 4 * len("  ")
-NO_UPPER_BOUND = "upper bound: not defined, since this gap or performance is not a sum of rates, or a cell is empty."
 
 
 @takes_case(cases.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
@@ -68,7 +59,7 @@ def debias(
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run)
     raise_all(problems)
     with console.notes():
-        prepared = cases.prepare_file(asked, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
+        prepared = cases.prepare_repair(asked, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
     if dry_run:
         with console.notes():
             estimate = prepared.estimate()
@@ -117,9 +108,9 @@ def _more_problems(case: cases.Case, folder: Path, pdf: Path | None, overwrite: 
         with collecting(problems):
             cases.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
         with collecting(problems):
-            console.check_places(pdf=pdf)
+            console.check_files(pdf=pdf)
     if not problems:
-        console.check_exist(case.model.check_scores)
+        console.check_files(case.model.check_scores)
     return problems
 
 
@@ -127,20 +118,16 @@ def _print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     if as_json:
         print(console.to_json({**estimate.to_dict(), "out": str(folder)}))
         return
-    sets = Table(title="Who is in which set", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for column in ("set", "group", "label", "rows", "patients"):
-        sets.add_column(column, justify="right" if column in ("rows", "patients") else "left")
+    text = functools.partial(report.Column, style="text")
+    sets = []
     for row in estimate.sets.itertuples():
         patients = "" if row.patients is None else f"{row.patients:,}"
-        sets.add_row(row.set, report.short_name(row.group), str(row.label), f"{row.rows:,}", patients)
-    methods = Table(title="Methods to be run", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for column in ("method", "steps", "at most about"):
-        methods.add_column(column, justify="right" if column == "at most about" else "left")
-    for step in estimate.methods:
-        methods.add_row(step.method, step.what, _duration(step.seconds))
-    if estimate.probes is not None and estimate.probes.seconds is not None:
-        methods.add_row("probes", estimate.probes.what, _duration(estimate.probes.seconds))
-    out.print(sets, methods)
+        sets.append((row.set, report.short_name(row.group), str(row.label), f"{row.rows:,}", patients))
+    steps = [*estimate.methods, *([estimate.probes] if estimate.probes is not None and estimate.probes.seconds is not None else [])]
+    methods = [(step.method, step.what, _duration(step.seconds)) for step in steps]
+    who = report.table("Who is in which set", ["set", text("group"), text("label"), "rows", "patients"], sets)
+    work = report.table("Methods to be run", ["method", text("steps"), "at most about"], methods)
+    out.print("", report.in_terminal([who]), "", report.in_terminal([work]), "", sep="\n")
     say(f"goal: {estimate.to_dict()['goal']}; at most about {_duration(estimate.seconds)} without the report; result in {folder}")
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
@@ -176,10 +163,7 @@ def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose:
         if line:
             say(line)
     say(f"Chosen: {report.why_words(case.result.candidate.why)}.")
-    out.print(_methods_table(case), "", sep="\n")
-    if verbose:
-        out.print(_test_table(case), "", sep="\n")
-        out.print(Text(NO_UPPER_BOUND if case.found.methods[0].below is None else UPPER_BOUND, style="dim"))
+    out.print(report.in_terminal(report.methods_screen(case, verbose=verbose)), "", sep="\n")
     told, hidden = _notes(case, verbose)
     for line in [*lines, *told]:
         say(line)
@@ -188,53 +172,6 @@ def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose:
     if verbose and saved.onnx is not None:
         out.print(f"model.onnx differs from torch by at most {saved.onnx.max_difference:.1e} on {saved.onnx.rows} rows.")
     say(f"Written to {saved.folder}: {', '.join(saved.files)}")
-
-
-def _methods_table(case: Comparison) -> Table:
-    """The gap and the performance of the original and of each method."""
-    goal, attribute = case.result.candidate.goal, case.result.test.attribute
-    others = attribute.others
-    group = report.short_name(others[0]) if len(others) == 1 else f"the largest of {len(others)} groups"
-    gap = f"{group} minus {report.short_name(attribute.reference)}"
-    title = f"The {len(case.result.test):,} held-out rows: {gap}, with 95% intervals"
-    columns = ("", goal.measure, goal.performance.replace("_", " "), "outcome", "needs the group")
-
-    def cells(row: Any, first: bool) -> tuple[str, ...]:
-        gap, performance = (report.interval(e.value, e.low, e.high, sign) for e, sign in ((row.gap, "+"), (row.performance, "")))
-        outcome = "" if row.judgement is None else str(row.judgement.outcome)
-        return gap, performance, outcome, "yes" if row.needs_group and not first else "no"
-
-    table = _table_of(case, title, columns, cells, out.width - OTHER_COLUMNS)
-    table.columns[-1].max_width = len("needs")
-    return table
-
-
-def _test_table(case: Comparison) -> Table:
-    """The size of each gap with its p-values, and the distance from the upper bound."""
-    title = "Permutation p-values (adjusted for all comparisons: Holm), and the group-aware upper bound"
-
-    def cells(row: Any, _: bool) -> tuple[str, ...]:
-        size = "" if isnan(row.gap.value) else f"{abs(row.gap.value):.3f}"
-        above = "" if row.below is None or isnan(row.below) else f"{-row.below:+.3f}"
-        return size, report.p_value_words(row.gap.p_value), report.p_value_words(row.gap.p_adjusted), above
-
-    return _table_of(case, title, ("", f"|{case.result.candidate.goal.measure}|", "p", "adjusted p", "upper bound"), cells)
-
-
-def _table_of(
-    case: Comparison, title: str, columns: Sequence[str], cells: Callable[[Any, bool], tuple[str, ...]], width: int | None = None
-) -> Table:
-    """A table with a row for the original and for each method; names of methods are at most `width` long."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", collapse_padding=True, pad_edge=False)
-    table.show_edge = False  # so that with complete intervals most names of methods fit into 80 columns
-    for k, column in enumerate(columns):
-        table.add_column(column, no_wrap=k in (1, 2), overflow="fold")
-    for k, row in enumerate(case.found.methods):
-        name = row.name if k else "original"
-        if width is not None and max(map(len, name.split())) > width:
-            name = name.replace("-", "-\n")  # otherwise it would be broken anywhere
-        table.add_row(Text(f"{name} (chosen)" if row.chosen else name), *cells(row, not k), style="bold" if row.chosen else "")
-    return table
 
 
 def _notes(case: Comparison, verbose: bool) -> tuple[list[str], int]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import deepcopy
 from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
@@ -37,16 +39,13 @@ CaseArgument = Annotated[
 Setting = tuple[str, str, FieldInfo]  # section, key and field
 
 
-def settings_of(kind: type[Specification], *sections: str) -> Iterator[Setting]:
+def settings_of(kind: type[Specification], *sections: str) -> list[Setting]:
     """Every setting of a specification; with `sections`, of these only."""
+    found = []
     for section in fields_of(kind):
-        for key, field in fields_of(kind, section).items() if not sections or section in sections else ():
-            yield section, key, field
-
-
-def flags_of(kind: type[Specification], *sections: str) -> dict[str, Setting]:
-    """The setting of every flag of some sections."""
-    return {flag: found for found in settings_of(kind, *sections) if (flag := extra_of(found[2]).get("flag"))}
+        if not sections or section in sections:
+            found += [(section, key, field) for key, field in fields_of(kind, section).items()]
+    return found
 
 
 def takes_case(
@@ -57,23 +56,30 @@ def takes_case(
     The command gets a function that makes the specification, of a case file or a bare table if it is given one. Sections that it leaves
     `unread` may be in the file, which other commands read too, but not in `--set`.
     """
-    flags = {flag: found for flag, found in flags_of(kind, *(() if only else sections)).items() if not only or flag in only}
-    names = {flag: f"flag_{flag.lstrip('-').replace('-', '_')}" for flag in flags}
+    flags: dict[str, Setting] = {}
+    for found in settings_of(kind, *(() if only else sections)):
+        flag = extra_of(found[2]).get("flag")
+        if flag and (not only or flag in only):
+            flags[flag] = found
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
         parameters: list[inspect.Parameter] = []
+        names: dict[str, Setting] = {}  # by parameter
         for parameter in signature.parameters.values():
-            if parameter.name == "case":
-                parameters += [keyword(names[flag], annotation=_option(flag, found)) for flag, found in flags.items()]
-            else:
+            if parameter.name != "case":
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                continue
+            for flag, found in flags.items():
+                name = f"flag_{flag.lstrip('-').replace('-', '_')}"
+                names[name] = found
+                parameters.append(keyword(name, annotation=_option(flag, found)))
         parameters.append(keyword("sets", annotation=SetOption))
 
         @wraps(command)
         def wrapper(**given: Any) -> None:
-            by_flag = [(*found[:2], given.pop(names[flag])) for flag, found in flags.items()]
+            by_flag = [(*found[:2], given.pop(name)) for name, found in names.items()]
             command(case=partial(_specification, kind, by_flag, given.pop("sets") or (), unread), **given)
 
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -87,7 +93,7 @@ def takes_case(
 def _specification(
     kind: type[Specification],
     by_flag: Iterable[tuple[str, str, Any]],
-    sets: Iterable[str],
+    sets: Collection[str],
     unread: Collection[str],
     file: Path | None = None,
 ) -> Any:
@@ -98,8 +104,9 @@ def _specification(
     values: dict[str, Any] = {}
     if file is not None:
         values = cases.read_case_file(file) if file.suffix.lower() == ".toml" else {"data": {"table": file}}
-    values = {section: dict(given) for section, given in values.items()}
-    _add_settings(values, kind, sets, unread)
+    values = deepcopy(values)
+    if sets:
+        _add_settings(values, kind, sets, unread)
     for section, key, value in by_flag:
         if value is not None:
             values.setdefault(section, {})[key] = value
@@ -158,7 +165,8 @@ def check_option(flag: str, kind: type[Specification], sections: tuple[str, ...]
             raise BadInput(f"no such option: {flag}. It is a setting: {instead}.") from None
     keys = {key: f"{section}.{key}" for section, key, _ in reversed(settings)}
     near = get_close_matches(name, keys, n=1, cutoff=0.6)
-    if near and not get_close_matches(flag, flags_of(kind, *sections), n=1, cutoff=0.7):  # otherwise the parser names the flag
+    flags = [str(extra_of(field).get("flag")) for _, _, field in settings_of(kind, *sections)]
+    if near and not get_close_matches(flag, flags, n=1, cutoff=0.7):  # otherwise the parser names the flag
         raise BadInput(f"no such option: {flag}. Did you mean the setting --set {keys[near[0]]}=VALUE?") from None
 
 
@@ -166,14 +174,16 @@ def _option(flag: str, setting: Setting) -> Any:
     """The annotation of a flag for typer."""
     section, _, field = setting
     kind, extra = str(field.annotation), extra_of(field)
-    taken: Any = (
-        list[str] if _takes_many(field) else Path if "Path" in kind else float if "float" in kind else int if "int" in kind else str
-    )
+    taken: Any = str
+    for held in (Path, float, int, bool):
+        taken = held if held.__name__ in kind else taken
+    taken = list[str] if _takes_many(field) else taken
+    names = f"{flag}/--no-{flag.removeprefix('--')}" if taken is bool else flag
     help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}."
     shown = extra.get("shown") or (False if field.is_required() or field.default in (None, (), ...) else str(field.default))
     shown = False if "PydanticUndefined" in str(shown) else shown
-    return Annotated[taken | None, typer.Option(flag, help=help, show_default=shown, rich_help_panel=PANELS.get(section))]
+    return Annotated[taken | None, typer.Option(names, help=help, show_default=shown, rich_help_panel=PANELS.get(section))]
 
 
 def _takes_many(field: FieldInfo) -> bool:
-    return bool(extra_of(field).get("many")) or any(name in str(field.annotation) for name in ("tuple", "dict"))
+    return bool(extra_of(field).get("many") or re.search("tuple|dict", str(field.annotation)))

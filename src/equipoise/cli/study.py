@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from equipoise import report, studies
-from equipoise.cli.app import App
+from equipoise.cli.app import Command
 from equipoise.cli.console import JsonOption, RootOption, bar, notes, out, say, say_places, to_json
 from equipoise.data import MAX_PIXELS, write_text
 from equipoise.errors import BadInput
@@ -17,7 +17,7 @@ from equipoise.errors import BadInput
 if TYPE_CHECKING:
     from equipoise.studies import Event, StudyFolder
 
-study = App(
+study = typer.Typer(
     no_args_is_help=True,
     help="""Studies: data x splits x methods x measures, resumable, on one core or on a cluster.
 
@@ -25,7 +25,7 @@ study = App(
 )
 
 
-@study.command("list")
+@study.command("list", cls=Command)
 def study_list(as_json: JsonOption = False) -> None:
     """List the studies that come with Equipoise. A TOML file defines a study of your own.
 
@@ -47,7 +47,7 @@ def study_list(as_json: JsonOption = False) -> None:
         say(f"    {plan.splits} splits, {', '.join(plan.measures)}", "dim")
 
 
-@study.command("run")
+@study.command("run", cls=Command)
 def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
@@ -128,7 +128,7 @@ def study_run(
     say(f"results: {folder} (rows/, summary.csv, summary.txt); show them again: equipoise study show {folder}")
 
 
-@study.command("show")
+@study.command("show", cls=Command)
 def study_show(
     folder: Annotated[Path, typer.Argument(help="The folder given to `equipoise study run --out`.")],
     on: Annotated[str, typer.Option(help="Set to show: test or validation.")] = "test",

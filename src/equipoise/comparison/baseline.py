@@ -15,35 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data import Cohort, Images, Scores, generator
-from equipoise.measures import (
-    AFFINE_PERFORMANCE,
-    Audit,
-    AuditSpec,
-    Baseline,
-    FloatArray,
-    IntArray,
-    Rule,
-    cell_index,
-    choose_rule,
-    compare_with_baseline,
-    gap_functional,
-    is_quotient,
-    performance_functional,
-    shown_scores,
-    sweep,
-    tabulate,
-    units_of,
-)
+from equipoise import measures
+from equipoise.data import Cohort, Scores, generator
+from equipoise.measures import Audit, AuditSpec, Baseline, FloatArray, IntArray, Rule, cell_index, choose_rule, sweep, tabulate, units_of
 from equipoise.methods import Goal
 
 STRENGTHS = (0.01, 0.1, 1.0)  # values of C in scikit-learn, chosen by log loss on rows outside the fit
 MULTIPLES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)  # of the gap in the cost of a decision
-FOLDS = 5
+BASELINE_FOLDS = 5
 FEWEST = 50  # rows with each label to fit on
 CELLS = 1_000_000  # largest rows x features of a fit in folds, twice that for a single fit; beyond it patients are sampled
-HELD_OUT, OF_IMAGES = 20_000, 5_000  # most rows to choose thresholds and to evaluate on
-SMALL = 16  # pixels on each side
+MOST_HELD_OUT, MOST_IMAGES = 20_000, 5_000  # most rows to choose thresholds and to evaluate on
+SMALL_SIDE = 16  # pixels on each side
 QUANTILES = (0.05, 0.25, 0.75, 0.95)  # of the small image's pixels
 STATISTICS = 2 + len(QUANTILES)
 NEAR = 0.01  # a gap on the repair set that counts as none
@@ -78,7 +61,7 @@ def fit_baseline(
     most = max(CELLS * (1 if train is None else 2) // columns, 4 * FEWEST)
     fit = fit.take(_sampled(fit, most, rng))
     images = _is_images(test)
-    max_rows = OF_IMAGES if images else HELD_OUT
+    max_rows = MOST_IMAGES if images else MOST_HELD_OUT
     chosen_on = fit if train is None else known.take(_sampled(known, max_rows, rng))
     sampled = _sampled(test, max_rows, rng)
     tests = test.take(sampled)
@@ -86,16 +69,21 @@ def fit_baseline(
     test_features = _features(tests)
     model = _Regression(_features(fit), fit.y, fit.weight, choice_features, _folds(fit, rng))
     rows = Scores.of(tests, original[0].score[sampled])
-    shown = shown_scores(rows, settings.min_patients)
+    shown = measures.shown_scores(rows, settings.min_patients)
 
     def compare_with(decisions: FloatArray, score: FloatArray, rule: Rule) -> Any:
         decided = rule.decide(replace(rows, score=score))[shown.kept], decisions[sampled][shown.kept]
-        return compare_with_baseline(shown.scores, *decided, goal.performance, goal.measure, settings)
+        return measures.compare_with_baseline(shown.scores, *decided, goal.performance, goal.measure, settings)
 
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)
     plain, fair = compare_with(original[1], test_score, rule), None
-    if repaired is not None and len(fit.attribute.levels) == 2 and not is_quotient(goal.measure) and goal.performance in AFFINE_PERFORMANCE:
+    if (
+        repaired is not None
+        and len(fit.attribute.levels) == 2
+        and not measures.is_quotient(goal.measure)
+        and goal.performance in measures.AFFINE_PERFORMANCE
+    ):
         decisions, gap = repaired
         constrained = _constrained(model, test_features, fit, chosen_on, goal, max(abs(gap), NEAR))
         fair = None if constrained is None else compare_with(decisions, constrained[0], choose_rule(constrained[1]))
@@ -149,7 +137,7 @@ class _Regression:
         if self.choice_rows is not None:
             return self.scores(y, weight, self.choice_rows, strength)
         score = np.empty(len(y))
-        for fold in range(FOLDS):
+        for fold in range(BASELINE_FOLDS):
             inside = self.folds == fold
             score[inside] = self.scores(y, weight, self.x[inside], strength, ~inside)
         return score
@@ -176,7 +164,10 @@ def _constrained(
     """Scores of new rows and the threshold with the best performance whose |gap| is within `max_gap`; None if no multiple has one."""
     cells = tabulate(np.zeros(len(fit)), fit.y, fit.attribute, fit.weight)
     at = cell_index(fit.y, fit.attribute.codes, 2)
-    gain, gap = (w.ravel()[at] for w in (performance_functional(goal.performance, cells.n).w, gap_functional(goal.measure, cells.n, 1).w))
+    gain, gap = (
+        w.ravel()[at]
+        for w in (measures.performance_functional(goal.performance, cells.n).w, measures.gap_functional(goal.measure, cells.n, 1).w)
+    )
 
     def labels_and_weights(multiple: float) -> tuple[IntArray, FloatArray]:
         value = (gain - multiple * direction * gap) * model.weight
@@ -202,7 +193,7 @@ def _constrained(
 def _folds(cohort: Cohort, rng: np.random.Generator) -> IntArray:
     """The fold of each row; all rows of a patient are in the same fold."""
     units = units_of(cohort.patients, len(cohort))
-    folds: IntArray = (rng.permutation(int(units.max()) + 1) % FOLDS)[units]
+    folds: IntArray = (rng.permutation(int(units.max()) + 1) % BASELINE_FOLDS)[units]
     return folds
 
 
@@ -224,7 +215,7 @@ def _is_images(cohort: Cohort) -> bool:
 def _width(cohort: Cohort) -> int | None:
     """The number of features of the baseline; None for inputs of another kind."""
     if _is_images(cohort):
-        return SMALL * SMALL + STATISTICS
+        return SMALL_SIDE * SMALL_SIDE + STATISTICS
     shape = cohort.inputs.shape
     return int(shape[1]) if len(shape) == 2 else None
 
@@ -238,11 +229,8 @@ def _features(cohort: Cohort) -> FloatArray:
     parts = []
     for start in range(0, len(cohort), 1024):
         rows = np.arange(start, min(start + 1024, len(cohort)))
-        if isinstance(cohort.source, Images):
-            gray = cohort.source.gray(rows)
-        else:
-            gray = cohort.inputs[torch.from_numpy(rows)].float().mean(1)
-        small = torch.nn.functional.adaptive_avg_pool2d(gray[:, None], SMALL).flatten(1)
+        gray = cohort.source.gray(rows)
+        small = torch.nn.functional.adaptive_avg_pool2d(gray[:, None], SMALL_SIDE).flatten(1)
         spread = torch.stack([gray.mean((1, 2)), gray.std((1, 2), correction=0)], dim=1)
         quantiles = torch.quantile(small, torch.tensor(QUANTILES), dim=1).T
         parts.append(torch.cat([small, spread, quantiles], dim=1).double().numpy())

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.comparison.changed_decisions import Affected, affected
-from equipoise.comparison.pairing import aligned, incompatibilities, same_patients, with_common_groups
+from equipoise.comparison.findings import Affected, affected
 from equipoise.data import Scores
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import (
     AT_THRESHOLD,
-    FEW,
+    FEW_PATIENTS,
     INSUFFICIENT,
     AuditSpec,
     AuditSums,
@@ -30,7 +29,7 @@ from equipoise.measures import (
     FloatArray,
     Gap,
     Paired,
-    RankedRows,
+    Ranking,
     SignedSum,
     adjusted,
     audit_labels,
@@ -48,10 +47,10 @@ from equipoise.measures import (
 from equipoise.presenting import html_of, write_page
 
 RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
-KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
-NUMBERS = ("first", "second", "value", "low", "high")
-TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
-SCHEMA, SCHEMA_VERSION = "equipoise.comparison", 2
+CHANGE_KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
+CHANGE_NUMBERS = ("first", "second", "value", "low", "high")
+CHANGE_TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")
+COMPARISON_SCHEMA, COMPARISON_VERSION = "equipoise.comparison", 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +109,8 @@ class ScoreComparison:
             for name, affected in self.affected.items()
         }
         return {
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
+            "schema": COMPARISON_SCHEMA,
+            "schema_version": COMPARISON_VERSION,
             "first": self.first,
             "others": list(self.others),
             "paired": self.paired,
@@ -153,17 +152,17 @@ def compare_scores(
     rules = {name: choose_rule(own) for name, own in thresholds_by_name(threshold, subjects, "name").items()}
     reference, *names = subjects
     first = subjects[reference]
-    same = {name: same_patients(first, subjects[name], reference, name, paired) for name in names}
-    if not any(same.values()):
+    matched = {name: _matched(first, subjects[name], reference, name, paired) for name in names}
+    same = {name: own for name, own in matched.items() if own is not None}
+    if not same:
         audits = {name: replace(audit_labels({"": own}, {"": rules[name]}, spec).only, name=name) for name, own in subjects.items()}
         return compare_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()})
-    if not all(same.values()):
-        alike, others = (", ".join(name for name in names if same[name] == kind) for kind in (True, False))
+    if len(same) < len(names):
+        alike, others = (", ".join(name for name in names if (name in same) == kind) for kind in (True, False))
         raise BadInput(f"{alike} and {reference} are of the same patients, {others} is not. Compare the models on the same patients first.")
     shown, blocks, performance, changed = shown_scores(first, min_patients), list[_Block](), list[tuple[Any, ...]](), {}
     before = rules[reference].decide(first)[shown.kept]
-    for name in names:
-        second = aligned(first, subjects[name], reference, name)
+    for name, second in same.items():
         decisions = before, rules[name].decide(second)[shown.kept]
         for attribute in shown.attributes:
             pair = Paired(replace(shown.scores, attributes=(attribute,)), decisions, spec)
@@ -214,7 +213,9 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
             blocks += _blocks(keys, levels, first.measures, change_of, least, first.patients is not None)
         for measure, before in first.performance.items():
             if (after := second.performance.get(measure)) is not None:
-                performance.append((label, name, measure, before.value, after.value, *_difference(before, after)))
+                pairs = (np.array([getattr(after, end), getattr(before, end)]) for end in ("value", "low", "high"))
+                change = map(float, combined([1.0, -1.0], *pairs))  # limits from those of both (Zou and Donner 2008)
+                performance.append((label, name, measure, before.value, after.value, *change))
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules, one = {name: sums.decision for name, sums in first_labels.items()}, first_labels[reference]
@@ -250,7 +251,7 @@ def _blocks(
             "first": np.where(usable, first, np.nan),
             "second": np.where(usable, second, np.nan),
             "patients": counts.astype(int),
-            "few": usable & (counts < FEW),
+            "few": usable & (counts < FEW_PATIENTS),
             "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {'patients' if by_patient else 'rows'} in a cell"),
         }
         yield pd.DataFrame(rows), change
@@ -264,7 +265,11 @@ def _tables(
         _with_tests([block for block in blocks if (block[0]["measure"].iloc[0] in RATES_COMPARED) == is_rate], level)
         for is_rate in (False, True)
     )
-    return gaps, rates.rename(columns={"measure": "rate"}), pd.DataFrame(performance, columns=["label", "compared", "measure", *NUMBERS])
+    return (
+        gaps,
+        rates.rename(columns={"measure": "rate"}),
+        pd.DataFrame(performance, columns=["label", "compared", "measure", *CHANGE_NUMBERS]),
+    )
 
 
 def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
@@ -281,20 +286,13 @@ def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) 
     comparisons = max(int(comparisons_of(_keyed(frame)).max(initial=-1)) + 1, 1)
     _, low, high = changes.limits(1 - (1 - level) / comparisons)
     frame = frame.assign(**where_known(simultaneous_low=low, simultaneous_high=high))
-    return frame[[*KEYS, *NUMBERS, *TESTS, "patients", "few", "note"]]
+    return frame[[*CHANGE_KEYS, *CHANGE_NUMBERS, *CHANGE_TESTS, "patients", "few", "note"]]
 
 
 def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows as `comparisons_of` counts them: label and compared name as one key, and a rate under the name of its gap."""
     key = pd.Series(list(zip(frame["label"], frame["compared"], strict=True)), index=frame.index, dtype=object)
     return frame.assign(label=key, measure=[RATES_COMPARED.get(name, name) for name in frame["measure"]])
-
-
-def _difference(first: Estimate, second: Estimate) -> tuple[float, float, float]:
-    """The difference of two estimates from different patients, with limits computed from their limits (Zou and Donner 2008)."""
-    pairs = (np.array([getattr(second, end), getattr(first, end)]) for end in ("value", "low", "high"))
-    value, low, high = combined([1.0, -1.0], *pairs)
-    return float(value), float(low), float(high)
 
 
 def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, float, float, float, float]:
@@ -304,14 +302,119 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     one AUROC has no observed variance, as with perfect separation, which other patients need not show.
     """
     units = units_of(first.patients, len(first))
-    ranked = [RankedRows(scores.rank, scores.y, units, first.weight) for scores in (first, second)]
+    ranked = [Ranking(scores.rank, scores.y, units, first.weight) for scores in (first, second)]
     (before, *_), (after, *_) = limits = [each.auroc(level) for each in ranked]
     if np.isnan([before, after]).any():
         return before, after, np.nan, np.nan, np.nan
-    influences = [each.by_patient(each.ranks.influence("auroc")) for each in ranked]
+    influences = [each.by_patient(each.weighted.influence("auroc")) for each in ranked]
     lengths = [float(np.sqrt((influence**2).sum())) for influence in influences]
     shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     correlation = np.array([[1.0, shared], [shared, 1.0]])
     areas, below, above = np.array(limits).T
     value, low, high = combined([-1.0, 1.0], areas, below, above, correlation)
     return before, after, float(value), float(low), float(high)
+
+
+# Whether two sets of scores cover the same patients, and whether two audits are compatible
+
+
+def _matched(first: Scores, second: Scores, first_name: str, second_name: str, paired: bool | None) -> Scores | None:
+    """The second scores in the row order of the first if both are of the same rows; None if they are of different patients.
+
+    Rows without ids are numbered; they count as the same if labels and groups agree row by row. Raises an error if the ids contradict
+    `paired`, if only some patients are in both sets, or if nothing shows which of the two it is.
+    """
+    names, (ids, other_ids) = f"{first_name} and {second_name}", (set(first.ids), set(second.ids))
+    order, where, problem = np.arange(0), f"in {second_name} than in {first_name}", ""
+    if ids != other_ids or len(first) != len(second):
+        problem = (
+            f"the same rows are needed in both: {first_name} has {len(ids - other_ids):,} that {second_name} lacks, and "
+            f"{second_name} has {len(other_ids - ids):,} that {first_name} lacks. Keep the rows that both models scored, with the "
+            "same ids (data.id)."
+        )
+    else:
+        position = {key: k for k, key in enumerate(second.ids)}
+        order = np.array([position[key] for key in first.ids], dtype=np.int64)
+        groups = [[(a.name, a.levels, a.codes[rows].tolist()) for a in s.attributes] for s, rows in ((first, ...), (second, order))]
+        if mislabelled := int((first.y != second.y[order]).sum()):
+            problem = f"{mislabelled:,} of {len(first):,} rows have another label {where}. Use the same labels for both."
+        elif groups[0] != groups[1]:
+            problem = f"some rows are in another group {where}. Use the same group columns, bins and reference for both."
+    if not problem and paired is not False:
+        return second.take(order)
+    if paired:
+        raise BadInput(problem)
+    keys = [_keys(scores) for scores in (first, second)]
+    if paired is None and not all(keys):
+        raise BadInput(
+            f"{names} may be of the same patients or of different ones: they have no ids, and their rows differ. State which with "
+            "--set compare.paired=true or false (paired=True or False), or name a column of patient ids, --patient."
+        )
+    if shared := len(keys[0] & keys[1]):
+        unit = "patients" if first.patients is not None else "rows"
+        raise BadInput(
+            f"{shared:,} {unit} are in both {names}, so they are not different {unit}. Leave them out of one, or compare the models on the "
+            "rows that both have."
+        )
+    return None
+
+
+def _keys(scores: Scores) -> set[object]:
+    """The ids of the patients, or of the rows; none if rows are only numbered."""
+    numbered = all(isinstance(key, (int, np.integer)) for key in scores.ids) and np.array_equal(scores.ids, np.arange(len(scores)))
+    return set(scores.patients) if scores.patients is not None else set() if numbered else set(scores.ids)
+
+
+def with_common_groups(subjects: Mapping[str, Mapping[str, AuditSums]]) -> dict[str, dict[str, AuditSums]]:
+    """The audits with the groups that all of them have."""
+
+    def restricted(audit: AuditSums, label: str) -> AuditSums:
+        audits = [by_label[label] for by_label in subjects.values() if label in by_label]
+        groups, sums = {}, {}
+        for attribute, levels in audit.groups.items():
+            shared = [group for group in levels if all(group in one.groups.get(attribute, ()) for one in audits)]
+            groups[attribute] = tuple(shared)
+            sums[attribute] = audit.sums[attribute].taken([levels.index(group) for group in shared])
+        return replace(audit, groups=groups, sums=sums)
+
+    return {name: {label: restricted(audit, label) for label, audit in by_label.items()} for name, by_label in subjects.items()}
+
+
+def incompatibilities(
+    first_name: str, first_audits: Mapping[str, AuditSums], second_name: str, second_audits: Mapping[str, AuditSums]
+) -> list[str]:
+    """The reasons why two audits, each by label, cannot be compared."""
+    names = f"{first_name} and {second_name}"
+    if set(first_audits) != set(second_audits):
+        labels = f"{', '.join(first_audits)} and {', '.join(second_audits)}"
+        return [f"{names} are of different labels: {labels}. Audit the same labels."]
+    problems = []
+    for label, first in first_audits.items():
+        second, where = second_audits[label], f"{names}{f', {label}' if len(first_audits) > 1 else ''}"
+        if first.digest is not None and first.digest == second.digest:
+            problems.append(
+                f"{where}: these are the same {first.rows:,} rows, so they are not two samples of patients. Compare the models by row: "
+                "equipoise compare FILE --score OLD --score NEW, or eq.compare({...}) with their scores."
+            )
+        checks: list[tuple[str, set[Any], set[Any], str]] = [
+            ("measures", set(first.measures), set(second.measures), "Audit both with the same --measure."),
+            ("attributes", set(first.groups), set(second.groups), "Audit both with the same --group."),
+            ("confidence levels", {first.level}, {second.level}, "Audit both with the same audit.level."),
+            ("weighting", {first.weighted}, {second.weighted}, "Audit both with or without data.weight."),
+        ]
+        for what, first_value, second_value, remedy in checks:
+            if first_value != second_value:
+                shown = " and ".join(", ".join(sorted(map(str, each))) for each in (first_value, second_value))
+                problems.append(f"{where}: different {what}: {shown}. {remedy}")
+        for attribute in first.groups.keys() & second.groups.keys():
+            references = first.groups[attribute][:1], second.groups[attribute][:1]
+            if references[0] != references[1]:
+                shown = " and ".join(", ".join(reference) or "none" for reference in references)
+                problems.append(f"{where}: different references of {attribute}: {shown}. Audit both with the same --reference.")
+            unmatched = set(first.groups[attribute]) ^ set(second.groups[attribute])
+            if unmatched:
+                problems.append(
+                    f"{where}: different groups of {attribute}; not in both: {', '.join(sorted(unmatched))}. Write groups in the same way, "
+                    "or leave out those that are not in both with --set compare.common_groups=true (common_groups=True)."
+                )
+    return problems

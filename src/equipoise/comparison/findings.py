@@ -1,43 +1,106 @@
 """The findings of a comparison as numbers: audits before and after on the test set, the largest gap, groups that got worse, all methods.
 
-Every output (report, cards, audit.json, terminal) is written from one `Findings`, so they agree number by number.
+Every output (report, cards, audit.json, terminal) is written from one `Findings`, so they agree number by number. Candidates are chosen on
+the repair set. The test set is scored once per candidate and has no influence on the choice.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from equipoise.comparison.candidates import ScoredCandidate
-from equipoise.comparison.changed_decisions import Affected, Balance, affected, all_attributes, balances
-from equipoise.comparison.pairing import same_rows
+from equipoise import measures
 from equipoise.data import MISSING, Attribute, Scores
-from equipoise.measures import (
-    CALIBRATION_ERROR,
-    GROUP_MEASURES,
-    MEASURES,
-    NEGLIGIBLE_CHANGE,
-    SCORE_MEASURES,
-    AuditSpec,
-    Contribution,
-    Estimate,
-    FloatArray,
-    LabelAudit,
-    Paired,
-    Shift,
-    ShownScores,
-    audit_labels,
-    group_estimate,
-    is_quotient,
-    shown_scores,
-    upper_bound,
-)
-from equipoise.methods import Goal, Judgement, Progress, judge
+from equipoise.errors import BadInput
+from equipoise.measures import MEASURES, AuditSpec, Clusters, Contribution, Estimate, FloatArray, LabelAudit, Paired, Shift, ShownGroups
+from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
 
-RATES_SHOWN = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)
+BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
+REPORTED_RATES = (*measures.GROUP_MEASURES, *measures.SCORE_MEASURES, measures.CALIBRATION_ERROR)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Decisions of one group that a repair changed; expected numbers if a rule is randomised."""
+
+    group: str | None  # None: all patients; "": group unknown
+    positives: int
+    negatives: int
+    detected: float  # with the finding: flagged after the repair, not before
+    missed: float  # with the finding: flagged before, not after
+    cleared: float  # without the finding: flagged before, not after
+    alarmed: float  # without the finding: flagged after, not before
+
+    @property
+    def changed(self) -> float:
+        """The number of changed decisions."""
+        return self.detected + self.missed + self.cleared + self.alarmed
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The changed decisions of an attribute's groups; the last entry is all patients."""
+
+    attribute: str
+    counts: tuple[Counts, ...]
+    expected: bool  # some decisions are randomised, so counts are expectations
+    patients: int | None  # distinct patients with a changed decision; None without patient ids or with randomised decisions
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Changes that a repair makes for one group, as shares of all its rows, paired; expectations if a rule is randomised."""
+
+    group: str | None  # None: all patients
+    reference: bool
+    rows: int
+    corrected: Estimate  # decisions that were wrong before and are right after
+    spoiled: Estimate  # decisions that were right before and are wrong after
+    net: Estimate  # corrected minus spoiled
+    missed_before: float  # rows with the finding that are not flagged
+    missed_after: float
+    missed: Estimate  # after minus before
+    alarms_before: float  # rows without the finding that are flagged
+    alarms_after: float
+    alarms: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class UnitMap:
+    """The units of one convolution that pruning switched off: the share of channels still on at each position."""
+
+    layer: str
+    kept: FloatArray  # (height, width), from 0 to 1
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredCandidate:
+    """A candidate under its name, with its scores on the repair set (None if unknown) and on the test set."""
+
+    candidate: LabelCandidate
+    valid: Scores | None
+    test: Scores
+    seconds: float = 0.0
+    units: tuple[UnitMap, ...] = ()
+    called: str = ""  # default: the method
+
+    @property
+    def name(self) -> str:
+        """The name in tables and reports."""
+        return self.called or self.candidate.method
+
+    @property
+    def chosen_row(self) -> "pd.Series[float]":
+        """The chosen step on the repair set."""
+        row: pd.Series[float] = self.candidate.trace.iloc[self.candidate.chosen]
+        return row
+
+    def decisions(self) -> FloatArray:
+        """The decisions on the test set, or the probabilities of a randomised 1."""
+        return self.candidate.rule.decide(self.test)
 
 
 @dataclass(frozen=True)
@@ -148,7 +211,7 @@ class Findings:
     @property
     def contradicts(self) -> bool:
         """Whether the gap got smaller on the repair set but not on the test set, by a change that excludes that of the repair set."""
-        shrank = abs(self.valid_after) < abs(self.valid_before) - NEGLIGIBLE_CHANGE
+        shrank = abs(self.valid_after) < abs(self.valid_before) - measures.NEGLIGIBLE_CHANGE
         there, here = self.valid_after - self.valid_before, self.gap_change
         excluded = not here.low <= there <= here.high
         return bool(shrank and excluded and self.seen in ("larger", "unchanged"))
@@ -204,51 +267,87 @@ def find(
     `labels` is the number of labels repaired together, over which simultaneous intervals hold; `forced` means that a cell has too few
     patients for any claim.
     """
-    entries, result = (original, *candidates), candidates[chosen]
-    for tried in candidates:
-        same_rows(original.test, tried.test)
-    audits = []
+    entries, result, audits = (original, *candidates), candidates[chosen], list[LabelAudit]()
     for tried in entries:
-        asked = settings.changed(also=(tried.candidate.goal.measure,))
-        audits.append(audit_labels({"": tried.test}, {"": tried.candidate.rule}, asked).only)
+        if not np.array_equal(original.test.ids, tried.test.ids) or not np.array_equal(original.test.y, tried.test.y):
+            raise BadInput(
+                f"a comparison needs the same rows before and after; {original.test.name!r} and {tried.test.name!r} differ in ids, labels "
+                "or order. Score both networks on the same cohort."
+            )
+    for tried in entries:
+        spec = settings.changed(also=(tried.candidate.goal.measure,))
+        audits.append(measures.audit_labels({"": tried.test}, {"": tried.candidate.rule}, spec).only)
         if progress is not None:
             progress(len(audits), len(entries))
-    shown = shown_scores(original.test, settings.min_patients)
-    goal, test, attribute = result.candidate.goal, shown.scores, original.test.attribute
+    shown = measures.shown_scores(original.test, settings.min_patients)
+    goal, test, main = result.candidate.goal, shown.scores, original.test.attribute.name
     before, after = audits[0], audits[1 + chosen]
     decided = [(shown.like(tried.test), tried.decisions()[shown.kept]) for tried in entries]
     decisions = decided[0][1], decided[1 + chosen][1]
     pair = Paired(test, decisions, settings)
-    judgements = [
-        judge(*decided[0], *own, tried.candidate.goal, source="held-out", settings=settings, labels=labels, forced=forced)
-        for tried, own in zip(candidates, decided[1:], strict=True)
-    ]
-    gap_before, gap_after = (largest_gap(audit, goal.measure, attribute.name) for audit in (before, after))
+    judgements: list[Judgement | None] = [None]  # the original is not judged
+    for tried, own in zip(candidates, decided[1:], strict=True):
+        limits: dict[str, Any] = {"settings": settings, "labels": labels, "forced": forced}
+        judgements.append(judge(*decided[0], *own, tried.candidate.goal, source="held-out", **limits))
+    methods = []
+    for tried, (_, own_decisions), judgement, audit in zip(entries, decided, judgements, audits, strict=True):
+        gap, performance = largest_gap(audit, goal.measure, main), audit[goal.performance]
+        attribute = with_sufficient_data(test.attribute, audit, goal.measure)
+        methods.append(
+            MethodRow(
+                name=tried.name,
+                chosen=tried is result,
+                judgement=judgement,
+                valid_gap=float(tried.chosen_row["gap"]),
+                valid_performance=float(tried.chosen_row["performance"]),
+                gap=gap,
+                performance=performance,
+                below=below_upper_bound(test, goal, gap.value, performance.value, attribute),
+                needs_group=tried.candidate.rule.needs_group,
+                changed=float((decisions[0] + own_decisions - 2 * decisions[0] * own_decisions).sum()),
+                expected=bool((own_decisions % 1 != 0).any()),
+            )
+        )
+    gap_before, gap_after = methods[0].gap, methods[1 + chosen].gap
     worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
+    rates, gaps = {}, {}
+    for a in shown.attributes:
+        of_groups = [audit.groups[audit.groups["attribute"] == a.name] for audit in (before, after)]
+        blocks = []
+        for rate in REPORTED_RATES:
+            sides = [[measures.group_estimate(frame.iloc[k], rate) for frame in of_groups] for k in range(len(a.levels))]
+            blocks.append(RateBlock(rate, tuple(GroupRate(group, k == 0, *sides[k]) for k, group in enumerate(a.levels))))
+        rates[a.name], rows = tuple(blocks), []
+        of_gaps = (audit.gaps[audit.gaps["attribute"] == a.name].to_dict("records") for audit in (before, after))
+        for row_before, row_after in zip(*of_gaps, strict=True):
+            name, gap = str(row_before["measure"]), Estimate.of_gap(row_before)
+            target = a.name == main and name == goal.measure
+            rows.append(GapRow(name, gap.group, gap.reference, gap, Estimate.of_gap(row_after), target))
+        order = dict.fromkeys([goal.measure, *(row.measure for row in rows)])  # the goal's measure comes first
+        gaps[a.name] = tuple(row for measure in order for row in rows if row.measure == measure)
     return Findings(
         before=before,
         after=after,
         audits=tuple(audits),
         gap_before=gap_before,
         gap_after=gap_after,
-        valid_before=float(original.chosen_row["gap"]),
-        valid_after=float(result.chosen_row["gap"]),
+        valid_before=methods[0].valid_gap,
+        valid_after=methods[1 + chosen].valid_gap,
         performance_before=before[goal.performance],
         performance_after=after[goal.performance],
         gap_change=pair.gap_change(goal.measure, worst_group),
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
-        contributions=tuple(pair.contributions(goal.measure, worst_group)) if worst_group and not is_quotient(goal.measure) else (),
-        rates={a.name: _rates(a, before, after) for a in shown.attributes},
-        gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in shown.attributes},
+        contributions=tuple(pair.contributions(goal.measure, worst_group))
+        if worst_group and not measures.is_quotient(goal.measure)
+        else (),
+        rates=rates,
+        gaps=gaps,
         cohort=_cohort(original.valid, original.test, settings.min_patients),
         affected=tuple(affected(test, *decisions, shown.attributes)),
         balances={each.attribute.name: balances(test, each, *decisions, settings) for each in shown.groups},
-        methods=tuple(
-            _method_row(tried, decided[0], own, judgement, tried is result, goal, audit)
-            for tried, own, judgement, audit in zip(entries, decided, (None, *judgements), audits, strict=True)
-        ),
-        judgement=judgements[chosen],
+        methods=tuple(methods),
+        judgement=cast(Judgement, judgements[1 + chosen]),
         settings=settings,
     )
 
@@ -263,95 +362,106 @@ def largest_gap(audit: LabelAudit, measure: str, attribute: str) -> Estimate:
     return Estimate.of_gap(row, note)
 
 
-def _rates(attribute: Attribute, before: LabelAudit, after: LabelAudit) -> tuple[RateBlock, ...]:
-    frames = [audit.groups[audit.groups["attribute"] == attribute.name] for audit in (before, after)]
-    return tuple(
-        RateBlock(
-            rate,
-            tuple(
-                GroupRate(group, k == 0, *(group_estimate(frame.iloc[k], rate) for frame in frames))
-                for k, group in enumerate(attribute.levels)
-            ),
-        )
-        for rate in RATES_SHOWN
-    )
-
-
-def _gaps(attribute: Attribute, before: LabelAudit, after: LabelAudit, measure: str, main: bool) -> tuple[GapRow, ...]:
-    frames = (audit.gaps[audit.gaps["attribute"] == attribute.name].to_dict("records") for audit in (before, after))
-    rows: dict[str, list[GapRow]] = {measure: []}  # the goal's measure comes first
-    for row_before, row_after in zip(*frames, strict=True):
-        name, gap = str(row_before["measure"]), Estimate.of_gap(row_before)
-        row = GapRow(name, gap.group, gap.reference, gap, Estimate.of_gap(row_after), main and name == measure)
-        rows.setdefault(name, []).append(row)
-    return tuple(chain.from_iterable(rows.values()))
-
-
-def _cohort(valid: Scores | None, test: Scores, least: int) -> dict[str, tuple[CohortRow, ...]]:
-    """The sizes of all groups in both sets, by attribute."""
-    table = {}
-    sets = [None if scores is None else (scores, shown_scores(scores, least)) for scores in (valid, test)]
-    valid_attributes = [None] * len(all_attributes(test)) if valid is None else all_attributes(valid)
-    for k, (in_valid, in_test) in enumerate(zip(valid_attributes, all_attributes(test), strict=True)):
-        groups: list[str | None] = list(in_test.levels)
-        if in_valid is not None:  # an intersection may be in one set only
-            groups = list(dict.fromkeys([*in_valid.levels, *in_test.levels]))
-        if any(a is not None and (a.codes == MISSING).any() for a in (in_valid, in_test)):
-            groups.append("")
-        groups.append(None)
-        attributes = (in_valid, in_test)
-        table[in_test.name] = tuple(
-            CohortRow(group, group == in_test.reference, *(_size(own, k, a, group) for own, a in zip(sets, attributes, strict=True)))
-            for group in groups
-        )
-    return table
-
-
-def _size(rows_of: tuple[Scores, ShownScores] | None, k: int, attribute: Attribute | None, group: str | None) -> Any:
-    """The size of a group of the k-th attribute, of all patients (None), or of rows whose group is unknown ("").
+def _cohort(valid: Scores | None, test: Scores, min_patients: int) -> dict[str, tuple[CohortRow, ...]]:
+    """The sizes of all groups in both sets, by attribute: also of all patients (None), and of rows whose group is unknown ("").
 
     Positives and negatives are those of the rows that are shown; None for a group that is withheld.
     """
-    if rows_of is None or attribute is None:
-        return None
-    scores, shown = rows_of
     absent = -2  # a code that no row has
-    code = MISSING if group == "" else attribute.levels.index(group) if group in attribute.levels else absent
-    rows = np.ones(len(scores), bool) if group is None else attribute.codes == code
-    patients = None if scores.patients is None else len(set(scores.patients[rows]))
-    told = rows & shown.kept
-    withheld = (rows.any() and not told.any()) or (code >= 0 and group is not None and bool(shown.groups[k].withheld[code]))
-    if withheld:
-        return Size(int(rows.sum()), patients, None, None)
-    positives = int(scores.y[told].sum())
-    return Size(int(rows.sum()), patients, positives, int(told.sum()) - positives)
+    sets = {
+        name: (rows, measures.shown_scores(rows, min_patients)) for name, rows in (("valid", valid), ("test", test)) if rows is not None
+    }
+    table = {}
+    for k, in_test in enumerate(all_attributes(test)):
+        attributes = {name: all_attributes(rows)[k] for name, (rows, _) in sets.items()}
+        # An intersection may be in one set only.
+        groups: list[str | None] = list(dict.fromkeys(level for attribute in attributes.values() for level in attribute.levels))
+        if any((attribute.codes == MISSING).any() for attribute in attributes.values()):
+            groups.append("")
+        groups.append(None)
+        rows_of = []
+        for group in groups:
+            sizes = {}
+            for name, (scores, shown) in sets.items():
+                attribute = attributes[name]
+                code = MISSING if group == "" else attribute.levels.index(group) if group in attribute.levels else absent
+                rows = np.ones(len(scores), bool) if group is None else attribute.codes == code
+                patients = None if scores.patients is None else len(set(scores.patients[rows]))
+                told, positives, negatives = rows & shown.kept, None, None
+                withheld = code >= 0 and group is not None and bool(shown.groups[k].withheld[code])
+                if (told.any() or not rows.any()) and not withheld:
+                    positives = int(scores.y[told].sum())
+                    negatives = int(told.sum()) - positives
+                sizes[name] = Size(int(rows.sum()), patients, positives, negatives)
+            rows_of.append(CohortRow(group, group == in_test.reference, sizes.get("valid"), sizes["test"]))
+        table[in_test.name] = tuple(rows_of)
+    return table
 
 
-def _method_row(
-    tried: ScoredCandidate,
-    original: tuple[Scores, FloatArray],
-    own: tuple[Scores, FloatArray],
-    judgement: Judgement | None,
-    chosen: bool,
-    goal: Goal,
-    audit: LabelAudit,
-) -> MethodRow:
-    (scores, before), (_, after) = original, own
-    gap = largest_gap(audit, goal.measure, tried.test.attribute.name)
-    attribute = with_sufficient_data(scores.attribute, audit, goal.measure)
-    return MethodRow(
-        tried.name,
-        chosen,
-        judgement,
-        float(tried.chosen_row["gap"]),
-        float(tried.chosen_row["performance"]),
-        gap,
-        audit[goal.performance],
-        below_upper_bound(scores, goal, gap.value, audit[goal.performance].value, attribute),
-        tried.candidate.rule.needs_group,
-        float((before + after - 2 * before * after).sum()),
-        bool((after % 1 != 0).any()),
-    )
+# Decisions that a repair changed on the same held-out rows
+
+
+def balances(scores: Scores, shown: ShownGroups, before: FloatArray, after: FloatArray, settings: AuditSpec) -> tuple[Balance, ...]:
+    """The balance of each group of an attribute, and of all patients last; NaN for a group with fewer patients than an estimate needs."""
+    units, all_patients = measures.units_of(scores.patients, len(scores)), np.zeros(len(scores), dtype=np.int64)
+    found, attribute = [], shown.attribute
+    for codes, names, rows in ((attribute.codes, attribute.levels, shown.rows), (all_patients, (None,), [len(scores)])):
+        moments = measures.moments_of_change(before, after, scores.y, Clusters.of(codes, len(names), units), scores.weight)
+        enough = moments["true"].patients >= settings.min_patients
+        sums = [
+            np.where(enough, moments.signed(signs).limits(settings.level), np.nan) for signs in BALANCE
+        ]  # value, low and high: (3, groups)
+        tables = [measures.tabulate_codes(decided, scores.y, codes, tuple(map(str, names)), scores.weight) for decided in (before, after)]
+        with np.errstate(invalid="ignore"):  # groups without rows; the last entry of a table is of rows without a group
+            errors = [np.array([cells.n[:, 1] - cells.s[:, 1], cells.s[:, 0]]) / cells.n.sum(1) for cells in tables]
+        shares = [np.where(enough, error[:, : len(names)], np.nan) for error in errors]
+        (missed_before, alarms_before), (missed_after, alarms_after) = shares
+        for k, name in enumerate(names):
+            corrected, spoiled, net, missed, alarms = (Estimate(*limits[:, k].tolist()) for limits in sums)
+            found.append(
+                Balance(
+                    group=name,
+                    reference=name is not None and k == 0,
+                    rows=int(rows[k]),
+                    corrected=corrected,
+                    spoiled=spoiled,
+                    net=net,
+                    missed_before=float(missed_before[k]),
+                    missed_after=float(missed_after[k]),
+                    missed=missed,
+                    alarms_before=float(alarms_before[k]),
+                    alarms_after=float(alarms_after[k]),
+                    alarms=alarms,
+                )
+            )
+    return tuple(found)
+
+
+def affected(scores: Scores, before: FloatArray, after: FloatArray, attributes: Sequence[Attribute]) -> list[Affected]:
+    """Changed decisions on these rows, by the groups of each attribute that have rows."""
+    expected = bool(((before % 1 != 0) | (after % 1 != 0)).any())
+    patients = None if scores.patients is None or expected else len(set(scores.patients[before != after]))
+    gained, lost = np.maximum(after - before, 0.0), np.maximum(before - after, 0.0)  # randomised rules share the draw of a row
+    found = []
+    for attribute in attributes:
+        names = [*attribute.levels, ""]  # the last for rows of unknown group, whose code is -1
+        groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [
+            (names[code], attribute.codes == code) for code in (*range(len(attribute.levels)), MISSING) if (attribute.codes == code).any()
+        ]
+        counts = []
+        for group, rows in [*groups, (None, np.ones(len(scores), bool))]:
+            sick, well = rows & (scores.y == 1), rows & (scores.y == 0)
+            detected, missed, cleared, alarmed = (
+                float(moved[of].sum()) for moved, of in ((gained, sick), (lost, sick), (lost, well), (gained, well))
+            )
+            counts.append(Counts(group, int(sick.sum()), int(well.sum()), detected, missed, cleared, alarmed))
+        found.append(Affected(attribute.name, tuple(counts), expected, patients))
+    return found
+
+
+def all_attributes(scores: Scores) -> list[Attribute]:
+    """The attributes, followed by their intersection if there is more than one, as in an audit."""
+    return [*scores.attributes, *([scores.attribute] if len(scores.attributes) > 1 else [])]
 
 
 # The group-aware upper bound
@@ -362,8 +472,8 @@ def upper_bound_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: A
     sizes = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
     known = ~np.isnan(sizes)
     groups = attribute or scores.attribute
-    measures = goal.measure, goal.performance
-    best = upper_bound(scores.score, scores.y, groups.codes, groups.levels, *measures, sizes[known], weight=scores.weight)
+    of = groups.codes, groups.levels, goal.measure, goal.performance, sizes[known]
+    best = measures.upper_bound(scores.score, scores.y, *of, weight=scores.weight)
     if best is None:
         return None
     limits = np.full(len(sizes), np.nan)

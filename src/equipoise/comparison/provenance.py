@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
 from equipoise import __version__
-from equipoise.data import Cohort, Images, sha256, sha256_of, without_folders
+from equipoise.data import Cohort, sha256, sha256_of, without_folders
 
 STRICT = ConfigDict(extra="forbid", strict=True)  # for files: no unknown fields and no type conversion
 # Of a name that is no UTF-8, what cannot be written to a file becomes "?".
@@ -48,10 +48,13 @@ class Provenance:
         code = model.rpartition(":")[0]
         code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
         hashes = {path.name: sha256_of(path) for path in (*files, *code_files)}
-        if cohort is not None and isinstance(cohort.source, Images):
-            hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
-            if (transform := cohort.source.transform) is not None and transform.path is not None:
-                hashes[transform.path.name] = transform.sha256
+        if cohort is not None:
+            from equipoise.data import Images  # late: scores have none
+
+            if isinstance(cohort.source, Images):
+                hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
+                if (transform := cohort.source.transform) is not None and transform.path is not None:
+                    hashes[transform.path.name] = transform.sha256
         versions = {"equipoise": __version__, "python": platform.python_version()}
         for library in ("torch", "numpy", "pandas"):
             with suppress(PackageNotFoundError):

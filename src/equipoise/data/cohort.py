@@ -1,4 +1,4 @@
-"""A cohort (inputs, labels, protected attributes and patients of the same rows), scores, and the sets that a cohort is split into."""
+"""A cohort (inputs, labels, protected attributes and patients of the same rows), its three sets, and scores."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, patient_codes, row_numbers
+from equipoise import data  # tables and tensors are imported when there are inputs
+from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, patient_codes
 from equipoise.data.column_values import (
     UNKNOWN,
-    UNNAMED,
+    UNNAMED_LABEL,
     check_frame,
     describe_rows,
     feature_problems,
     frame_from_arrays,
+    known,
     missing_columns,
     read_columns,
     read_target_array,
     warn_of_repeated_patients,
 )
 from equipoise.data.columns import Columns, LabelKind
-from equipoise.data.rows import Grouped, assign_units, generator, hold_out, strata, too_few
-from equipoise.data.table import Encoder, Inputs, Table, Tensors
-from equipoise.data.table_files import as_parsed
+from equipoise.data.splits import Grouped, assign_units, generator, too_few
+from equipoise.data.table_files import as_parsed, read_table
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from equipoise.data.images import Decoding
+    from equipoise.data.table import Encoder, Inputs, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +55,7 @@ class Cohort(Grouped):
     patients: ObjectArray | None = None
     ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "cohort"
-    labels: tuple[str, ...] = UNNAMED  # or the names of several labels, or of classes in the order of the network's outputs
+    labels: tuple[str, ...] = UNNAMED_LABEL  # or the names of several labels, or of classes in the order of the network's outputs
     targets: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))  # (n, labels) 0 or 1, -1 if unknown; summarised by y
     kind: LabelKind = LabelKind.LABELS
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
@@ -61,9 +63,9 @@ class Cohort(Grouped):
     def __post_init__(self) -> None:
         n = len(self.y)
         if hasattr(self.source, "detach"):
-            object.__setattr__(self, "source", Tensors(cast(Any, self.source)))
+            object.__setattr__(self, "source", data.Tensors(cast(Any, self.source)))
         if not len(self.ids):
-            object.__setattr__(self, "ids", row_numbers(n))
+            object.__setattr__(self, "ids", np.arange(n))
         if not self.several:
             object.__setattr__(self, "targets", self.y[:, None])
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
@@ -118,19 +120,24 @@ class Cohort(Grouped):
         """
         import torch  # only here: a table or a file of scores needs no tensor
 
-        _check_arrays(inputs, y, groups)
+        dataset = "Its rows are read by eq.Cohort.from_dataset(dataset, frame, label=..., group=...)."
+        frame_advice = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
+        advice = {"Dataset": dataset, "DataLoader": dataset, "DataFrame": frame_advice}
+        advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
+        if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
+            raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
         targets = None if labels is None and classes is None else read_target_array(y, labels, classes)
         # The summary of several labels may be constant, so a placeholder takes its place in the check of the label.
         label = np.asarray(y) if targets is None else np.arange(len(targets["y"])) % 2
         if label.ndim > 1:
             raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
-        frame, roles = _frame_of({"label": label, "group": groups, "patient": patients, "weight": weights}, attribute, bins)
+        frame, roles = frame_from_arrays({"label": label, "group": groups, "patient": patients, "weight": weights}, attribute, bins)
         read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts}))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return _cohort(Tensors(tensor), name, read | (targets or {}))
+        return _cohort(data.Tensors(tensor), name, read | (targets or {}))
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -161,19 +168,15 @@ class Cohort(Grouped):
         return cohort_from_images(frame, columns, folder, name, allow_outside=allow_outside, **decoding)
 
     @classmethod
+    @takes_fields_of(Columns, without=("features", "score", "score_prefix", "logits", "view", "max_table_bytes"))
     def from_dataset(
         cls,
         dataset: object,
         frame: pd.DataFrame | None = None,
         *,
-        label: str | Sequence[str] | None = None,
-        group: str | Sequence[str] | None = None,
         y: object = None,
         groups: object = None,
-        reference: str | Sequence[str] | None = None,
-        patient: str | None = None,
         patients: object = None,
-        id: str | None = None,
         cache: str | Path | None = None,
         progress: Callable[[int], None] | None = None,
         name: str = "dataset",
@@ -195,31 +198,21 @@ class Cohort(Grouped):
                 raise BadInput("a data set needs the group of each row: groups=, or a frame with the column group=")
             group_array = np.asarray(groups, dtype=object)
             loaded = load_rows(dataset, len(group_array), cache=cache, progress=progress)
-            if y is None and loaded.labels is None:
+            if y is None and loaded[1] is None:
                 raise BadInput("the data set yields no labels; give them as y=, or a frame with the column label=")
-            whole = cls.from_arrays(
-                np.zeros((len(group_array), 1), np.float32),
-                loaded.labels if y is None else y,
-                group_array,
-                reference=cast("str | None", reference),
-                patients=patients,
-                name=name,
-                **columns,
-            )
+            inputs, labels = np.zeros((len(group_array), 1), np.float32), loaded[1] if y is None else y
+            whole = cls.from_arrays(inputs, labels, group_array, patients=patients, name=name, **columns)
             if y is not None:
-                check_order(loaded, None, whole.targets if whole.several else whole.y)
-            return replace(whole, source=loaded.source)
+                check_order(loaded, None, whole.targets)
+            return replace(whole, source=loaded[0])
         check_frame("Cohort.from_dataset", frame)
-        if label is None or group is None:
-            raise BadInput("name the columns of the frame: label= and group=")
-        columns |= {"label": label, "group": group, "reference": reference, "patient": patient, "id": id}
         roles = Columns(**columns)
         read = read_columns(frame, roles, name if name != "dataset" else "")
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
-        whole = _cohort(Table(frame[[]].reset_index(drop=True)), name, read)
-        check_order(loaded, None if id is None else list(whole.ids), whole.targets if whole.several else whole.y)
-        return replace(whole, source=loaded.source)
+        whole = _cohort(data.Table(frame[[]].reset_index(drop=True)), name, read)
+        check_order(loaded, None if roles.id is None else list(whole.ids), whole.targets)
+        return replace(whole, source=loaded[0])
 
     def __repr__(self) -> str:
         return f"Cohort({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)}, {self.source.described()})"
@@ -240,7 +233,7 @@ class Cohort(Grouped):
             return self
         column = self.column(label)
         rows = np.flatnonzero(column != UNKNOWN)
-        return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=UNNAMED, kind=LabelKind.LABELS)
+        return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=UNNAMED_LABEL, kind=LabelKind.LABELS)
 
     def encoded_by(self, encoder: Encoder) -> Cohort:
         """These rows with the encoder of another set, usually the training set of the network that will use them."""
@@ -264,7 +257,7 @@ class Cohort(Grouped):
 
     def encoded(self) -> Cohort:
         """These rows as the network reads them, without the raw columns."""
-        return replace(self, source=cast(Inputs, self.inputs))
+        return replace(self, source=cast("Inputs", self.inputs))
 
     def column(self, label: str) -> IntArray:
         """A label in every row (n,): 0, 1, or -1 if unknown."""
@@ -272,13 +265,6 @@ class Cohort(Grouped):
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
         column: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
         return column
-
-
-def _frame_of(arrays: Mapping[str, object], attribute: str, bins: Sequence[float] | None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A frame of arrays by their role, and its columns with a role; the groups are called as the attribute, labels y."""
-    roles = {role: {"label": "y", "group": attribute}.get(role, role) for role, values in arrays.items() if values is not None}
-    frame = frame_from_arrays({name: arrays[role] for role, name in roles.items()})
-    return frame, {**roles, "bins": None if bins is None else {attribute: bins}}
 
 
 def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
@@ -311,7 +297,7 @@ def cohort_from_table(
     warn_of_repeated_patients(frame, columns)
     inputs = frame[chosen].reset_index(drop=True)
     inputs = inputs.assign(**{name: as_parsed(inputs[name]) for name in chosen if name in text})
-    return _cohort(Table(inputs, scale=scale), name, read)
+    return _cohort(data.Table(inputs, scale=scale), name, read)
 
 
 def cohort_from_images(
@@ -343,21 +329,11 @@ def cohort_from_images(
     raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
     warn_of_repeated_patients(chosen, columns)
     images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
-    whole = _cohort(Table(chosen[[]]), name, read)
+    whole = _cohort(data.Table(chosen[[]]), name, read)
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
 
 
-def _check_arrays(inputs: object, y: object, groups: object) -> None:
-    """Raises `Misuse` if a data set, a loader or a frame is passed instead of arrays, and names the call to use."""
-    dataset = "Its rows are read by eq.Cohort.from_dataset(dataset, frame, label=..., group=...)."
-    frame = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
-    advice = {"Dataset": dataset, "DataLoader": dataset, "DataFrame": frame}
-    advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
-    if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
-        raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
-
-
-ADVICE = {  # by type of a wrong argument
+SCORES_ADVICE = {  # by type of a wrong argument
     "DataFrame": "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...).",
     "Cohort": "A cohort's scores are eq.Scores.of(cohort, score).",
 }
@@ -376,13 +352,15 @@ class Scores(Grouped):
     score: FloatArray  # (n,)
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None
-    ids: ObjectArray
+    ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "scores"
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
     features: Table | None = None  # further columns that a rule may use at prediction time
     logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
 
     def __post_init__(self) -> None:
+        if not len(self.ids):
+            object.__setattr__(self, "ids", np.arange(len(self.y)))
         if self.features is not None and len(self.features) != len(self.y):
             raise BadInput(
                 f"the features have {len(self.features):,} rows, the scores {len(self.y):,}. Give the same rows in the same order."
@@ -393,12 +371,8 @@ class Scores(Grouped):
     def from_frame(cls, frame: pd.DataFrame, *, name: str = "scores", **columns: Any) -> Scores:
         """The scores in a pandas frame, whose columns are named as in `Columns`; raises `BadInput` with everything wrong with it.
 
-        Groups, patients and ids are used unchanged; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
-        turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Each row has its own group: `conflicts`
-        sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
-
-        `weight` names a column of sample weights (positive numbers), for case-control and survey samples: a row of weight 3 stands for
-        three. Only their ratios matter.
+        Groups, patients, ids, bins and conflicts as in `Cohort.from_frame`. `weight` names a column of sample weights (positive numbers),
+        for case-control and survey samples: a row of weight 3 stands for three. Only their ratios matter.
 
         `features` names further columns, for repairs that use more than the score (`eq.debias(scores, method="bias-score")`). With
         `logits`, the score column holds logits, which the logistic function maps to scores. AUROC and other measures of ranks use the
@@ -433,9 +407,9 @@ class Scores(Grouped):
         misused = [values for values in (y, score, groups) if isinstance(values, (pd.DataFrame, Cohort, Scores))]
         if misused or score is None or groups is None:
             expected = "labels, scores and groups: from_arrays(y, score, groups)"
-            raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, ADVICE)
+            raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, SCORES_ADVICE)
         arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights}
-        frame, roles = _frame_of(arrays, attribute, bins)
+        frame, roles = frame_from_arrays(arrays, attribute, bins)
         return cls.from_frame(frame, reference=reference, conflicts=conflicts, name=name, **roles)
 
     @classmethod
@@ -443,7 +417,7 @@ class Scores(Grouped):
         """The rows of a cohort with a classifier's score for each."""
         if not isinstance(cohort, Cohort):
             raise Misuse(
-                "Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": ADVICE["DataFrame"]}
+                "Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": SCORES_ADVICE["DataFrame"]}
             )
         try:
             values = np.asarray(score, dtype=np.float64).reshape(-1)
@@ -466,9 +440,11 @@ class Scores(Grouped):
                 raise Misuse("features", "a frame, or an array of numbers (n, d)", features) from None
             if values.ndim != 2:
                 raise BadInput(f"features must be a frame, or an array (n, d); got an array of shape {values.shape}")
-            frame = pd.DataFrame(values, columns=[f"feature {k + 1}" for k in range(values.shape[1])])
+            from equipoise.data.table import feature_columns
+
+            frame = feature_columns(values)
         raise_all(_feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
-        return replace(self, features=Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
+        return replace(self, features=data.Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
 
     def encoded_by(self, encoder: Encoder) -> Scores:
         """These rows with their features encoded by the encoder of another set."""
@@ -477,15 +453,6 @@ class Scores(Grouped):
     def encoded(self) -> Scores:
         """These rows with their features encoded."""
         return self if self.features is None else self.encoded_by(self.features.fitted())
-
-    def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> tuple[Scores, Scores]:
-        """The repair set, and the test set with this fraction of the patients; split by row if there are no patient ids.
-
-        >>> scores = Scores.from_arrays([1, 0] * 50, [0.9, 0.2] * 50, ["F", "F", "M", "M"] * 25, reference="M")
-        >>> [len(part) for part in scores.hold_out(0.3)]
-        [70, 30]
-        """
-        return hold_out(self, fraction, seed=seed)
 
     def __repr__(self) -> str:
         return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
@@ -501,14 +468,42 @@ class Scores(Grouped):
         return self.score if self.logit is None else self.logit
 
 
+def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
+    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known.
+
+    Groups, bins, references and conflicts are those of the whole table, for every label. The features, if any, are kept with the scores.
+    """
+    path = Path(path)
+    frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
+    if len(columns.label) == 1:
+        scores = {columns.label[0]: read_scores_of(frame, columns, path.name)}
+        warn_of_repeated_patients(frame, columns)
+        return scores
+    pairs = zip(columns.label, columns.score, strict=True)
+    if lacking := [f"label {label!r} has no score column {score!r}." for label, score in pairs if score not in frame]:
+        raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
+    whole, scores = columns.changed(score=()), {}
+    rows_of = {label: np.flatnonzero(known(frame[label])) if label in frame else np.arange(len(frame)) for label in columns.label}
+    for at, label in enumerate(columns.label):
+        scores[label] = read_scores_of(frame.iloc[rows_of[label]], columns.of_label(at, conflicts="row"), path.name)
+    attributes = read_columns(frame, whole.changed(id=None), path.name)["attributes"]
+    warn_of_repeated_patients(frame, whole)
+    for label, rows in rows_of.items():
+        ids = (
+            scores[label].ids if columns.id is not None else cast(ObjectArray, np.arange(len(frame))[rows])
+        )  # in the whole table, to match labels
+        scores[label] = replace(scores[label], attributes=tuple(a.take(rows) for a in attributes), ids=ids)
+    return scores
+
+
 def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> Scores:
     """The scores in the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
     source, features = name if name != "scores" else "", list(columns.features)
-    raise_all(_feature_problems(frame, features, [*columns.used, columns.id]), source)
+    raise_all(_feature_problems(frame, features, {*columns.used, columns.id}) if features else [], source)
     read = read_columns(frame, columns, source)
     if read["score"] is None:
         raise BadInput("no score column was named", source=source)
-    table = Table(frame[features].reset_index(drop=True)) if features else None
+    table = data.Table(frame[features].reset_index(drop=True)) if features else None
     read["score"], logit = score_and_logit(read["score"], columns.logits)
     fields = {field: read[field] for field in ("y", "score", "attributes", "patients", "ids", "weight")}
     return Scores(**fields, name=name, features=table, logit=logit)
@@ -526,7 +521,7 @@ def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, Float
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on
 
 
-def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Sequence[str | None]) -> list[str]:
+def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Collection[str | None]) -> list[str]:
     """The problems of columns named as features: absent, repeated, or with another role, such as the group."""
     return feature_problems(frame, features) + [
         f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
@@ -534,35 +529,6 @@ def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_column
         for c in dict.fromkeys(features)
         if c in other_columns
     ]
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """The three sets of one cohort; no patient is in two of them."""
-
-    train: Cohort
-    valid: Cohort
-    test: Cohort
-    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False)  # set: column: level: rows
-
-    def __iter__(self) -> Iterator[Cohort]:
-        return iter((self.train, self.valid, self.test))
-
-
-def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
-    """Training, validation and test sets of a cohort, by patient if there are patient ids, stratified by label and group.
-
-    For tables, levels and scales are learned from the training set; levels that occur only in the other sets are listed in `unseen`.
-    """
-    check_cohort("eq.split", cohort)
-    shares = np.asarray(fractions, dtype=float)
-    if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
-        raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
-    unit = np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
-    part = assign_units(strata([cohort], unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
-    if len(np.unique(part)) < 3:
-        raise too_few(cohort, unit, f"for sets of {tuple(fractions)}")
-    return make_parts(cohort, part)
 
 
 def check_cohort(call: str, value: object) -> None:
@@ -581,25 +547,41 @@ def check_cohort(call: str, value: object) -> None:
     raise Misuse(call, "a Cohort", value, advice)
 
 
-def make_parts(cohort: Cohort, part: IntArray) -> Parts:
-    """The sets of a cohort from the number (n,) of each row's set: 0, 1 or 2. Tables are encoded by the training set."""
-    names = ("train", "valid", "test")
-    train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
-    _check_disjoint(train, valid, test)
-    encoder = train.source.fitted(again=True)
-    if encoder is None:
-        return Parts(train, valid, test)
-    unseen = {name: levels for name, part in (("valid", valid), ("test", test)) if (levels := encoder.unseen(part.source.plain()))}
-    return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The three sets of one cohort; no patient is in two of them."""
+
+    train: Cohort
+    valid: Cohort
+    test: Cohort
+    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False)  # set: column: level: rows
+
+    @classmethod
+    def of(cls, cohort: Cohort, part: IntArray) -> Parts:
+        """The sets of a cohort from the number (n,) of each row's set: 0, 1 or 2. Tables are encoded by the training set."""
+        names = ("train", "valid", "test")
+        train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
+        encoder = train.source.fitted(again=True)
+        if encoder is None:
+            return cls(train, valid, test)
+        unseen = {name: levels for name, part in (("valid", valid), ("test", test)) if (levels := encoder.unseen(part.source.features()))}
+        return cls(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
+
+    def __iter__(self) -> Iterator[Cohort]:
+        return iter((self.train, self.valid, self.test))
 
 
-def _check_disjoint(*parts: Cohort) -> None:
-    """Raises `AssertionError` if a patient is in two sets, which would be a leak."""
-    seen: set[object] = set()
-    for part in parts:
-        if part.patients is None:
-            return
-        patients = set(part.patients)
-        if seen & patients:
-            raise AssertionError(f"patients in two sets: {sorted(map(str, seen & patients))[:5]}")
-        seen |= patients
+def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
+    """Training, validation and test sets of a cohort, by patient if there are patient ids, stratified by label and group.
+
+    For tables, levels and scales are learned from the training set; levels that occur only in the other sets are listed in `unseen`.
+    """
+    check_cohort("eq.split", cohort)
+    shares = np.asarray(fractions, dtype=float)
+    if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
+        raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
+    unit = np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
+    part = assign_units([cohort], unit, np.bincount(unit), shares, generator(seed, "split"))
+    if len(np.unique(part)) < 3:
+        raise too_few(cohort, unit, f"for sets of {tuple(fractions)}")
+    return Parts.of(cohort, part)

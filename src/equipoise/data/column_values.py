@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.alike_names import alike_names, warn_of_alike_patients
 from equipoise.data.attribute import (
-    MANY,
+    MANY_LEVELS,
     Attribute,
     BoolArray,
     FloatArray,
     IntArray,
     ObjectArray,
+    alike_names,
+    is_blank,
     level_name,
     precision_problem,
-    resolve_conflicts,
-    row_numbers,
     to_numbers,
+    warn_of_alike_patients,
 )
 from equipoise.data.columns import Columns, LabelKind, repeated
 from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_all
@@ -37,10 +37,10 @@ CLASSES_ADVICE = (
     " If they are the classes of a network that decides by argmax, name all of them in the order of its outputs: "
     "--set data.classes={} --set data.classes={} ... (Python: classes={!r})."
 )
-NAMES = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
-TELLING = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
-FEWEST = 20  # distinct rows; among fewer, values differ by chance
-UNNAMED = ("",)  # the names of the labels of a model with one output
+PATIENT_COLUMNS = {"patient", "patients", "patientid", "patid", "ptid", "pid", "subject", "subjectid", "personid", "mrn"}  # in any spelling
+PATIENTS_APART = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
+FEWEST_DISTINCT = 20  # rows; among fewer, values differ by chance
+UNNAMED_LABEL = ("",)  # the names of the labels of a model with one output
 
 
 def label_fields(names: Sequence[str], values: IntArray, kind: LabelKind = LabelKind.LABELS) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def parse_label(
             f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if unknown_allowed else ''}; "
             f"{int(not_binary.sum()):,} of {n:,} rows hold something else. It holds {_examples(column[labelled])}. If one of them is the "
             f"positive value, name it: {options} (in Python {' or '.join(f'positive={value!r}' for value in candidates)})."
-            + (CLASSES_ADVICE.format(*names[:2], names[:3]) if 2 < len(names) <= MANY else "")
+            + (CLASSES_ADVICE.format(*names[:2], names[:3]) if 2 < len(names) <= MANY_LEVELS else "")
         )
     return np.where(labelled, is_positive, UNKNOWN).astype(np.int64), problems
 
@@ -119,22 +119,17 @@ def constant_label_problems(positives: int, rows: int, name: str, positive: obje
     return []
 
 
-def read_label(column: "pd.Series[object]", name: str, positive: object = None, *, unknown_allowed: bool = False) -> IntArray:
-    """A label with both positives and negatives; raises `BadInput` with everything wrong with it."""
-    values, problems = parse_label(column, name, positive, unknown_allowed=unknown_allowed)
-    positives, labelled = int((values == 1).sum()), values != UNKNOWN
-    examples = _examples(column[labelled]) if positive is not None and not positives else ""
-    raise_all(problems or constant_label_problems(positives, int(labelled.sum()), name, positive, examples))
-    return values
-
-
-def read_label_columns(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> dict[str, Any]:
-    """The labels in several columns, in which NaN and -1 are unknown."""
-    problems: list[str] = []
-    values = []
+def read_label_columns(
+    columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None, *, unknown_allowed: bool = True
+) -> dict[str, Any]:
+    """The labels in these columns, each with both positives and negatives; NaN and -1 are unknown, if that is allowed."""
+    problems, values = [], []
     for name, column in zip(names, columns, strict=True):
-        with collecting(problems):
-            values.append(read_label(column, name, positive, unknown_allowed=True))
+        label, label_problems = parse_label(column, name, positive, unknown_allowed=unknown_allowed)
+        positives, labelled = int((label == 1).sum()), label != UNKNOWN
+        examples = _examples(column[labelled]) if positive is not None and not positives else ""
+        problems += label_problems or constant_label_problems(positives, int(labelled.sum()), name, positive, examples)
+        values.append(label)
     raise_all(problems)
     return label_fields(tuple(map(str, names)), np.stack(values, 1))
 
@@ -204,7 +199,8 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     """
     # A frame that lacks columns, or has them twice or with several values per row, is not read at all.
     counts = {name: list(frame.columns).count(name) for name in (*columns.used, columns.id) if name is not None}
-    problems = missing_columns([name for name, count in counts.items() if not count], list(map(str, frame.columns)))
+    absent = [name for name, count in counts.items() if not count]
+    problems = missing_columns(absent, list(map(str, frame.columns))) if absent else []
     problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
     problems += [] if len(frame) else ["the table has no rows"]
     problems += columns.problems()
@@ -220,31 +216,22 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
         labels = [frame[name] for name in columns.label]
         if columns.classes:
             fields |= read_class_column(labels[0], columns.label[0], columns.classes)
-        elif len(labels) > 1:
-            fields |= read_label_columns(labels, columns.label, columns.positive)
         else:
-            fields |= label_fields(UNNAMED, read_label(labels[0], columns.label[0], columns.positive)[:, None])
+            fields |= read_label_columns(labels, columns.label, columns.positive, unknown_allowed=len(labels) > 1)
+            fields |= {"labels": UNNAMED_LABEL} if len(labels) == 1 else {}
     if score is not None:
         fields["score"], score_problems = read_score_column(frame[score], score, columns.logits)
         problems += score_problems
     if columns.weight is not None:
         fields["weight"], weight_problems = read_weights(frame[columns.weight], columns.weight)
         problems += weight_problems
+    patient_problems = identifier_problems(frame[patient], patient, "patient") if patient else []
     attributes = []
     for name, reference in zip(columns.group, columns.references, strict=True):
-        edges = columns.bins.get(name)
         with collecting(problems):
-            if edges is None:
-                attributes.append(Attribute.of(frame[name], name, reference))
-            else:
-                attributes.append(Attribute.binned(frame[name], edges, name, reference))
-    if patient and (patient_problems := identifier_problems(frame[patient], patient, "patient")):
-        problems += patient_problems
-    elif patient:
-        for k, attribute in enumerate(attributes):
-            with collecting(problems):
-                attributes[k] = resolve_conflicts(attribute, frame[patient], columns.conflicts)
-    problems += columns.conflict_problems()
+            patients = frame[patient] if patient and not patient_problems else None
+            attributes.append(Attribute.of(frame[name], name, reference, columns.bins.get(name), patients, columns.conflicts))
+    problems += patient_problems
     if columns.id:
         problems += identifier_problems(frame[columns.id], columns.id, "id")
         again = frame[columns.id][frame[columns.id].duplicated() & frame[columns.id].notna()].unique()
@@ -255,7 +242,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
             )
     raise_all(problems, source)
     patients = read_identifiers(frame[patient]) if patient else None
-    ids = read_identifiers(frame[columns.id]) if columns.id else row_numbers(len(frame))
+    ids = read_identifiers(frame[columns.id]) if columns.id else np.arange(len(frame))
     return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}
 
 
@@ -348,14 +335,15 @@ def read_identifiers(column: "pd.Series[object]") -> ObjectArray:
     """The ids in a column, unchanged, except that integers which pandas stores as floating-point numbers become integers again."""
     values: ObjectArray = column.to_numpy(dtype=object)
     if pd.api.types.is_float_dtype(column):
-        values = np.array([int(v) if isinstance(v, float) and v.is_integer() else v for v in values], dtype=object)
+        integers = (column % 1 == 0).to_numpy(dtype=bool, na_value=False)
+        values[integers] = [int(value) for value in values[integers]]
     return values
 
 
 def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
     """The problems of a column of ids: empty cells, numbers too large to be exact, the same id as a number and as text."""
     problems = []
-    empty = column.isna().to_numpy(bool) | np.array([isinstance(value, str) and not value.strip() for value in column], bool)
+    empty = is_blank(column)
     if empty.any():
         what = "patient id" if role == "patient" else "id"
         problems.append(f"{role} column {name!r}: {_affected_rows(empty)} have no {what}. Fill them in or leave them out.")
@@ -365,8 +353,8 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
         problem = precision_problem(values, getattr(values.dtype, "numpy_dtype", values.dtype))
     elif values.dtype == object:
         problem = precision_problem(values)
-        texts = {value for value in values if isinstance(value, str)}
-        both = sorted({level_name(value) for value in values if not isinstance(value, str)} & texts) if texts else []
+        is_text = values.map(lambda value: isinstance(value, str)).to_numpy(bool)
+        both = sorted(set(values[is_text]) & set(map(level_name, values[~is_text])))
         if both and not problem:
             problem = (
                 f"holds {_first_five(both)} as a number in some rows and as text in others, so that one may be counted as two. "
@@ -379,38 +367,37 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
 
 def _is_nested(value: object) -> bool:
     """Whether a cell holds several values, or a tensor, which is never equal to another tensor."""
-    return isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
+    return pd.api.types.is_list_like(value) or (hasattr(value, "__array__") and not np.isscalar(value))
 
 
-def frame_from_arrays(arrays: Mapping[str, object]) -> pd.DataFrame:
-    """A frame of arrays by name. Raises `BadInput` if their lengths differ, since pandas would fill up the shorter ones."""
-    columns = {name: _as_column(values, name) for name, values in arrays.items() if values is not None}
+def frame_from_arrays(arrays: Mapping[str, object], attribute: str, bins: Sequence[float] | None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A frame of lists, arrays or tensors (n,) by their role, and its columns by role; groups are called as the attribute, labels y.
+
+    Floating-point numbers keep their type, which `precision_problem` needs. Raises `BadInput` if lengths differ, since pandas would fill
+    up the shorter ones.
+    """
+    roles = {role: {"label": "y", "group": attribute}.get(role, role) for role, values in arrays.items() if values is not None}
+    columns: dict[str, pd.Series[Any]] = {}
+    for role, name in roles.items():
+        values: Any = arrays[role]
+        values = values.detach().cpu() if hasattr(values, "detach") else values
+        if isinstance(values, (list, tuple)):  # tensors of one number each become numbers
+            cells = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 1) == 0 and _is_nested(v) else v for v in values]
+            array: npt.NDArray[Any] = np.asarray(cells, dtype=object)
+        else:
+            try:
+                array = np.asarray(values)
+            except (TypeError, ValueError, RuntimeError) as error:  # a type that NumPy lacks, such as bfloat16
+                problem = f"{name} cannot be read as one value per row: {error}. Make it an array first, as with .float().numpy()"
+                raise BadInput(problem) from error
+            array = array if array.dtype.kind == "f" else np.asarray(values, dtype=object)
+        if array.ndim != 1:
+            raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,)")
+        columns[name] = pd.Series(array)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise BadInput(f"arrays of the same rows have the same length; got {', '.join(f'{n:,} in {name}' for name, n in lengths.items())}")
-    return pd.DataFrame(columns)
-
-
-def _as_column(values: object, name: str) -> "pd.Series[Any]":
-    """A list, array or tensor (n,) as a column. Floating-point numbers keep their type, which `precision_problem` needs."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    if isinstance(values, (list, tuple)):
-        plain = [
-            value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 and _is_nested(value) else value for value in values
-        ]
-        array: npt.NDArray[Any] = np.asarray(plain, dtype=object)
-    else:
-        try:
-            array = np.asarray(values)
-        except (TypeError, ValueError, RuntimeError) as error:  # a type that NumPy lacks, such as bfloat16
-            raise BadInput(
-                f"{name} cannot be read as one value per row: {error}. Make it an array first, as with .float().numpy()"
-            ) from error
-        array = array if array.dtype.kind == "f" else np.asarray(values, dtype=object)
-    if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,)")
-    return pd.Series(array)
+    return pd.DataFrame(columns), {**roles, "bins": None if bins is None else {attribute: bins}}
 
 
 def _affected_rows(rows: BoolArray) -> str:
@@ -426,51 +413,43 @@ def warn_of_repeated_patients(frame: pd.DataFrame, columns: Columns) -> None:
     """Warns if rows seem to be of the same patients: by ids that are alike; without named patients, by a column of ids or as duplicates."""
     if columns.patient is not None:
         column = frame[columns.patient]
-        if not pd.api.types.is_numeric_dtype(column):
-            warn_of_alike_patients(alike_names(name for name in column.unique() if isinstance(name, str)), columns.patient)
+        if not pd.api.types.is_numeric_dtype(column) and (alike := alike_names(set(map(str, column.dropna().unique())))):
+            warn_of_alike_patients(alike, columns.patient)
         return
+
+    def distinct(column: "pd.Series[object]") -> int:
+        try:
+            return int(column.nunique())
+        except TypeError:  # cells that hold lists
+            return 0
+
     used = {*columns.used, columns.id}
-    for position, name in enumerate(frame.columns):
-        if name in used or re.sub(r"[\W_]", "", str(name)).lower() not in NAMES:
+    for name, column in frame.items():
+        if name in used or re.sub(r"[\W_]", "", str(name)).lower() not in PATIENT_COLUMNS:
             continue
-        column = frame.iloc[:, position]
-        patients, rows = _distinct(column), int(column.notna().sum())
+        patients, rows = distinct(column), int(column.notna().sum())
         if 2 < patients < rows:  # two values are a yes or no, such as inpatient or not
             log.warning(
                 "rows are treated as independent; column %r has repeated values (%s in %s rows): name it with --patient (patient=)",
-                str(name),
-                f"{patients:,}",
-                f"{rows:,}",
+                *(str(name), f"{patients:,}", f"{rows:,}"),
             )
             return
-    if columns.id is None and (duplicates := _duplicates(frame)):
-        log.warning(
-            "rows are treated as independent; %s of %s rows are exact duplicates of others: leave them out, or name the column of patients "
-            "with --patient (patient=)",
-            f"{duplicates:,}",
-            f"{len(frame):,}",
-        )
-
-
-def _distinct(column: "pd.Series[object]") -> int:
-    try:
-        return int(column.nunique())
-    except TypeError:  # cells that hold lists
-        return 0
-
-
-def _duplicates(frame: pd.DataFrame) -> int:
-    """The number of rows that repeat another one; 0 if equal rows may be of different patients, since no column tells patients apart."""
+    if columns.id is not None:
+        return
     decimals = [k for k, dtype in enumerate(frame.dtypes) if dtype.kind == "f"][:4]
     try:
         # Equal rows are first sought by a few columns: in a table of hundreds, comparing all of them takes seconds.
-        alike = frame.iloc[:, decimals].duplicated(keep=False).to_numpy(bool) if decimals else np.ones(len(frame), bool)
+        suspects = frame.iloc[:, decimals].duplicated(keep=False).to_numpy(bool) if decimals else np.ones(len(frame), bool)
         repeated = np.zeros(len(frame), bool)
-        repeated[alike] = frame[alike].duplicated().to_numpy(bool)
+        repeated[suspects] = frame[suspects].duplicated().to_numpy(bool)
     except TypeError:  # cells that hold lists
-        return 0
-    distinct = frame[~repeated]
-    if not repeated.any() or len(distinct) < FEWEST:
-        return 0
-    telling = any(_distinct(distinct.iloc[:, k]) >= TELLING * len(distinct) for k in range(distinct.shape[1]))
-    return int(repeated.sum()) if telling else 0
+        return
+    rest = frame[~repeated]
+    if not repeated.any() or len(rest) < FEWEST_DISTINCT:
+        return
+    if any(distinct(column) >= PATIENTS_APART * len(rest) for _, column in rest.items()):  # else equal rows may be of different patients
+        log.warning(
+            "rows are treated as independent; %s of %s rows are exact duplicates of others: leave them out, or name the column of patients "
+            "with --patient (patient=)",
+            *(f"{int(repeated.sum()):,}", f"{len(frame):,}"),
+        )

@@ -3,13 +3,15 @@
 Importing this module imports neither numpy nor pandas, because the command line needs the fields for its help.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from equipoise.errors import BadInput, collecting, did_you_mean
+from equipoise.errors import BadInput, collecting, did_you_mean, raise_all
 from equipoise.specification import Specification, one_of, setting
 
 if TYPE_CHECKING:
@@ -46,8 +48,8 @@ class LabelKind(StrEnum):
 
 def _list(value: Any) -> list[Any] | None:
     """The values of a list, an array or an index; None for anything else."""
-    named = {kind.__name__ for kind in type(value).__mro__}
-    return list(value) if isinstance(value, (list, tuple)) or named & {"ndarray", "Index"} else None
+    known = isinstance(value, (list, tuple)) or {"ndarray", "Index"} & set(map(attrgetter("__name__"), type(value).__mro__))
+    return list(value) if known else None
 
 
 def _names(value: Any, info: ValidationInfo) -> tuple[str, ...]:
@@ -69,28 +71,25 @@ def _values(value: Any) -> tuple[Any, ...]:
     return () if value is None else tuple(values) if (values := _list(value)) is not None else (value,)
 
 
-def _bins(value: Any) -> dict[str, Any]:
+def _bins(value: Any, info: ValidationInfo) -> dict[str, Any]:
     """The edges by column: a mapping, or texts such as age=40,60,80."""
-    if not value:
-        return {}
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
-        raise BadInput(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {value!r}")
+    if not value or isinstance(value, Mapping):
+        return dict(value or {})
+    try:
+        texts = _names(value, info)
+    except BadInput:
+        raise BadInput(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {value!r}") from None
     from equipoise.data.attribute import read_bins
 
     problems: list[str] = []
     edges: dict[str, Any] = {}
-    for text in value:
+    for text in texts:
         with collecting(problems):
             name, numbers = read_bins(text)
             if name in edges:
                 problems.append(f"bins (--bins) of {name} were given twice. Give each column once.")
             edges[name] = numbers
-    if problems:
-        raise BadInput(*problems)
+    raise_all(problems)
     return edges
 
 
@@ -202,33 +201,23 @@ class Columns(Specification):
             problems.append(f"classes are those of one label column; got {len(self.label)} columns: {', '.join(self.label)}")
         if names and self.positive is not None:
             problems.append("classes have no positive value. Leave out classes or positive.")
-        return problems + bin_problems(self.bins, self.group)
+        for name, edges in self.bins.items():
+            from equipoise.data.attribute import parse_edges
 
-    def conflict_problems(self) -> list[str]:
-        """A problem if there is a rule for conflicts within patients, but no patient column."""
-        if self.conflicts == "row" or self.patient is not None:
-            return []
-        rule = f"conflicts={self.conflicts!r}"
-        return [f"{rule} is about patients, and no patient column was named. Name it (patient=, --patient), or leave conflicts out."]
+            if name not in self.group:
+                hint = did_you_mean(name, self.group)
+                problems.append(
+                    f"bins are given for {name!r}, which is not a group column.{hint} Name it as one (--group), or omit its bins."
+                )
+            with collecting(problems):
+                parse_edges(edges, name)
+        if self.conflicts != "row" and self.patient is None:
+            rule = f"conflicts={self.conflicts!r}"
+            advice = "Name it (patient=, --patient), or leave conflicts out."
+            problems.append(f"{rule} is about patients, and no patient column was named. {advice}")
+        return problems
 
 
 def repeated(values: Sequence[str]) -> list[str]:
     """The values that occur more than once, sorted."""
-    return sorted({value for value in values if values.count(value) > 1})
-
-
-def bin_problems(bins: Mapping[str, Any], groups: Iterable[str]) -> list[str]:
-    """The problems of bins by column: invalid edges, or a column that is not a group."""
-    if not bins:
-        return []
-    from equipoise.data.attribute import parse_edges
-
-    problems = [
-        f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as one (--group), or omit its bins."
-        for name in bins
-        if name not in groups
-    ]
-    for name, edges in bins.items():
-        with collecting(problems):
-            parse_edges(edges, name)
-    return problems
+    return sorted(value for value, count in Counter(values).items() if count > 1)

@@ -12,7 +12,6 @@ for all images, and the same each time.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import sys
@@ -20,26 +19,21 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import (
-    Image,
-    ImageOps,
-    UnidentifiedImageError,
-)
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from equipoise.data.dicom import is_dicom, read_pixels, scaled_to_8_bits
-from equipoise.data.image_files import RAISE, BadImage, BadTransform, Broken, ImageLimit, Make, NoRoom, Pixels, Source, file_state
-from equipoise.data.preprocessing import Geometry
+from equipoise.data.image_files import RAISE_LIMIT, BadImage, Broken, ImageLimit, Make, NoRoom, Pixels, Source, file_state
+from equipoise.data.preprocessing import BadTransform, Preprocessing, Transform
 from equipoise.errors import BadInput, MissingExtra, first_line
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "JPEG2000", "PPM")  # importing their plugins registers them with Pillow
-BLOCK = 2**20  # pixels converted at a time, to limit the memory that a large image takes
+PIXELS_AT_ONCE = 2**20  # pixels converted at a time, to limit the memory that a large image takes
 BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # by mode of Pillow; 4 in other modes
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # Pillow logs some errors as well as raising them
@@ -81,7 +75,7 @@ class ColourFound(Exception):
 
 
 def decode(
-    source: Source, geometry: Geometry, limit: ImageLimit = ImageLimit(), *, colour: bool = False, gray_only: bool = False
+    source: Source, how: Preprocessing, limit: ImageLimit = ImageLimit(), *, colour: bool = False, gray_only: bool = False
 ) -> Pixels:
     """The image as 8-bit gray (height, width) or colour (height, width, 3). Raises `BadImage` if it cannot be used.
 
@@ -90,7 +84,31 @@ def decode(
     with open_image(source, limit) as image:
         if gray_only and _has_colours(image):
             raise ColourFound
-        return np.asarray(geometry.applied(convert(image, "RGB" if colour else "L")), dtype=np.uint8)
+        return np.asarray(how.applied(convert(image, "RGB" if colour else "L")), dtype=np.uint8)
+
+
+def decode_for_xray_network(source: Source, side: int, limit: ImageLimit = ImageLimit()) -> Row:
+    """The central square of an image (1, side, side) from -1024 to 1024, as by torchxrayvision's XRayCenterCrop and XRayResizer.
+
+    The resizing is scikit-image's: a Gaussian filter, then linear interpolation, with 0 outside of the image.
+    """
+    from scipy import ndimage
+
+    with open_image(source, limit) as image:
+        pixels = (2 * (np.asarray(convert(image, "L"), dtype=np.float32) / 255) - 1) * 1024
+    height, width = pixels.shape
+    square = min(height, width)
+    top, left = height // 2 - square // 2, width // 2 - square // 2
+    pixels = pixels[top : top + square, left : left + square]
+    low, high = float(pixels.min()), float(pixels.max())
+    if square > side:
+        pixels = ndimage.gaussian_filter(pixels, (square / side - 1) / 2, mode="constant")
+    if square != side:
+        pixels = ndimage.zoom(pixels, side / square, order=1, mode="grid-constant", grid_mode=True)
+        if pixels.min() <= 0 <= pixels.max():  # pixels outside of the image count as 0
+            low, high = min(low, 0.0), max(high, 0.0)
+        pixels = pixels.clip(low, high)
+    return pixels[None].astype(np.float32)
 
 
 @contextmanager
@@ -131,7 +149,7 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image)
         image = Image.fromarray(scaled_to_8_bits(values, lambda block: block, (float(values.min()), float(values.max()))))
         return image if mode == "L" else image.convert(mode)
-    if image.width * image.height <= BLOCK:
+    if image.width * image.height <= PIXELS_AT_ONCE:
         return _convert_block(image, mode)
     converted = Image.new(mode, image.size)
     for box in _blocks(image):
@@ -140,8 +158,8 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _blocks(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
-    """Boxes of whole rows of at most about BLOCK pixels."""
-    height = max(1, BLOCK // image.width)
+    """Boxes of whole rows of at most about PIXELS_AT_ONCE pixels."""
+    height = max(1, PIXELS_AT_ONCE // image.width)
     for top in range(0, image.height, height):
         yield 0, top, image.width, min(top + height, image.height)
 
@@ -178,7 +196,7 @@ def attempt(source: Source, make: Make, limit: ImageLimit, row: int) -> tuple[np
     except UnidentifiedImageError:
         fault = Broken("not an image", f"cannot be read as an image ({', '.join(FORMATS)} or DICOM)")
     except Image.DecompressionBombError:
-        fault = Broken("too large", f"has more than {limit.pixels:,} pixels, the limit. {RAISE}")
+        fault = Broken("too large", f"has more than {limit.pixels:,} pixels, the limit. {RAISE_LIMIT}")
     except OSError as error:
         fault = Broken("damaged", f"cannot be read: {error.strerror}" if error.errno else f"cannot be decoded: {_printable_line(error)}")
     except Exception as error:  # decoders of a dozen formats raise all kinds of errors on unexpected bytes
@@ -209,7 +227,7 @@ def collect_warnings(limit: ImageLimit, remarks: dict[int, str]) -> Iterator[Non
             if row is None:  # a thread of the program that decodes nothing
                 show_warning(message, category, *place, **more)
             else:
-                remarks.setdefault(row, _printable_line(message) if isinstance(message, Warning) else str(message))
+                remarks.setdefault(row, _printable_line(Warning(message)))
 
         warnings.showwarning = record
         Image.MAX_IMAGE_PIXELS = limit.pixels
@@ -222,66 +240,9 @@ def collect_warnings(limit: ImageLimit, remarks: dict[int, str]) -> Iterator[Non
 Row = npt.NDArray[np.float32]  # the network input of one image
 CHECKED = 8  # images on which a transform is called three times: a random flip goes unnoticed in 1 of 65,536 cases
 CALLS = 3
-RANDOM = ("Rand", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "GaussianNoise")  # beginnings of the names of random transforms
-
-
-@dataclass(frozen=True, eq=False)
-class Transform:
-    """A callable from an image to an array, and the file of its code."""
-
-    function: Callable[[Any], Any] = field(repr=False)
-    named: str  # as given on the command line, or the name of the callable
-    path: Path | None = None  # None for a callable of this process
-    sha256: str = ""
-    takes: str = "image"  # or "array" or "path"
-
-    def to_dict(self) -> dict[str, object]:
-        """The name, file and checksum as plain values."""
-        return {"named": self.named, "path": None if self.path is None else str(self.path), "sha256": self.sha256}
 
 
 _one_at_a_time = threading.Lock()  # the user's code may not be safe to run in several threads
-
-
-def as_transform(given: object, named: str | None = None, path: Path | None = None, sha256: str = "") -> Transform:
-    """The callable as a `Transform`. Raises `BadTransform` if it cannot be called or contains random transforms."""
-    if isinstance(given, Transform):
-        return given
-    name = named or str(getattr(given, "__name__", type(given).__name__))
-    if not callable(given):
-        raise BadTransform(
-            f"the transform {name} is of type {type(given).__name__}. Name a function or object that is called with an image."
-        )
-    if random := sorted({type(part).__name__ for part in _parts(given) if type(part).__name__.startswith(RANDOM)}):
-        raise BadTransform(
-            f"the transform {name} is random: it contains {', '.join(random)}. Name the transform for evaluation, not the one for training."
-        )
-    return Transform(given, name, path, sha256, _argument_kind(given))
-
-
-def _parts(transform: object, depth: int = 0) -> Iterator[object]:
-    """The transform and the transforms that it is composed of."""
-    yield transform
-    inner = getattr(transform, "transforms", None)
-    if isinstance(inner, (list, tuple)) and depth < 10:
-        for part in inner:
-            yield from _parts(part, depth + 1)
-
-
-def _argument_kind(transform: Any) -> str:
-    """What the transform is called with: an "image", an "array" or a "path"."""
-    if type(transform).__module__.partition(".")[0] == "monai":
-        return "path" if any(type(part).__name__ == "LoadImage" for part in _parts(transform)) else "array"
-    try:
-        first = next(iter(inspect.signature(transform, eval_str=True).parameters.values()), None)
-    except (ValueError, TypeError, NameError):  # a signature that cannot be read
-        return "image"
-    if first is None or first.annotation is first.empty:
-        return "image"
-    annotation = str(getattr(first.annotation, "__name__", first.annotation))
-    if annotation in ("str", "Path", "PathLike"):
-        return "path"
-    return "array" if "ndarray" in annotation or "NDArray" in annotation else "image"
 
 
 def transformed(source: Source, transform: Transform, channels: int | None, limit: ImageLimit) -> Row:

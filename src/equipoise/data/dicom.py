@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = (".dcm", ".dicom")
+DICOM_SUFFIXES = (".dcm", ".dicom")
 KEYWORDS = {"patient": "PatientID", "sex": "PatientSex", "age": "PatientAge", "view": "ViewPosition"}
 CHARACTER_SET = "SpecificCharacterSet"
 # Errors of pydicom on bytes that are not DICOM, or on a value of the wrong type.
@@ -37,17 +37,17 @@ UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, NotImplemented
 FROM_HEADER = ("sex", "age", "view")  # columns that a header can supply
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # by unit of an age
 LUMA = np.array([0.299, 0.587, 0.114])
-BLOCK = 2**20  # pixels mapped at a time, to limit the memory that a large image takes
-PIECE = 2**16  # bytes of a deflated file inflated at a time
-LARGE = 2**20  # bytes from which an element is not read if only the header is needed
-QUIET = logging.NullHandler()
-FAR = 50  # in widths from the centre of a window, where a window of any shape has reached its limit
+PIXELS_AT_ONCE = 2**20  # pixels mapped at a time, to limit the memory that a large image takes
+INFLATED_BYTES = 2**16  # bytes of a deflated file inflated at a time
+LARGE_ELEMENT = 2**20  # bytes from which an element is not read if only the header is needed
+NULL_HANDLER = logging.NullHandler()
+WINDOW_WIDTHS = 50  # in widths from the centre of a window, where a window of any shape has reached its limit
 Values = npt.NDArray[Any]
 
 
 def is_dicom(content: bytes, suffix: str = "") -> bool:
     """Whether a file is DICOM, by its prefix or, for old files without one, by its suffix."""
-    return content[128:132] == b"DICM" or suffix.lower() in SUFFIXES
+    return content[128:132] == b"DICM" or suffix.lower() in DICOM_SUFFIXES
 
 
 def read_pixels(content: bytes, limit: ImageLimit = ImageLimit()) -> Pixels:
@@ -68,26 +68,20 @@ def read_pixels(content: bytes, limit: ImageLimit = ImageLimit()) -> Pixels:
     size = width * height * samples * max(1, bits // 8)
     limit.check_bytes(size, "holds")
     with limit.room(size + width * height):
-        stored = _stored_values(pydicom, data, size)
+        syntax = data.file_meta.TransferSyntaxUID
+        try:
+            if syntax.is_compressed and not pydicom.pixels.get_decoder(syntax).is_available:
+                raise BadImage("damaged", f"is compressed as {syntax.name}, for which no codec is installed: pip install 'pylibjpeg[all]'")
+        except NotImplementedError:
+            raise BadImage("damaged", f"is compressed as {syntax.name}, which pydicom cannot decode. Convert it first.") from None
+        if syntax.is_encapsulated:
+            _check_compressed(pydicom, data, size)
+        stored: Values = pydicom.pixels.pixel_array(data)  # (rows, columns), or (rows, columns, 3) for colour
+        if not stored.size or stored.ndim not in (2, 3) or (stored.ndim == 3 and stored.shape[2] != len(LUMA)):
+            raise BadImage("damaged", f"cannot be decoded: its pixels are of shape {stored.shape}")
         mapped, value_range = _mapping(pydicom, data, stored)
         value_range = value_range or _range_without_padding(stored, mapped, data.get("PixelPaddingValue"))
         return scaled_to_8_bits(stored, mapped, value_range, data.get("PhotometricInterpretation") == "MONOCHROME1" and stored.ndim == 2)
-
-
-def _stored_values(pydicom: Any, data: Any, size: int) -> Values:
-    """The stored values (rows, columns), or (rows, columns, 3) for colour, of `size` bytes by the header."""
-    syntax = data.file_meta.TransferSyntaxUID
-    try:
-        if syntax.is_compressed and not pydicom.pixels.get_decoder(syntax).is_available:
-            raise BadImage("damaged", f"is compressed as {syntax.name}, for which no codec is installed: pip install 'pylibjpeg[all]'")
-    except NotImplementedError:
-        raise BadImage("damaged", f"is compressed as {syntax.name}, which pydicom cannot decode. Convert it first.") from None
-    if syntax.is_encapsulated:
-        _check_compressed(pydicom, data, size)
-    values: Values = pydicom.pixels.pixel_array(data)
-    if not values.size or values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] != len(LUMA)):
-        raise BadImage("damaged", f"cannot be decoded: its pixels are of shape {values.shape}")
-    return values
 
 
 def scaled_to_8_bits(
@@ -107,8 +101,8 @@ def scaled_to_8_bits(
 
 
 def _blocks(stored: Values) -> list[slice]:
-    """Rows of at most about BLOCK pixels."""
-    step = max(1, BLOCK // max(1, stored.shape[1]))
+    """Rows of at most about PIXELS_AT_ONCE pixels."""
+    step = max(1, PIXELS_AT_ONCE // max(1, stored.shape[1]))
     return [slice(top, top + step) for top in range(0, len(stored), step)]
 
 
@@ -130,7 +124,7 @@ def _mapping(pydicom: Any, data: Any, stored: Values) -> tuple[Callable[[Values]
         return lambda block: np.asarray(pixels.apply_voi_lut(rescale(block), data)), (0.0, high)
     if data.get("WindowCenter") is not None and data.get("WindowWidth") is not None:
         centre, width = (float(np.atleast_1d(data[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
-        low, high = pixels.apply_windowing(np.array([centre - FAR * width, centre + FAR * width]), data)
+        low, high = pixels.apply_windowing(np.array([centre - WINDOW_WIDTHS * width, centre + WINDOW_WIDTHS * width]), data)
         return lambda block: np.asarray(pixels.apply_windowing(rescale(block).astype(np.float64), data)), (low, high)
     return rescale, None
 
@@ -156,11 +150,11 @@ def _check_inflated(pydicom: Any, file: Any, limit: ImageLimit) -> None:
     if meta.get("TransferSyntaxUID") != pydicom.uid.DeflatedExplicitVRLittleEndian:
         return
     inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
-    piece = file.read(PIECE)
+    piece = file.read(INFLATED_BYTES)
     while piece and not inflater.eof:
         size += len(inflater.decompress(piece, 2**20))
         limit.check_bytes(size, "inflates to")
-        piece = inflater.unconsumed_tail or file.read(PIECE)
+        piece = inflater.unconsumed_tail or file.read(INFLATED_BYTES)
 
 
 def _check_compressed(pydicom: Any, data: Any, size: int) -> None:
@@ -168,10 +162,15 @@ def _check_compressed(pydicom: Any, data: Any, size: int) -> None:
     frame = next(pydicom.encaps.generate_frames(data.PixelData, number_of_frames=1))
     if data.file_meta.TransferSyntaxUID == pydicom.uid.RLELossless:
         count, *offsets = struct.unpack("<16L", frame[:64])
-        ends = [*offsets[: min(count, 15)], len(frame)]
         pixels = int(data.Rows) * int(data.Columns)
-        if any(_run_length(frame[start:end], 2 * pixels + 2) > pixels + 1 for start, end in pairwise(ends)):
-            raise BadImage("damaged", f"cannot be decoded: its run-length data hold more than the {size:,} bytes of its pixels")
+        for start, end in pairwise([*offsets[: min(count, 15)], len(frame)]):
+            at, decoded, segment = 0, 0, frame[start:end]
+            while at < len(segment):
+                code = segment[at]
+                decoded += 257 - code if code > 128 else code + 1 if code < 128 else 0
+                at += 2 if code > 128 else code + 2 if code < 128 else 1
+                if decoded > pixels + 1:
+                    raise BadImage("damaged", f"cannot be decoded: its run-length data hold more than the {size:,} bytes of its pixels")
         return
     found = codestream_size(frame)
     if found is not None and found != (int(data.Columns), int(data.Rows)):
@@ -180,16 +179,6 @@ def _check_compressed(pydicom: Any, data: Any, size: int) -> None:
             f"cannot be decoded: its compressed pixel data are {found[0]:,} x {found[1]:,}, its header says "
             f"{int(data.Columns):,} x {int(data.Rows):,}",
         )
-
-
-def _run_length(segment: bytes, most: int) -> int:
-    """The number of bytes that a run-length encoded segment decodes to; counting stops above `most`."""
-    at, size = 0, 0
-    while at < len(segment) and size <= most:
-        code = segment[at]
-        size += 257 - code if code > 128 else code + 1 if code < 128 else 0
-        at += 2 if code > 128 else code + 2 if code < 128 else 1
-    return size
 
 
 def codestream_size(frame: bytes) -> tuple[int, int] | None:
@@ -224,7 +213,7 @@ def header(file: str | Path, limit: ImageLimit = ImageLimit()) -> dict[str, obje
             warnings.simplefilter("ignore")  # pydicom warns of every value that violates the standard; those we use are checked here
             with Path(file).open("rb") as opened:
                 _check_inflated(pydicom, opened, limit)
-            data = pydicom.dcmread(file, stop_before_pixels=True, defer_size=LARGE)
+            data = pydicom.dcmread(file, stop_before_pixels=True, defer_size=LARGE_ELEMENT)
             values = {keyword: data.get(keyword) for keyword in (*KEYWORDS.values(), CHARACTER_SET)}  # decodes them
     except BadInput:  # from `_check_inflated`
         raise
@@ -259,33 +248,32 @@ def add_dicom_columns(
     for at, file in enumerate(files) if missing else ():
         try:
             headers.append(header(file, limit or ImageLimit()))
-        except BadInput as error:
+        except BadImage as error:
             headers.append({})
-            broken[at] = Broken(error.kind if isinstance(error, BadImage) else "damaged", str(error), name=str(file))
+            broken[at] = Broken(error.kind, str(error), name=str(file))
         if progress is not None:
             progress(1)
     if patient is not None and patient in frame.columns and headers:
-        _compare_patients(frame[patient], [fields.get("patient") for fields in headers])
+        column = frame[patient]
+        both = column.astype(object).map(str).rename("table").reset_index(drop=True).to_frame()
+        both = both.assign(header=[fields.get("patient") for fields in headers])
+        both = both[column.notna().to_numpy() & both["header"].notna()]
+        different = both.index[both["table"] != both["header"]]
+        several = int((both.drop_duplicates().groupby("table").size() > 1).sum())
+        # The warnings contain no identifier.
+        if 0 < len(different) < len(both):
+            log.warning(
+                "%s of %s DICOM headers name another patient than column %r, with which the others agree; the first is in row %s below the "
+                "header. Check that those rows name the right images.",
+                *(f"{len(different):,}", f"{len(both):,}", patient, f"{different[0] + 1:,}"),
+            )
+        elif several:
+            log.warning(
+                "%s patients of column %r have images whose DICOM headers name more than one patient. Check that rows name the right "
+                "images.",
+                *(f"{several:,}", patient),
+            )
     return frame.assign(**{name: [fields.get(name) for fields in headers] for name in missing}), broken
-
-
-def _compare_patients(column: "pd.Series[Any]", headers: Sequence[object]) -> None:
-    """Warns if headers name other patients than the table, or several for one of its patients. The warning contains no identifier."""
-    both = column.astype(object).map(str).rename("table").reset_index(drop=True).to_frame().assign(header=headers)
-    both = both[column.notna().to_numpy() & both["header"].notna()]
-    different = both.index[both["table"] != both["header"]]
-    several = int((both.drop_duplicates().groupby("table").size() > 1).sum())
-    if 0 < len(different) < len(both):
-        log.warning(
-            "%s of %s DICOM headers name another patient than column %r, with which the others agree; the first is in row %s below the "
-            "header. Check that those rows name the right images.",
-            *(f"{len(different):,}", f"{len(both):,}", column.name, f"{different[0] + 1:,}"),
-        )
-    elif several:
-        log.warning(
-            "%s patients of column %r have images whose DICOM headers name more than one patient. Check that rows name the right images.",
-            *(f"{several:,}", column.name),
-        )
 
 
 def age_in_years(text: str | None) -> float | None:
@@ -300,7 +288,7 @@ def age_in_years(text: str | None) -> float | None:
     if unit.isdigit():  # some scanners leave the unit out
         number, unit = text.strip(), "Y"
     if unit not in YEARS or not number.isdigit():
-        raise BadInput(f"the age is {text!r}; expected digits and one of {', '.join(YEARS)}, such as 045Y")
+        raise BadImage("damaged", f"the age is {text!r}; expected digits and one of {', '.join(YEARS)}, such as 045Y")
     return int(number) * YEARS[unit]
 
 
@@ -318,5 +306,5 @@ def _pydicom() -> Any:
         import_module("pydicom.pixels")
     except ImportError as error:
         raise MissingExtra("pydicom", "dicom", "reading DICOM files") from error
-    logging.getLogger("pydicom").addHandler(QUIET)  # pydicom logs its warnings, which without a handler appear on the terminal
+    logging.getLogger("pydicom").addHandler(NULL_HANDLER)  # pydicom logs its warnings, which without a handler appear on the terminal
     return pydicom

@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,13 +36,6 @@ def too_large(path: Path, size: int | None, limit: int) -> BadInput:
         f"{path} needs {needed} bytes once it is unzipped; the limit is {limit:,}. If the file is right, raise the limit: "
         f"data.max_table_bytes, or the environment variable {LIMIT_VARIABLE}."
     )
-
-
-def check_unique(names: list[str], path: Path) -> None:
-    """Raises `BadInput` if a column name occurs more than once."""
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
-    if repeated:
-        raise BadInput(f"{path} has the columns {', '.join(map(repr, repeated))} more than once. Rename all but one of each.")
 
 
 def no_such_file(path: Path) -> BadInput:

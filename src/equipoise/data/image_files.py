@@ -25,26 +25,21 @@ if TYPE_CHECKING:
 
 MAX_BYTES_PER_PIXEL = 8  # four channels of 16 bits, or a double
 OVERHEAD = 2**26  # bytes of a file that are not pixels
-RAISE = "If that is right, raise the limit: max_pixels (images.max_pixels)."
+RAISE_LIMIT = "If that is right, raise the limit: max_pixels (images.max_pixels)."
 BROKEN_ADVICE = "Fix or remove those rows, or leave them out: skip_broken=True (--set images.skip_broken=true; studies: --skip-broken)."
-KINDS = ("missing", "empty", "not an image", "several frames", "too large", "damaged")
+FAULT_KINDS = ("missing", "empty", "not an image", "several frames", "too large", "damaged")
 
 
 class BadImage(BadInput):
-    """An image that cannot be used; `kind` is one of KINDS."""
+    """An image that cannot be used; `kind` is one of FAULT_KINDS."""
 
     def __init__(self, kind: str, reason: str) -> None:
-        assert kind in KINDS
         self.kind = kind
         super().__init__(reason)
 
 
 class NoRoom(Exception):
     """A large image needs the lock of the main process, which a worker process does not have."""
-
-
-class BadTransform(BadInput):
-    """The user's transform raised an error or returned an invalid result."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +57,9 @@ class Broken:
 
 
 def count_by_kind(broken: Iterable[Broken]) -> dict[str, int]:
-    """The number of broken images of each kind, in the order of KINDS; kinds that do not occur are left out."""
+    """The number of broken images of each kind, in the order of FAULT_KINDS; kinds that do not occur are left out."""
     counts = Counter(fault.kind for fault in broken)
-    return {kind: counts[kind] for kind in KINDS if counts[kind]}
+    return {kind: counts[kind] for kind in FAULT_KINDS if counts[kind]}
 
 
 @dataclass(frozen=True)
@@ -93,13 +88,14 @@ class ImageLimit:
     def check(self, width: int, height: int) -> None:
         """Raises `BadImage` if an image has more pixels than the limit."""
         if width * height > self.pixels:
-            raise BadImage("too large", f"has {width:,} x {height:,} pixels, and the limit is {self.pixels:,}. {RAISE}")
+            raise BadImage("too large", f"has {width:,} x {height:,} pixels, and the limit is {self.pixels:,}. {RAISE_LIMIT}")
 
     def check_bytes(self, size: int, verb: str = "has") -> None:
         """Raises `BadImage` if a file, or its inflated content, is larger than an image within the limit can be."""
         if size > self.bytes:
             raise BadImage(
-                "too large", f"{verb} more than {self.bytes / 2**20:,.0f} MiB, too many for {self.pixels:,} pixels, the limit. {RAISE}"
+                "too large",
+                f"{verb} more than {self.bytes / 2**20:,.0f} MiB, too many for {self.pixels:,} pixels, the limit. {RAISE_LIMIT}",
             )
 
     @contextmanager
@@ -123,9 +119,9 @@ VIEWS = {  # view: how its names begin; more may follow, as in AP PORTABLE
     "AP": r"(?i)\s*(?:AP|ANTERO-?POSTERIOR)\b",
 }
 # Suffixes that a name in the table may omit. The last component of a DICOM UID is not one of them.
-SUFFIXES = frozenset(f".{s}" for s in ("png", "jpg", "jpeg", "jpe", "jfif", "tif", "tiff", "bmp", "gif", "webp", "dcm", "dicom"))
-SUFFIXES |= {".jp2", ".j2k", ".jpx", ".jpf", ".pbm", ".pgm", ".ppm", ".pnm"}
-MAX_LISTED = 100  # names in one message; a table may hold many thousand wrong ones
+IMAGE_SUFFIXES = frozenset(f".{s}" for s in ("png", "jpg", "jpeg", "jpe", "jfif", "tif", "tiff", "bmp", "gif", "webp", "dcm", "dicom"))
+IMAGE_SUFFIXES |= {".jp2", ".j2k", ".jpx", ".jpf", ".pbm", ".pgm", ".ppm", ".pnm"}
+NAMES_LISTED = 100  # names in one message; a table may hold many thousand wrong ones
 
 
 def is_view(column: "pd.Series[Any]", view: str = "frontal") -> npt.NDArray[np.bool_]:
@@ -154,11 +150,23 @@ def find_files(
     if empty.any():
         problems.append(f"image column {column!r}: {empty.sum():,} of {len(names):,} rows are empty. Fill them in or leave them out.")
     texts = ["" if missing else str(name) for name, missing in zip(names, empty, strict=True)]
-    inside = _Inside(root)
+    real_root, folders = Path(os.path.realpath(root)), dict[Path, bool]()
+
+    def is_inside(path: Path) -> bool:
+        """Whether a file lies in the folder once links are followed. Results are kept by parent folder, since many files share one."""
+        try:
+            if path.name in ("", "..") or path.is_symlink():
+                return Path(os.path.realpath(path)).is_relative_to(real_root)
+            if path.parent not in folders:
+                folders[path.parent] = Path(os.path.realpath(path.parent)).is_relative_to(real_root)
+            return folders[path.parent] or Path(os.path.realpath(path)) == real_root  # the folder itself, which is not an image
+        except (OSError, ValueError):  # not a possible file name: too long, or with a NUL in it
+            return path.is_relative_to(root) and ".." not in path.relative_to(root).parts
+
     paths, states = [root / text for text in texts], {}
     for row, path in enumerate(paths):
         # A path outside is not even stat-ed, so that a table cannot be used to probe which files exist there.
-        if texts[row] and (allow_outside or inside.holds(path)):
+        if texts[row] and (allow_outside or is_inside(path)):
             states[row] = file_state(path)
     outside = [row for row in range(len(paths)) if texts[row] and row not in states]
     absent = [row for row, state in states.items() if state is None]
@@ -172,7 +180,7 @@ def find_files(
                 f"row {numbers[row]} below the header: image {texts[row]!r} may be any of {len(candidates)} files below {root}: {shown}. "
                 "Write the path instead."
             )
-        elif candidates and not allow_outside and not inside.holds(candidates[0]):
+        elif candidates and not allow_outside and not is_inside(candidates[0]):
             outside.append(row)
         elif candidates:
             paths[row], states[row] = candidates[0], file_state(candidates[0])
@@ -191,25 +199,6 @@ def find_files(
         problems.append(f"no image of column {column!r} is in {root} {where}; the first is {first!r}. Name another folder or column.")
     raise_all(problems)
     return paths
-
-
-class _Inside:
-    """Checks whether files lie in a folder once links are followed. Results are kept by parent folder, since many files share one."""
-
-    def __init__(self, root: Path) -> None:
-        self.named_root, self.root = root, Path(os.path.realpath(root))
-        self.folders: dict[Path, bool] = {}
-
-    def holds(self, path: Path) -> bool:
-        try:
-            if path.name in ("", "..") or path.is_symlink():
-                return Path(os.path.realpath(path)).is_relative_to(self.root)
-            parent = path.parent
-            if parent not in self.folders:
-                self.folders[parent] = Path(os.path.realpath(parent)).is_relative_to(self.root)
-            return self.folders[parent] or Path(os.path.realpath(path)) == self.root  # the folder itself, which is not an image
-        except (OSError, ValueError):  # not a possible file name: too long, or with a NUL in it
-            return path.is_relative_to(self.named_root) and ".." not in path.relative_to(self.named_root).parts
 
 
 def file_state(path: str | Path) -> os.stat_result | None:
@@ -233,7 +222,7 @@ def _files_below(root: Path) -> dict[str, list[Path]]:
             stem, dot, suffix = name.rpartition(".")
             files.setdefault(name, []).append(Path(folder) / name)
             # The name a.png never means a.png.jpg.
-            if stem and dot + suffix.lower() in SUFFIXES and Path(stem).suffix.lower() not in SUFFIXES:
+            if stem and dot + suffix.lower() in IMAGE_SUFFIXES and Path(stem).suffix.lower() not in IMAGE_SUFFIXES:
                 files.setdefault(stem, []).append(Path(folder) / name)
     return files
 
@@ -256,5 +245,5 @@ def _shared_files(
 
 
 def _shorten(problems: list[str]) -> list[str]:
-    more = len(problems) - MAX_LISTED
-    return problems if more <= 0 else [*problems[:MAX_LISTED], f"... and {more:,} more of this kind"]
+    more = len(problems) - NAMES_LISTED
+    return problems if more <= 0 else [*problems[:NAMES_LISTED], f"... and {more:,} more of this kind"]

@@ -6,10 +6,11 @@ module imports neither numpy nor torch, because the command line needs the names
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, cast
 
 from pydantic import BeforeValidator, model_validator
 
@@ -17,8 +18,6 @@ from equipoise.errors import BadInput, collecting, did_you_mean, pick, raise_all
 from equipoise.specification import Specification, setting
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from PIL import Image
 
 MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
@@ -50,52 +49,70 @@ NAMED_NORMS = {  # values of images.normalise
 }
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """How an image is resized and cropped.
+# Beginnings of the names of random transforms
+RANDOM_TRANSFORMS = ("Rand", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "GaussianNoise")
+XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `decode_for_xray_network`)
+PRESETS: dict[str, dict[str, Any]] = {  # the preprocessing of a library in its published evaluation
+    "torchvision": {"resize": (256,), "crop": 224, "channels": 3},  # ResNet18_Weights.IMAGENET1K_V1.transforms()
+    "timm": {"resize": (256,), "crop": 224, "interpolation": "bicubic", "channels": 3},  # timm.data.create_transform(224), crop_pct 0.875
+    XRAY_PRESET: {"crop": SQUARE, **XRAY_RANGE},  # XRayCenterCrop, XRayResizer(224)
+}
 
-    >>> Geometry(256, 224).shape, Geometry((320, 256)).shape, Geometry(256, 224).within(500, 400)
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How decoded pixels are resized, cropped and normalised. An empty mean or std becomes the default of NORMS.
+
+    >>> Preprocessing((256,), 224).shape, Preprocessing((320, 256)).shape, Preprocessing((256,), 224).within(500, 400)
     ((224, 224), (320, 256), (320, 256))
     """
 
-    resize: int | tuple[int, int] | None = (224, 224)  # the shorter side, or height and width; None: not resized
+    resize: tuple[int, ...] = (224, 224)  # the shorter side, or height and width; empty: not resized
     crop: int | str | None = None  # side of the central square after resizing; or SQUARE
     interpolation: str = "bilinear"
     centre: str = "rounded"  # one of CENTRES
+    channels: int = 1
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    preset: str | None = None
 
     def __post_init__(self) -> None:
-        resizes = self.resize if isinstance(self.resize, tuple) else (self.resize,)
-        sides = [*(("resize", side) for side in resizes), ("crop", self.crop)]
-        problems = [f"{name} must be at least 1 pixel; got {side}" for name, side in sides if isinstance(side, int) and side < 1]
-        if isinstance(self.crop, str) and self.crop != SQUARE:
-            problems.append(f"crop must be a number of pixels or {SQUARE!r}; got {self.crop!r}")
-        if self.resize is None and not isinstance(self.crop, int):
+        problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
+        problems += [f"resize must be at least 1 pixel; got {side}" for side in self.resize if side < 1]
+        if not self.resize and not self.crops:
             problems.append("images of different sizes need resize or crop in pixels")
-        if self.interpolation not in INTERPOLATIONS:
-            problems.append(f"interpolation must be one of {', '.join(INTERPOLATIONS)}; got {self.interpolation!r}")
-        if self.centre not in CENTRES:
-            problems.append(f"centre must be one of {', '.join(CENTRES)}; got {self.centre!r}")
+        for name, valid in (("interpolation", INTERPOLATIONS), ("centre", CENTRES)):
+            if getattr(self, name) not in valid:
+                problems.append(f"{name} must be one of {', '.join(valid)}; got {getattr(self, name)!r}")
+        for name, default in zip(("mean", "std"), NORMS.get(self.channels, ()), strict=False):
+            values = getattr(self, name) or default
+            object.__setattr__(self, name, values)
+            if len(values) != self.channels:
+                problems.append(f"{name} must hold one number per channel, {self.channels}; got {values}")
+        if any(not s > 0 for s in self.std):
+            problems.append(f"std must be positive; got {self.std}")
         raise_all(problems)
+
+    @property
+    def crops(self) -> bool:
+        """Whether a central square of so many pixels is taken after resizing."""
+        return self.crop not in (None, SQUARE)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the result."""
-        if isinstance(self.crop, int):
-            return self.crop, self.crop
-        assert self.resize is not None  # checked above
-        return (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
+        height, width = (self.crop, self.crop) if self.crops else (self.resize[0], self.resize[-1])
+        return cast(int, height), cast(int, width)
 
     def within(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of an image after resizing, before a crop in pixels."""
         if self.crop == SQUARE:
             height = width = min(height, width)
-        if self.resize is None:
-            return height, width
-        if not isinstance(self.resize, int):
-            return self.resize
+        if len(self.resize) != 1:
+            return (self.resize[0], self.resize[1]) if self.resize else (height, width)
         short, long = sorted((height, width))
-        longer = int(self.resize * long / short)
-        return (self.resize, longer) if height <= width else (longer, self.resize)
+        longer = int(self.resize[0] * long / short)
+        return (self.resize[0], longer) if height <= width else (longer, self.resize[0])
 
     def applied(self, image: Image.Image) -> Image.Image:
         """The resized and cropped image. Raises `BadInput` if its shape is not `shape`, since it was not square."""
@@ -108,66 +125,32 @@ class Geometry:
             image = image.crop((left, top, left + side, top + side))
         if image.size != (width, height):
             image = image.resize((width, height), pillow.Resampling[self.interpolation.upper()])
-        if isinstance(self.crop, int):
+        if self.crops:
+            side = self.shape[0]
             # Negative for a smaller image, which is padded with black, as in torchvision.
-            spare = [side - self.crop for side in (width, height)]
+            spare = (width - side, height - side)
             left, top = (-(-s // 2) if s < 0 else s // 2 if self.centre == "floor" else round(s / 2) for s in spare)
-            image = image.crop((left, top, left + self.crop, top + self.crop))
+            image = image.crop((left, top, left + side, top + side))
         if (image.height, image.width) != self.shape:
+            side = self.resize[0]
             raise BadInput(
-                f"is {image.height} x {image.width} pixels after its shorter side was resized to {self.resize}, which is not square. "
-                f"Crop it as well (images.crop={self.resize}), or stretch it (images.size={self.resize})."
+                f"is {image.height} x {image.width} pixels after its shorter side was resized to {side}, which is not square. "
+                f"Crop it as well (images.crop={side}), or stretch it (images.size={side})."
             )
         return image
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values that are options of `Images.open`."""
-        resize = list(self.resize) if isinstance(self.resize, tuple) else self.resize
-        centre = {} if self.centre == "rounded" else {"centre": self.centre}
-        return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation, **centre}
-
-
-XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `xray_resized`)
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """The preprocessing of decoded pixels without a user's transform. An empty mean or std becomes the default of NORMS."""
-
-    geometry: Geometry = Geometry()
-    channels: int = 1
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    preset: str | None = None
-
-    def __post_init__(self) -> None:
-        problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
-        for name, default in zip(("mean", "std"), NORMS.get(self.channels, ()), strict=False):
-            values = getattr(self, name) or default
-            object.__setattr__(self, name, values)
-            if len(values) != self.channels:
-                problems.append(f"{name} must hold one number per channel, {self.channels}; got {values}")
-        if any(not s > 0 for s in self.std):
-            problems.append(f"std must be positive; got {self.std}")
-        raise_all(problems)
-
-    def to_dict(self) -> dict[str, object]:
         """Plain values that are options of `make_preprocessing`."""
-        norm = {"channels": self.channels, "mean": list(self.mean), "std": list(self.std)}
-        return self.geometry.to_dict() | norm | {"preset": self.preset}
-
-
-PRESETS = {  # the preprocessing of a library in its published evaluation
-    "torchvision": Preprocessing(Geometry(256, 224), 3),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
-    "timm": Preprocessing(Geometry(256, 224, "bicubic"), 3),  # timm.data.create_transform(224), crop_pct 0.875
-    XRAY_PRESET: Preprocessing(Geometry((224, 224), SQUARE), 1, **XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
-}
+        resize = self.resize[0] if len(self.resize) == 1 else list(self.resize) or None
+        centre = {} if self.centre == "rounded" else {"centre": self.centre}
+        norm = {"channels": self.channels, "mean": list(self.mean), "std": list(self.std), "preset": self.preset}
+        return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation, **centre, **norm}
 
 
 def make_preprocessing(
     *,
     size: int | None = None,
-    resize: int | tuple[int, int] | list[int] | None = None,
+    resize: int | tuple[int, int] | list[int] | str | None = None,
     crop: int | str | None = None,
     interpolation: str | None = None,
     channels: int | None = None,
@@ -178,103 +161,46 @@ def make_preprocessing(
 ) -> Preprocessing:
     """The preprocessing from these options; those that are not given come from the preset, if any, or the defaults.
 
-    >>> make_preprocessing(preset="timm").geometry
-    Geometry(resize=256, crop=224, interpolation='bicubic', centre='rounded')
-    >>> make_preprocessing(resize=80, crop=64).geometry.shape, make_preprocessing(size=64).geometry.resize
+    >>> make_preprocessing(preset="timm").interpolation, make_preprocessing(preset="timm").to_dict()["resize"]
+    ('bicubic', 256)
+    >>> make_preprocessing(resize=80, crop=64).shape, make_preprocessing(size=64).resize
     ((64, 64), (64, 64))
     """
-    base = Preprocessing() if preset is None else PRESETS[pick("preset", preset, PRESETS)]
+    base = Preprocessing(**({} if preset is None else PRESETS[pick("preset", preset, PRESETS)]))
+    sides, crop = read_resize(resize), read_crop(crop)
+    crops = crop not in (None, SQUARE)
     problems = []
-    if size is not None and resize is not None:
+    if size is not None and sides:
         problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
-    if size is not None and isinstance(crop, int):
+    if size is not None and crops:
         problems.append(f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize={size} instead")
     if size is not None and preset not in (None, XRAY_PRESET):
         problems.append(f"the preset {preset!r} resizes and crops; give resize and crop instead of size={size}")
-    extra = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}
-    extra = {name: value for name, value in extra.items() if value is not None}
-    if preset == XRAY_PRESET and extra and not (size is None and _repeats_xray_preset(extra)):
-        problems.append(f"the preset {preset!r} takes size and no other option; leave out {', '.join(extra)}")
+    given = {"resize": sides, "crop": crop, "interpolation": interpolation, "centre": centre}
+    given |= {"channels": channels, "mean": tuple(mean), "std": tuple(std), "preset": preset}
+    given = {name: value for name, value in given.items() if value not in (None, ())}
+    others = {name: value for name, value in given.items() if name not in ("preset", "centre")}
+    repeated = others == {name: getattr(base, name) for name in others} | ({"resize": sides[:1] * 2} if sides else {})
+    if preset == XRAY_PRESET and others and (size is not None or not repeated):  # a bundle records all options of the preset at some size
+        problems.append(f"the preset {preset!r} takes size and no other option; leave out {', '.join(others)}")
     raise_all(problems)
-    default = base.geometry
-    if isinstance(resize, list):
-        resize = (int(resize[0]), int(resize[1]))
     if size is not None:
-        resize = (size, size)
-    if resize is None and not (isinstance(crop, int) and preset is None):  # a crop in pixels needs no resizing
-        resize = default.resize
-    geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation, centre or default.centre)
-    channels = base.channels if channels is None else channels
-    norm = (base.mean, base.std) if channels == base.channels else ((), ())
-    return Preprocessing(geometry, channels, tuple(mean) or norm[0], tuple(std) or norm[1], preset)
+        given["resize"] = (size, size)
+    elif not sides and crops and preset is None:  # a crop in pixels needs no resizing
+        given["resize"] = ()
+    norm: dict[str, Any] = {} if channels in (None, base.channels) else {"mean": (), "std": ()}
+    return replace(base, **norm | given)
 
 
-def _repeats_xray_preset(options: dict[str, Any]) -> bool:
-    """Whether options are those of torchxrayvision's preset at some size, as a bundle records them."""
-    fixed = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, **XRAY_RANGE}
-    resize = options.get("resize", (1, 1))
-    if not isinstance(resize, (list, tuple)) or len(resize) != 2 or resize[0] != resize[1]:
-        return False
-    return all((tuple(value) if name in ("mean", "std") else value) == fixed[name] for name, value in options.items() if name != "resize")
-
-
-def xray_resized(image: Image.Image, size: int) -> npt.NDArray[np.float32]:
-    """The central square of a gray image (1, size, size) from -1024 to 1024, as by torchxrayvision's XRayCenterCrop and XRayResizer.
-
-    The resizing is scikit-image's: a Gaussian filter, then linear interpolation, with 0 outside of the image.
-    """
-    import numpy as np
-    from scipy import ndimage
-
-    pixels = (2 * (np.asarray(image, dtype=np.float32) / 255) - 1) * 1024
-    height, width = pixels.shape
-    side = min(height, width)
-    top, left = height // 2 - side // 2, width // 2 - side // 2
-    pixels = pixels[top : top + side, left : left + side]
-    low, high = float(pixels.min()), float(pixels.max())
-    if side > size:
-        pixels = ndimage.gaussian_filter(pixels, (side / size - 1) / 2, mode="constant")
-    if side != size:
-        pixels = ndimage.zoom(pixels, size / side, order=1, mode="grid-constant", grid_mode=True)
-        if pixels.min() <= 0 <= pixels.max():  # pixels outside of the image count as 0
-            low, high = min(low, 0.0), max(high, 0.0)
-        pixels = pixels.clip(low, high)
-    return pixels[None].astype(np.float32)
-
-
-def read_norm(text: str | None, channels: int) -> Norm:
-    """The mean and standard deviation in a text; empty, which stands for the defaults, if there is none.
-
-    >>> read_norm("xray", 1), read_norm("0.4,0.5,0.6/0.25", 3)
-    ({'mean': (0.5,), 'std': (0.00048828125,)}, {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)})
-    """
-    if text is None:
-        return Norm(mean=(), std=())
-    if text in NAMED_NORMS:
-        mean, std = NAMED_NORMS[text]["mean"], NAMED_NORMS[text]["std"]
-    else:
-        try:
-            mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
-        except ValueError:
-            raise BadInput(
-                f"normalise must be {', '.join(NAMED_NORMS)} or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, NAMED_NORMS)}"
-            ) from None
-    mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
-    return Norm(mean=mean, std=std)
-
-
-def read_resize(value: Any) -> int | tuple[int, int] | None:
-    """A resize: the shorter side, or height and width, which may be text such as 320x256."""
-    if value is None:
-        return None
-    try:
-        parts = value.lower().split("x") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-        sides = tuple(map(int, parts))
-    except (TypeError, ValueError):
-        sides = ()
-    if len(sides) not in (1, 2) or any(side < 1 for side in sides):
+def read_resize(value: Any) -> tuple[int, ...]:
+    """A resize: the shorter side, or height and width, which may be text such as 320x256; empty if there is none."""
+    if value is None or value == ():
+        return ()
+    parts = value if isinstance(value, (list, tuple)) else str(value).lower().split("x")
+    sides = tuple(int(part) for part in map(str, parts) if part.isascii() and part.isdigit())
+    if len(sides) != len(parts) or len(sides) > 2:
         raise BadInput(f"resize must be the shorter side in pixels, as in 256, or HEIGHTxWIDTH, as in 320x256; got {value!r}")
-    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+    return sides
 
 
 def read_crop(value: Any) -> int | str | None:
@@ -287,8 +213,68 @@ def read_crop(value: Any) -> int | str | None:
     return int(text)
 
 
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """The user's own preprocessing: a callable from an image to an array, and the file of its code."""
+
+    function: Callable[[Any], Any] = field(repr=False)
+    named: str  # as given on the command line, or the name of the callable
+    path: Path | None = None  # None for a callable of this process
+    sha256: str = ""
+    takes: str = "image"  # or "array" or "path"
+
+    def to_dict(self) -> dict[str, object]:
+        """The name, file and checksum as plain values."""
+        return {"named": self.named, "path": None if self.path is None else str(self.path), "sha256": self.sha256}
+
+
+class BadTransform(BadInput):
+    """The user's transform raised an error or returned an invalid result."""
+
+
+def as_transform(given: object, named: str | None = None, path: Path | None = None, sha256: str = "") -> Transform:
+    """The callable as a `Transform`. Raises `BadTransform` if it cannot be called or contains random transforms."""
+    if isinstance(given, Transform):
+        return given
+    name = named or str(getattr(given, "__name__", type(given).__name__))
+    if not callable(given):
+        raise BadTransform(
+            f"the transform {name} is of type {type(given).__name__}. Name a function or object that is called with an image."
+        )
+    if random := sorted({type(part).__name__ for part in _composed_of(given) if type(part).__name__.startswith(RANDOM_TRANSFORMS)}):
+        raise BadTransform(
+            f"the transform {name} is random: it contains {', '.join(random)}. Name the transform for evaluation, not the one for training."
+        )
+    return Transform(given, name, path, sha256, _argument_kind(given))
+
+
+def _composed_of(transform: object, depth: int = 0) -> Iterator[object]:
+    """The transform and the transforms that it is composed of."""
+    yield transform
+    inner = getattr(transform, "transforms", None)
+    if isinstance(inner, (list, tuple)) and depth < 10:
+        for part in inner:
+            yield from _composed_of(part, depth + 1)
+
+
+def _argument_kind(transform: Any) -> str:
+    """What the transform is called with: an "image", an "array" or a "path"."""
+    if type(transform).__module__.partition(".")[0] == "monai":
+        return "path" if any(type(part).__name__ == "LoadImage" for part in _composed_of(transform)) else "array"
+    try:
+        first = next(iter(inspect.signature(transform, eval_str=True).parameters.values()), None)
+    except (ValueError, TypeError, NameError):  # a signature that cannot be read
+        return "image"
+    if first is None or first.annotation is first.empty:
+        return "image"
+    annotation = str(getattr(first.annotation, "__name__", first.annotation))
+    if annotation in ("str", "Path", "PathLike"):
+        return "path"
+    return "array" if "ndarray" in annotation or "NDArray" in annotation else "image"
+
+
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")  # columns that are searched for the names of images
-STEPS = ("size", "resize", "crop", "interpolation", "channels", "normalise", "preset")  # what a transform does instead
+PREPROCESSING_STEPS = ("size", "resize", "crop", "interpolation", "channels", "normalise", "preset")  # what a transform does instead
 
 
 class ImageFolder(Specification):
@@ -306,7 +292,7 @@ class ImageFolder(Specification):
         was="--image-column",
     )
     size: int | None = setting("stretch the images to this many pixels per side, the input size of the network", None, shown="224")
-    resize: Annotated[Any, BeforeValidator(read_resize)] = setting(
+    resize: Annotated[Any, BeforeValidator(lambda value: read_resize(value) or None)] = setting(
         'resize the shorter side to this many pixels; or "HEIGHTxWIDTH". Antialiased', None
     )
     crop: Annotated[Any, BeforeValidator(read_crop)] = setting(
@@ -335,24 +321,40 @@ class ImageFolder(Specification):
             given = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
             problems = [f"images.{name} requires images.folder (--images). Omit it." for name in given]
         elif self.transform is not None:
-            given = [f"images.{name}" for name in STEPS if name != "channels" and getattr(self, name) is not None]
+            given = [f"images.{name}" for name in PREPROCESSING_STEPS if name != "channels" and getattr(self, name) is not None]
             problems = [f"images.transform does all of the preprocessing. Omit {', '.join(given)}, or images.transform."] if given else []
         else:
             problems = []
             with collecting(problems):
                 steps = {name: getattr(self, name) for name in ("size", "resize", "crop", "interpolation", "centre", "channels", "preset")}
                 make_preprocessing(**steps, **self.norm)
-        if problems:
-            raise BadInput(*problems)
+        raise_all(problems)
         return self
 
     @property
     def norm(self) -> Norm:
-        """The mean and standard deviation of the pixels; empty, which stands for the defaults, if there are none."""
-        if isinstance(self.normalise, Mapping):
-            return Norm(mean=self.normalise["mean"], std=self.normalise["std"])
-        channels = 1 if self.preset is None else PRESETS[pick("preset", self.preset, PRESETS)].channels
-        return read_norm(self.normalise, self.channels or channels)
+        """The mean and standard deviation of the pixels; empty, which stands for the defaults, if there are none.
+
+        >>> ImageFolder(folder="xrays", normalise="0.4,0.5,0.6/0.25", channels=3).norm
+        {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)}
+        """
+        text = self.normalise
+        if text is None:
+            return Norm(mean=(), std=())
+        if isinstance(text, Mapping):
+            return Norm(mean=text["mean"], std=text["std"])
+        if text in NAMED_NORMS:
+            mean, std = NAMED_NORMS[text]["mean"], NAMED_NORMS[text]["std"]
+        else:
+            try:
+                mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
+            except ValueError:
+                hint = did_you_mean(text, NAMED_NORMS)
+                raise BadInput(f"normalise must be {', '.join(NAMED_NORMS)} or MEAN/STD, as in 0.5/0.25; got {text!r}.{hint}") from None
+        preset = {} if self.preset is None else PRESETS[pick("preset", self.preset, PRESETS)]
+        channels = self.channels or preset.get("channels", 1)
+        mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
+        return Norm(mean=mean, std=std)
 
     @property
     def text(self) -> set[str]:
@@ -362,8 +364,8 @@ class ImageFolder(Specification):
     @property
     def decoding(self) -> dict[str, Any]:
         """The options of `Images.open`."""
-        names = (*(name for name in STEPS if name != "normalise"), "centre", "transform", "skip_broken", "max_pixels", "cache")
-        return {name: getattr(self, name) for name in names} | dict(self.norm)
+        names = (*PREPROCESSING_STEPS, "centre", "transform", "skip_broken", "max_pixels", "cache")
+        return {name: getattr(self, name) for name in names if name != "normalise"} | dict(self.norm)
 
     def with_preprocessing(self, default: Mapping[str, Any], owner: str) -> tuple[ImageFolder, tuple[str, ...]]:
         """The images with a default preprocessing, and the names of the settings that the user has given instead.
@@ -371,7 +373,7 @@ class ImageFolder(Specification):
         `default` holds keywords of `Images.open`, such as those of a model's own preprocessor, and `owner` is its name in messages. A
         preset or a transform is a complete preprocessing and replaces the default.
         """
-        overridden = tuple(name for name in (*STEPS, "transform") if getattr(self, name) is not None)
+        overridden = tuple(name for name in (*PREPROCESSING_STEPS, "transform") if getattr(self, name) is not None)
         if self.folder is None or not default or self.preset is not None or self.transform is not None:
             return self, overridden
         channels = default["channels"]

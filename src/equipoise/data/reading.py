@@ -4,7 +4,7 @@ columns = Columns(label="pneumonia", group="sex", reference="M", patient="patien
 cohort = read_cohort("local.csv", columns, ImageFolder(folder="xrays")).cohort
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,25 +13,20 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import conflicts_in, row_numbers
-from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table, read_scores_of
-from equipoise.data.column_values import known, missing_columns, read_columns, warn_of_repeated_patients
+from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table
+from equipoise.data.column_values import missing_columns
 from equipoise.data.columns import Columns
-from equipoise.data.image_files import BROKEN_ADVICE, Broken, ImageLimit, count_by_kind, find_files, is_view
 from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
 from equipoise.data.table_files import as_parsed, column_names, read_table
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 if TYPE_CHECKING:
+    from equipoise.data.image_files import Broken
     from equipoise.data.images import Images
     from equipoise.data.scans import Scan
 
-LISTED = 100  # reasons in a result; a folder may hold many thousand unreadable images
+REASONS_LISTED = 100  # reasons in a result; a folder may hold many thousand unreadable images
 Counting = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]  # (task, total) to a context that counts increments
-
-
-def _silent(_task: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -39,22 +34,29 @@ class ReadCohort:
     """A cohort, and the rows of its file that were left out."""
 
     cohort: Cohort
-    left_out: tuple[Broken, ...] = ()  # the images left out, with the reason for each
+    left_out: "tuple[Broken, ...]" = ()  # the images left out, with the reason for each
     not_frontal: int = 0
+
+    @property
+    def left_out_kinds(self) -> dict[str, int]:
+        """The number of images left out, by the kind of their fault."""
+        from equipoise.data.image_files import count_by_kind
+
+        return count_by_kind(self.left_out)
 
     def counts(self) -> dict[str, object]:
         """The number of rows left out by reason, without any name that could identify a patient."""
         return {
             "left_out_count": len(self.left_out),
-            "left_out_kinds": count_by_kind(self.left_out),
+            "left_out_kinds": self.left_out_kinds if self.left_out else {},
             "not_frontal": self.not_frontal,
-            "patients_in_several_groups": {v.attribute: v.patients for v in conflicts_in(self.cohort.attributes, self.cohort.patients)},
+            "patients_in_several_groups": {v.attribute: v.patients for v in self.cohort.conflicts},
             "conflicts": self.cohort.attributes[0].conflicts,
         }
 
     def to_dict(self) -> dict[str, object]:
         """The counts, and at most a hundred of the rows left out with their reasons."""
-        return {"left_out": [f"{broken.place}: {broken.reason}" for broken in self.left_out[:LISTED]], **self.counts()}
+        return {"left_out": [f"{broken.place}: {broken.reason}" for broken in self.left_out[:REASONS_LISTED]], **self.counts()}
 
 
 def read_cohort(
@@ -62,7 +64,7 @@ def read_cohort(
     columns: Columns,
     images: ImageFolder = ImageFolder(),
     *,
-    progress: Counting = _silent,
+    progress: Counting = lambda _task, _total: nullcontext(lambda _: None),
 ) -> ReadCohort:
     """The cohort in a data file, with its numbers or the images that its rows name as inputs, and the rows left out.
 
@@ -74,8 +76,14 @@ def read_cohort(
         return _read_images(frame, path.name, columns, images, images.folder, progress)
     features = columns.features or tuple(c for c in frame.columns if c not in {*columns.used, columns.id})
     problems: list[str] = []
+    # Values that a network cannot use. Nothing is imputed, because only the network's owner knows how that was done in training.
     for feature in () if columns.raw else (c for c in features if c in frame.columns):
-        problems += _input_problems(as_parsed(frame[feature]) if feature in text else frame[feature])
+        column: Any = as_parsed(frame[feature]) if feature in text else frame[feature]
+        where = f"input column {column.name!r}"
+        if column.dtype.kind not in "biuf":
+            problems.append(f"{where} holds no numbers. Encode it as in training, or list the inputs with data.features (features=).")
+        elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
+            problems.append(f"{where}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
     try:
         cohort = cohort_from_table(frame, columns.changed(features=features), path.name, text=text, scale=False)
     except BadInput as error:
@@ -95,34 +103,6 @@ def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
     }
 
 
-def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
-    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known.
-
-    Groups, bins, references and conflicts are those of the whole table, for every label. The features, if any, are kept with the scores.
-    """
-    path = Path(path)
-    frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
-    if len(columns.label) == 1:
-        scores_of_label = read_scores_of(frame, columns, path.name)
-        warn_of_repeated_patients(frame, columns)
-        return {columns.label[0]: scores_of_label}
-    label_columns = list(zip(columns.label, columns.score, strict=True))
-    if lacking := [f"label {label!r} has no score column {column!r}." for label, column in label_columns if column not in frame]:
-        raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
-    scores = {}
-    for at, label in enumerate(columns.label):
-        rows = frame[known(frame[label])] if label in frame.columns else frame
-        scores[label] = read_scores_of(rows, columns.of_label(at, conflicts="row"), path.name)
-    together = columns.changed(score=())
-    attributes = read_columns(frame, together.changed(id=None), path.name)["attributes"]
-    warn_of_repeated_patients(frame, together)
-    for label in scores:
-        positions = np.flatnonzero(known(frame[label]))
-        ids = scores[label].ids if columns.id is not None else row_numbers(len(frame))[positions]  # in the whole table, to match labels
-        scores[label] = replace(scores[label], attributes=tuple(a.take(positions) for a in attributes), ids=ids)
-    return scores
-
-
 def paired_columns(path: str | Path, prefix: str) -> dict[str, str]:
     """The score column of each label column of a table: the label's name after a prefix."""
     names = column_names(path)
@@ -138,6 +118,8 @@ def paired_columns(path: str | Path, prefix: str) -> dict[str, str]:
 
 
 def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: ImageFolder, folder: Path, progress: Counting) -> ReadCohort:
+    from equipoise.data.image_files import BROKEN_ADVICE, ImageLimit, find_files, is_view
+
     column = images.column or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
     if column is None or column not in frame.columns:
         problem = f"no column {column!r}" if column else f"no column with the names of images (tried {', '.join(IMAGE_COLUMNS)})"
@@ -171,14 +153,6 @@ def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: Image
         raise BadInput(*header_problems, source=name, advice=BROKEN_ADVICE)
     decoded = cast("Images", cohort.source)
     return ReadCohort(cohort, (*broken_headers.values(), *decoded.broken.values()), len(readable) - frontal)
-
-
-def _input_problems(column: Any) -> Iterator[str]:
-    """Values that a network cannot use. Nothing is imputed, because only the network's owner knows how that was done in training."""
-    if column.dtype.kind not in "biuf":
-        yield f"input column {column.name!r} holds no numbers. Encode it as in training, or list the inputs with data.features (features=)."
-    elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
-        yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."
 
 
 @dataclass(frozen=True)

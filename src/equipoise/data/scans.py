@@ -3,9 +3,9 @@
 A table is a CSV or Parquet file, a folder of them, or a data set partitioned by folders such as sex=F. Columns are read as in `read_table`,
 and only one batch of the named columns is in memory. Each row is validated and stored in a few bytes: labels, scores, a code per attribute
 and a 64-bit hash of the patient (among 50 million patients the probability that any two have the same hash is below 1 in 10,000). Up to
-`HELD` rows stay in memory; more lie in temporary files, each with all rows of its patients, so that every sum over patients is a sum over
-the files. The files have no name (on Windows, they are deleted when they are closed), so that nothing of them is left if the process is
-killed.
+`ROWS_HELD` rows stay in memory; more lie in temporary files, each with all rows of its patients, so that every sum over patients is a sum
+over the files. The files have no name (on Windows, they are deleted when they are closed), so that nothing of them is left if the process
+is killed.
 """
 
 import gzip
@@ -24,68 +24,28 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.alike_names import AlikeIds, warn_of_alike_patients
-from equipoise.data.attribute import (
-    CONFLICT_ADVICE,
-    MISSING,
-    Attribute,
-    Bins,
-    ObjectArray,
-    Span,
-    all_integers,
-    as_bins,
-    drop_empty_levels,
-    group_names,
-    ordered_bin_levels,
-    ordered_levels,
-    read_numeric_column,
-    resolve_codes,
-    row_numbers,
-    varying_units,
-)
+from equipoise.data import attribute as groups
+from equipoise.data import column_values, table_files
+from equipoise.data.attribute import Attribute, IntArray, ObjectArray
 from equipoise.data.cohort import Scores, score_and_logit
-from equipoise.data.column_values import (
-    UNKNOWN,
-    constant_label_problems,
-    identifier_problems,
-    missing_columns,
-    parse_label,
-    read_score_column,
-    read_weights,
-)
 from equipoise.data.columns import Columns
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
-from equipoise.data.rows import HashArray, splitmix64
-from equipoise.data.table_files import (
-    HEADER_BYTES,
-    arrow_texts,
-    arrow_values,
-    check_lengths,
-    check_no_workbook,
-    csv_format,
-    dictionary_codes,
-    encoding_of,
-    flat_columns,
-    is_parquet,
-    parquet_batches,
-    parquet_header,
-    unreadable,
-)
+from equipoise.data.splits import HashArray, splitmix64
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.specification import takes_fields_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS = 2**19  # per batch
+BATCH_ROWS = 2**19  # per batch
 FIRST_ROWS = 2**14  # in the first batch of a CSV file, which shows how long its rows are
 BATCH_BYTES = 2**26  # of a CSV file per batch; the parser takes several times that in memory
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # a missing value in the folder names of partitioned data sets
 ColumnsRead = dict[str, Any]  # names and identifiers as Arrow arrays, other columns as pandas has them
-SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of the files in a folder that are read
+TABLE_SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of the files in a folder that are read
 # Rows of one label in memory, at about 40 bytes each. 10 million rows took 39 s and 2.1 GB as one table, and 19 s and 0.8 GB in files.
-HELD = 2**22
-FILES = 128  # each must fit in memory; with a billion rows, a file has 8 million
+ROWS_HELD = 2**22
+PART_FILES = 128  # each must fit in memory; with a billion rows, a file has 8 million
 # Bytes of coded rows per byte of the table on disk. A row is coded in 13 to 40 bytes; even with rounded scores it takes one byte on disk.
 EXPANSION = 50
 
@@ -102,7 +62,7 @@ def read_batches(path: Path, columns: Columns) -> Iterator[tuple[str, int, Colum
         required = [name for name in requested if name not in partition]
         start = 0
         try:
-            read = _parquet_parts if is_parquet(file) else _csv_parts
+            read = _parquet_parts if table_files.is_parquet(file) else _csv_parts
             for count, found in read(file, where, requested, required, columns):
                 for name in partition.keys() & {*requested} - found.keys():
                     constant = pd.Series([partition[name]] * count, dtype=object)
@@ -113,7 +73,7 @@ def read_batches(path: Path, columns: Columns) -> Iterator[tuple[str, int, Colum
         except BadInput:
             raise
         except Exception as error:
-            raise unreadable(where, error) from error
+            raise table_files.unreadable(where, error) from error
 
 
 def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
@@ -123,52 +83,52 @@ def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
     if not path.is_dir():
         raise no_such_file(path)
     files = []
-    for file in sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)):
+    for file in sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(TABLE_SUFFIXES)):
         inside = file.relative_to(path).parts
         if any(part.startswith(("_", ".")) for part in inside):  # metadata and logs of the program that wrote the data set
             continue
         pairs = [part.partition("=") for part in inside[:-1] if "=" in part]
         files.append((file, {unquote(key): None if value == NULL_PARTITION else unquote(value) for key, _, value in pairs}))
     if not files:
-        raise BadInput(f"{path} is a folder without a table; expected files that end in {', '.join(SUFFIXES)}")
+        raise BadInput(f"{path} is a folder without a table; expected files that end in {', '.join(TABLE_SUFFIXES)}")
     return files
 
 
 def _parquet_parts(
     file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
 ) -> Iterator[tuple[int, ColumnsRead]]:
-    _, schema = parquet_header(file)
-    raise_all(missing_columns([name for name in required if name not in schema.names], schema.names), where)
+    _, schema = table_files.parquet_header(file)
+    raise_all(column_values.missing_columns([name for name in required if name not in schema.names], schema.names), where)
     stored = [name for name in requested if name in schema.names]
-    flat_columns(schema, stored, where)
-    for part in parquet_batches(file, stored, ROWS, MAX_TABLE_BYTES):
+    table_files.flat_columns(schema, stored, where)
+    for part in table_files.parquet_batches(file, stored, BATCH_ROWS, MAX_TABLE_BYTES):
         if len(part):
-            yield len(part), {name: part[name] if name in columns.text else arrow_values(part[name]) for name in stored}
+            yield len(part), {name: part[name] if name in columns.text else table_files.arrow_values(part[name]) for name in stored}
 
 
 def _csv_parts(
     file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
 ) -> Iterator[tuple[int, ColumnsRead]]:
     with _open_unzipped(file) as stream:
-        check_no_workbook(stream.read(8), file)
+        table_files.check_no_workbook(stream.read(8), file)
     with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
-        encoding = encoding_of(metered)
+        encoding = table_files.encoding_of(metered)
     if encoding is None:  # Windows-1252 is supported only for a file that is read as a whole
         raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
-    dialect = csv_format(_open_unzipped(file), encoding, file)
+    dialect = table_files.csv_format(_open_unzipped(file), encoding, file)
     names = [name for name in dialect.names if name]
-    raise_all(missing_columns([name for name in required if name not in names], names), where)
+    raise_all(column_values.missing_columns([name for name in required if name not in names], names), where)
     stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
     with _open_unzipped(file) as stream, _Metered(stream, where, MAX_TABLE_BYTES) as metered:
         reader = pd.read_csv(metered, low_memory=False, usecols=stored, iterator=True, **dialect.options(columns.text, columns.words))
-        rows = min(ROWS, FIRST_ROWS)
+        rows = min(BATCH_ROWS, FIRST_ROWS)
         while True:
             metered.used = 0
             try:
                 part = reader.get_chunk(rows)
             except StopIteration:
                 return
-            rows = min(ROWS, 4 * rows, max(1, BATCH_BYTES * len(part) // max(1, metered.used)))
+            rows = min(BATCH_ROWS, 4 * rows, max(1, BATCH_BYTES * len(part) // max(1, metered.used)))
             frame = dialect.rename(part.reset_index(drop=True), {*columns.text, *columns.words})
             names = [name for name in requested if name in frame.columns]
             yield len(frame), {name: _as_arrow(frame[name]) if name in columns.text else frame[name] for name in names}
@@ -191,8 +151,10 @@ class _Metered(io.RawIOBase):
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         self.line = self.line + len(piece) if end < 0 else len(piece) - end - 1
         self.used += len(piece)
-        if self.line > HEADER_BYTES:
-            raise BadInput(f"{self.where} has a line of more than {HEADER_BYTES:,} bytes. Export it again, with one line per row.")
+        if self.line > table_files.HEADER_BYTES:
+            raise BadInput(
+                f"{self.where} has a line of more than {table_files.HEADER_BYTES:,} bytes. Export it again, with one line per row."
+            )
         if self.used > self.limit:
             raise BadInput(f"{self.where} has rows of more than {self.limit:,} bytes. Export it again, with shorter rows.")
         return len(piece)
@@ -241,14 +203,14 @@ class Stored:
         """The scores of all labels that are stored together, for each part, in the rows where every label is known."""
         for part in self._parts:
             rows = part()
-            complete = _select(rows, (rows["y"] != UNKNOWN).all(1))
+            complete = _select(rows, (rows["y"] != column_values.UNKNOWN).all(1))
             yield [replace(self, _label=k)._scores(complete) for k in range(self._labels)]
 
     def _scores(self, rows: CodedRows) -> Scores:
         """The scores of one label, sorted by patient, so that sums by patient access memory in order. Codes replace patient ids."""
         rows = rows | {"y": rows["y"][:, self._label], "score": rows["score"][:, self._label]}
         if self._labels > 1:
-            rows = _select(rows, rows["y"] != UNKNOWN)
+            rows = _select(rows, rows["y"] != column_values.UNKNOWN)
         patients = None
         if "patient" in rows:
             rows = _select(rows, np.argsort(rows["patient"]))
@@ -257,9 +219,8 @@ class Stored:
         # Patients stay integers: as objects they would take 40 bytes each.
         y = rows["y"].astype(np.int64)
         score, logit = score_and_logit(np.ascontiguousarray(rows["score"]), self.logits)
-        return Scores(
-            y, score, attributes, cast("ObjectArray | None", patients), row_numbers(len(y)), self.name, rows.get("weight"), logit=logit
-        )
+        owners = cast("ObjectArray | None", patients)
+        return Scores(y, score, attributes, owners, name=self.name, weight=rows.get("weight"), logit=logit)
 
 
 def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:
@@ -270,11 +231,11 @@ def _select(rows: CodedRows, index: npt.NDArray[Any]) -> CodedRows:
 
 
 class Storage:
-    """Buffers coded rows in memory up to `HELD` rows, then writes them to files by patient, up to a number of bytes."""
+    """Buffers coded rows in memory up to `ROWS_HELD` rows, then writes them to files by patient, up to a number of bytes."""
 
     def __init__(self, labels: int, max_bytes: int, name: str) -> None:
         self.max_bytes, self.name = max_bytes, name
-        self.max_held = HELD // max(1, (3 + labels) // 4)  # 40 bytes per row for one label, 9 more for each further label
+        self.max_held = ROWS_HELD // max(1, (3 + labels) // 4)  # 40 bytes per row for one label, 9 more for each further label
         self.held: list[CodedRows] = []
         self.files: list[IO[bytes]] = []
         self.written = 0  # bytes
@@ -284,13 +245,11 @@ class Storage:
     def add(self, rows: CodedRows) -> None:
         self.rows += len(rows["y"])
         self.held.append(rows)
-        if self.files or self.rows > self.max_held:
-            self._write()
-
-    def _write(self) -> None:
-        """Appends the rows in memory to the files, those of one patient to the same file."""
+        if not self.files and self.rows <= self.max_held:
+            return
+        # Appends the rows in memory to the files, those of one patient to the same file.
         if not self.files:
-            self.files = [tempfile.TemporaryFile() for _ in range(FILES)]  # noqa: SIM115 (closed by `close`)
+            self.files = [tempfile.TemporaryFile() for _ in range(PART_FILES)]  # noqa: SIM115 (closed by `close`)
         for rows in self.held:
             records = np.empty(len(rows["y"]), np.dtype([(name, column.dtype, column.shape[1:]) for name, column in rows.items()]))
             for name, column in rows.items():
@@ -304,9 +263,9 @@ class Storage:
                 )
             start = self.rows - sum(len(held["y"]) for held in self.held)
             keys = rows.get("patient", np.arange(start, start + len(records), dtype=np.uint64))
-            place = (splitmix64(keys) % np.uint64(FILES)).astype(np.uint8)
+            place = (splitmix64(keys) % np.uint64(PART_FILES)).astype(np.uint8)
             by_place = records[np.argsort(place, kind="stable")]
-            ends = np.cumsum(np.bincount(place, minlength=FILES))
+            ends = np.cumsum(np.bincount(place, minlength=PART_FILES))
             for file, begin, end in zip(self.files, [0, *ends[:-1]], ends, strict=True):
                 file.write(by_place[begin:end].tobytes())
         self.dtype = records.dtype
@@ -320,19 +279,18 @@ class Storage:
     def parts(self) -> list[Callable[[], CodedRows]]:
         """All rows, read from memory or from one file after the other. The storage releases the rows in memory."""
         if self.files:
-            return [partial(_read_records, file, cast("np.dtype[np.void]", self.dtype)) for file in self.files if file.tell()]
+            return [partial(self._read, file) for file in self.files if file.tell()]
         rows = {name: np.concatenate([held[name] for held in self.held]) for name in self.held[0]}
         self.held = []
         return [lambda: rows]
 
+    def _read(self, file: IO[bytes]) -> CodedRows:
+        file.seek(0)
+        records = np.fromfile(file, cast("np.dtype[np.void]", self.dtype))
+        return {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], records.dtype.names)}
 
-def _read_records(file: IO[bytes], dtype: np.dtype[np.void]) -> CodedRows:
-    file.seek(0)
-    records = np.fromfile(file, dtype)
-    return {name: np.ascontiguousarray(records[name]) for name in cast(tuple[str, ...], dtype.names)}
 
-
-CodeArray = npt.NDArray[np.int32]
+MOST_ALIKE = 2**18  # ids that are kept, to find those that are alike
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier without reading on
 
 
@@ -359,7 +317,7 @@ class Scan:
     limit: int | None = None  # in bytes, as in `read_table`
 
     def __post_init__(self) -> None:
-        problems = [*self.columns.problems(), *self.columns.conflict_problems()]
+        problems = self.columns.problems()
         labels, scores = list(self.columns.label), list(self.columns.score)
         if len(labels) != 1 or len(scores) != 1:
             problems.append(
@@ -407,13 +365,13 @@ class _TableCoder:
         own = [scan.columns for scan in scans.values()]
         self.columns = first.columns.changed(label=[c.label[0] for c in own], score=[c.score[0] for c in own])
         self.labels, self.name = list(scans), first.called
-        self.groups = [_GroupCoder(name, first.columns.bins.get(name)) for name in first.columns.group]
+        self.groups = [groups.GroupCoder(name, first.columns.bins.get(name)) for name in first.columns.group]
         on_disk = sum(file.stat().st_size for file, _ in _table_files(first.path))
         allowed = max(MAX_TABLE_BYTES, max_table_bytes() if first.limit is None else first.limit)
         self.storage = Storage(len(scans), max(allowed, EXPANSION * on_disk), self.name)
         self.known, self.positives = (np.zeros(len(scans), np.int64) for _ in range(2))  # rows of each label
         self.patient_type = ""  # integers or text
-        self.alike = AlikeIds()
+        self.alike = _AlikeIds()
 
     def add(self, where: str, count: int, found: ColumnsRead) -> None:
         """Adds the rows of a batch; raises `BadInput` with everything wrong with them."""
@@ -421,21 +379,25 @@ class _TableCoder:
         y, score = np.zeros((count, len(self.labels)), np.int8), np.zeros((count, len(self.labels)))
         rows: CodedRows = {"score": score, "y": y}
         for k, (label_column, score_column) in enumerate(zip(columns.label, columns.score, strict=True)):
-            y[:, k], label_problems = parse_label(found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1)
-            known, scores = y[:, k] != UNKNOWN, found[score_column]
-            score[known, k], score_problems = read_score_column(scores if known.all() else scores[known], score_column, columns.logits)
+            y[:, k], label_problems = column_values.parse_label(
+                found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
+            )
+            known, scores = y[:, k] != column_values.UNKNOWN, found[score_column]
+            score[known, k], score_problems = column_values.read_score_column(
+                scores if known.all() else scores[known], score_column, columns.logits
+            )
             problems += label_problems + score_problems
         if columns.weight is not None:
-            rows["weight"], weight_problems = read_weights(found[columns.weight], columns.weight)
+            rows["weight"], weight_problems = column_values.read_weights(found[columns.weight], columns.weight)
             problems += weight_problems
         for k, group in enumerate(self.groups):
             with collecting(problems):
-                rows[f"code{k}"] = group.codes(found[group.name], where)
+                rows[f"code{k}"] = _group_codes(group, found[group.name], where).astype(np.int32)
         if columns.patient is not None:
             with collecting(problems):
                 rows["patient"] = self._hash_patients(found[columns.patient], columns.patient, where)
         raise_all(problems, where)
-        self.known += (y != UNKNOWN).sum(0)
+        self.known += (y != column_values.UNKNOWN).sum(0)
         self.positives += (y == 1).sum(0)
         self.storage.add(rows)
 
@@ -455,9 +417,9 @@ class _TableCoder:
             return splitmix64(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
         if patient_type == "integers":
             values = values.cast(pa.string()).dictionary_encode()
-        ids, codes = np.array([*_as_names(values.dictionary, name, where), None], dtype=object), dictionary_codes(values)
+        ids, codes = np.array([*_as_names(values.dictionary, name, where), None], dtype=object), table_files.dictionary_codes(values)
         if values.null_count or any(text is None or not text.strip() for text in ids[:-1]):
-            raise_all(identifier_problems(pd.Series(ids[codes], dtype=object), name, "patient"))
+            raise_all(column_values.identifier_problems(pd.Series(ids[codes], dtype=object), name, "patient"))
         self.alike.add([text for text in ids[:-1] if text is not None])
         return _hash_names(ids[:-1])[codes]
 
@@ -467,11 +429,11 @@ class _TableCoder:
             raise BadInput("the table has no rows", source=self.name)
         columns, problems = self.columns, list[str]()
         for label, positives, rows in zip(columns.label, self.positives, self.known, strict=True):
-            problems += constant_label_problems(int(positives), int(rows), label, columns.positive)
+            problems += column_values.constant_label_problems(int(positives), int(rows), label, columns.positive)
         attributes, level_codes = [], []
         for group, reference in zip(self.groups, columns.references, strict=True):
             with collecting(problems):
-                attribute, codes = group.attribute(self.storage.rows, reference)
+                attribute, codes = group.attribute(reference)
                 attributes.append(attribute)
                 level_codes.append(codes)
         raise_all(problems, self.name)
@@ -479,8 +441,15 @@ class _TableCoder:
         parts = [partial(_recoded, part, level_codes) for part in stored]
         self._warn_of_alike_patients(parts)
         if columns.conflicts != "row":
-            attributes, kept_codes = self._resolve_conflicts(parts, attributes)
-            parts = [partial(_recoded, part, level_codes, columns.conflicts, kept_codes) for part in stored]
+            resolved, kept_codes = [], []
+            for k, attribute in enumerate(attributes):
+                coded = ((rows[f"code{k}"], pd.factorize(rows["patient"])[0]) for part in parts for rows in [part()])
+                with collecting(problems):
+                    attribute, codes = groups.resolve_conflicts(attribute, coded, columns.conflicts, str(columns.patient))
+                    resolved.append(attribute)
+                    kept_codes.append(codes)
+            raise_all(problems, self.name)
+            attributes, parts = resolved, [partial(_recoded, part, level_codes, columns.conflicts, kept_codes) for part in stored]
         whole = not self.storage.files
         return {
             label: Stored(int(rows), self.name, tuple(attributes), whole, parts, k, len(self.labels), self.columns.logits)
@@ -495,103 +464,63 @@ class _TableCoder:
         hashes, present = _hash_names(forms), np.zeros(len(forms), bool)
         for part in parts:
             present |= np.isin(hashes, part()["patient"])
-        warn_of_alike_patients(self.alike.sets(forms[present]), str(self.columns.patient))
-
-    def _resolve_conflicts(
-        self, parts: Sequence[Callable[[], CodedRows]], attributes: list[Attribute]
-    ) -> tuple[list[Attribute], list[CodeArray]]:
-        """The attributes under the rule for patients in several groups, and the codes of the levels that then still have rows."""
-        rule = self.columns.conflicts
-        varied = np.zeros(len(attributes), np.int64)
-        counts = [np.zeros(len(a.levels), np.int64) for a in attributes]
-        for part in parts:
-            recorded = part()
-            units = pd.factorize(recorded["patient"])[0]
-            for k, attribute in enumerate(attributes):
-                codes = recorded[f"code{k}"].astype(np.int64)
-                varied[k] += int(varying_units(codes, units).sum())
-                codes = codes if rule == "error" else resolve_codes(codes, units, rule)
-                counts[k] += np.bincount(codes[codes != MISSING], minlength=len(attribute.levels))
-        problems: list[str] = []
-        kept_codes, resolved = [], []
-        for k, attribute in enumerate(attributes):
-            with collecting(problems):
-                if rule == "error" and varied[k]:
-                    raise BadInput(
-                        f"patient column {self.columns.patient!r}: {varied[k]:,} patients have more than one {attribute.name!r}. "
-                        f"{CONFLICT_ADVICE}"
-                    )
-                levels, codes = drop_empty_levels(attribute, counts[k], rule)
-                resolved.append(replace(attribute, levels=levels, varied=int(varied[k]), conflicts=rule))
-                kept_codes.append(np.append(codes, MISSING).astype(np.int32))
-        raise_all(problems, self.name)
-        return resolved, kept_codes
+        for form in forms[present]:  # an id itself
+            self.alike.changed[form].add(form)
+        if sets := sorted(sorted(alike) for alike in self.alike.changed.values() if len(alike) > 1):
+            groups.warn_of_alike_patients(sets, str(self.columns.patient))
 
 
 def _recoded(
-    part: Callable[[], CodedRows], level_codes: Sequence[CodeArray], rule: str = "row", kept_codes: Sequence[CodeArray] = ()
+    part: Callable[[], CodedRows], level_codes: Sequence[IntArray], rule: str = "row", kept_codes: Sequence[IntArray] = ()
 ) -> CodedRows:
     """The rows of a part with the codes of the levels; under a rule for patients in several groups, of the levels that still have rows."""
     rows = part()
     codes = [new_codes[rows[f"code{k}"]] for k, new_codes in enumerate(level_codes)]
-    if rule not in ("row", "error"):
+    if kept_codes:
         units = pd.factorize(rows["patient"])[0]
-        codes = [kept[resolve_codes(code.astype(np.int64), units, rule)] for kept, code in zip(kept_codes, codes, strict=True)]
+        codes = [kept[groups.resolve_codes(code, units, rule)] for kept, code in zip(kept_codes, codes, strict=True)]
     return rows | {f"code{k}": code for k, code in enumerate(codes)}
 
 
-class _GroupCoder:
-    """Codes the groups of one column in the order in which they occur, and counts their rows."""
+class _AlikeIds:
+    """The ids of a table that is read in batches, as far as they may be alike: those that folding changes.
 
-    def __init__(self, name: str, edges: Sequence[float] | Bins | None) -> None:
-        self.name = name
-        self.bins = None if edges is None else as_bins(edges, name)
-        self.integers, self.span = True, Span()
-        self.code_of: dict[str, int] = {}  # of each group, if the column is not binned
-        self.counts = np.zeros(0, np.int64)
+    Of two ids that are alike, at least one differs from their common folded form. The form has the case of most ids in the first batch, so
+    that few ids differ from it.
+    """
 
-    def codes(self, values: Any, where: str) -> CodeArray:
-        """The code of each row of a batch: of names, an Arrow array; of numbers to be binned, a pandas column."""
-        if self.bins is None:
-            codes = self._code_names(values, where)
-        else:
-            numbers = read_numeric_column(values, self.name)
-            self.integers = self.integers and all_integers(numbers)
-            self.span += Span.of(numbers)
-            codes = self.bins.codes(numbers).astype(np.int32)
-        width = len(self.code_of) if self.bins is None else len(self.bins.names)
-        self.counts = np.bincount(codes[codes >= 0], minlength=width) + np.pad(self.counts, (0, width - len(self.counts)))
-        return codes
+    def __init__(self) -> None:
+        self.changed: dict[str, set[str]] = {}  # by their folded form
+        self.case: Callable[[str], str] | None = None
 
-    def _code_names(self, values: "pa.Array[Any]", where: str) -> CodeArray:
-        import pyarrow as pa
+    def add(self, ids: list[str]) -> None:
+        """Adds the different ids of a batch."""
+        joined = "".join(ids)
+        if self.case is None:
+            some = joined[:10_000]
+            self.case = str.upper if sum(map(str.isupper, some)) > sum(map(str.islower, some)) else str.lower
+        if len(self.changed) >= MOST_ALIKE or (not groups.UNUSUAL.search(joined) and joined == self.case(joined)):
+            return
+        for name, form in zip(ids, map(self.case, groups.folded_names(ids)), strict=True):
+            if form != name:
+                self.changed.setdefault(form, set()).add(name)
 
-        encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        names = group_names(pd.Series(_as_names(encoded.dictionary, self.name, where), dtype=object))
-        for name in names.dropna():
-            self.code_of.setdefault(name, len(self.code_of))
-        if len(self.code_of) > MAX_LEVELS:
-            raise BadInput(
-                f"column {self.name!r} holds more than {MAX_LEVELS:,} different values, like an identifier; a group needs a few levels. "
-                "Use another column."
-            )
-        new_codes = np.array([*(MISSING if name is None else self.code_of[name] for name in names), MISSING], np.int32)
-        codes: CodeArray = new_codes[dictionary_codes(encoded)]
-        return codes
 
-    def attribute(self, rows: int, reference: str | None) -> tuple[Attribute, CodeArray]:
-        """The attribute without rows, and the position of each code's group among its levels."""
-        bins = self.bins and self.bins.named_for(self.integers)
-        names = list(self.code_of) if bins is None else list(bins.names)
-        counts = pd.Series(self.counts, index=pd.Index(names, dtype=object))
-        counts = counts[counts > 0].sort_values(ascending=False, kind="stable")
-        if bins is None:
-            levels = ordered_levels(counts, rows, self.name, reference)
-        else:
-            levels = ordered_bin_levels(counts, bins, self.span, self.name, reference)
-        positions = {level: k for k, level in enumerate(levels)}
-        level_codes = np.array([*(positions.get(name, MISSING) for name in names), MISSING], np.int32)
-        return Attribute(self.name, levels, np.empty(0, np.int64), reference is not None, bins), level_codes
+def _group_codes(group: groups.GroupCoder, values: Any, where: str) -> IntArray:
+    """The code of each row of a batch: of names, an Arrow array; of numbers to be binned, a pandas column."""
+    import pyarrow as pa
+
+    if group.bins is not None:
+        return group.add_numbers(values)
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    names = groups.group_names(pd.Series(_as_names(encoded.dictionary, group.name, where), dtype=object))
+    codes = group.add_names(list(names), table_files.dictionary_codes(encoded))
+    if len(group.code_of) > MAX_LEVELS:
+        raise BadInput(
+            f"column {group.name!r} holds more than {MAX_LEVELS:,} different values, like an identifier; a group needs a few levels. Use "
+            "another column."
+        )
+    return codes
 
 
 def _hash_names(names: npt.NDArray[np.object_]) -> HashArray:
@@ -606,8 +535,8 @@ def _as_names(values: "pa.Array[Any]", name: str, where: str) -> npt.NDArray[np.
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        check_lengths(values, name, where)
+        table_files.check_lengths(values, name, where)
         names: npt.NDArray[np.object_] = np.array(values.to_numpy(zero_copy_only=False), dtype=object)
         names[names == ""] = None
         return names
-    return np.asarray(arrow_texts(values, name, Path(where)).to_numpy(dtype=object))
+    return np.asarray(table_files.arrow_texts(values, name, Path(where)).to_numpy(dtype=object))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -83,38 +83,25 @@ class Encoder:
         """The encoded rows in double precision, without torch."""
         lacking = [name for name in self.order if name not in frame.columns]
         raise_all([f"no column {name!r}, which the training set had. Add it first." for name in lacking])
+        names = list(self.numeric)
+        try:  # all at once: one by one, hundreds of columns are slow
+            values = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            text = [name for name in names if not pd.api.types.is_numeric_dtype(frame[name])]
+            raise_all([f"column {name!r} was a number in the training set and holds text here. Correct those rows first." for name in text])
+            raise
+        infinite = dict(zip(names, np.isinf(values).sum(0), strict=True))
+        raise_all([f"column {name!r}: {n:,} of {len(frame):,} rows are infinite. Correct them first." for name, n in infinite.items() if n])
+        mean, spread = np.array([self.numeric[name] for name in names]).reshape(-1, 2).T
+        scaled = dict(zip(names, np.nan_to_num((values - mean) / spread, nan=0.0).T, strict=True))
         blocks: list[npt.NDArray[np.float64]] = []
-        scaled = self._scaled(frame)
         for name in self.order:
             if name in scaled:
                 blocks.append(scaled[name][:, None])
-            elif name in self.numeric:
-                mean, spread = self.numeric[name]
-                try:
-                    values = frame[name].to_numpy(dtype=float, na_value=np.nan)
-                except (TypeError, ValueError):
-                    raise BadInput(
-                        f"column {name!r} was a number in the training set and holds text here. Correct those rows first."
-                    ) from None
-                if np.isinf(values).any():
-                    raise BadInput(
-                        f"column {name!r}: {int(np.isinf(values).sum()):,} of {len(values):,} rows are infinite. Correct them first."
-                    )
-                blocks.append(np.nan_to_num((values - mean) / spread, nan=0.0)[:, None])
             else:
                 codes = pd.Index(self.levels[name]).get_indexer(_as_levels(frame[name]))
                 blocks.append((codes[:, None] == np.arange(len(self.levels[name]))).astype(float))
         return np.concatenate(blocks, axis=1) if blocks else np.empty((len(frame), 0))
-
-    def _scaled(self, frame: pd.DataFrame) -> dict[str, npt.NDArray[np.float64]]:
-        """The z-scores of columns that are finite numbers already, all computed at once: one by one, hundreds of columns are slow."""
-        plain = {str(name) for name, dtype in frame.dtypes.items() if isinstance(dtype, np.dtype) and dtype.kind in "fiub"}
-        names = [name for name in self.numeric if name in plain]
-        values = frame[names].to_numpy(dtype=np.float64)
-        if len(names) != values.shape[1] or np.isinf(values).any():  # a repeated column, or one that `numbers` reports
-            return {}
-        mean, spread = np.array([self.numeric[name] for name in names]).reshape(-1, 2).T
-        return dict(zip(names, np.nan_to_num((values - mean) / spread, nan=0.0).T, strict=True))
 
     def unseen(self, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
         """Levels that the training set did not have, by column, each with the number of these rows that hold it."""
@@ -130,8 +117,13 @@ class Encoder:
 class Inputs(Protocol):
     """The rows of a cohort before a network reads them: a `Table`, `Tensors` or `Images`."""
 
-    def plain(self) -> Any:
-        """The rows as an estimator takes them: a frame, a tensor (n, ...) or images."""
+    def plain(self) -> Iterator[Any]:
+        """The rows as an estimator takes them, as frames or tensors (n, ...) that are not too large."""
+        return iter([self.tensor()])
+
+    def features(self, columns: Sequence[str] | None = None) -> pd.DataFrame:  # noqa: ARG002 (of a table)
+        """What a rule on scores may read of these rows; of a table, only these columns if they are given. Images have no such columns."""
+        return pd.DataFrame()
 
     def __len__(self) -> int: ...
 
@@ -143,6 +135,11 @@ class Inputs(Protocol):
 
     def take(self, index: IntArray) -> Self:
         """The selected rows."""
+
+    def gray(self, index: object) -> Tensor:
+        """Rows of images as gray pictures (b, height, width)."""
+        gray: Tensor = self.tensor()[index].float().mean(1)
+        return gray
 
     def fitted(self, *, again: bool = False) -> Encoder | None:  # noqa: ARG002 (of a table)
         """The encoder in use; None for inputs that are not a table. `again` fits one to these rows even if there is one."""
@@ -177,7 +174,10 @@ class Tensors(Inputs):
         """The tensor itself."""
         return self.values
 
-    plain = tensor
+    def features(self, columns: Sequence[str] | None = None) -> pd.DataFrame:  # noqa: ARG002 (they have no names)
+        """The values, if they are columns."""
+        values = self.values.detach().cpu().numpy()
+        return feature_columns(values) if values.ndim == 2 else pd.DataFrame()
 
     def stored(self) -> tuple[str, Any, IntArray | None]:
         """The values, as a frame if they are columns."""
@@ -205,9 +205,13 @@ class Table(Inputs):
     def __repr__(self) -> str:
         return f"Table({len(self):,} rows, {self.frame.shape[1]} columns)"
 
-    def plain(self) -> pd.DataFrame:
+    def plain(self) -> Iterator[pd.DataFrame]:
         """The raw columns."""
-        return self.frame
+        return iter([self.frame])
+
+    def features(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The raw columns, or those of them that are named."""
+        return self.frame if columns is None else self.frame[[name for name in self.frame.columns if str(name) in columns]]
 
     def stored(self) -> tuple[str, Any, None]:
         """The raw columns."""
@@ -236,6 +240,11 @@ class Table(Inputs):
     def encoded_by(self, encoder: Encoder) -> Table:
         """These rows with the encoder of another set."""
         return replace(self, encoder=encoder)
+
+
+def feature_columns(values: npt.NDArray[Any]) -> pd.DataFrame:
+    """The columns of an array (n, d), which are numbered."""
+    return pd.DataFrame(values.astype(np.float64), columns=[f"feature {k + 1}" for k in range(values.shape[1])])
 
 
 def _as_levels(column: pd.Series[object]) -> pd.Series[str]:

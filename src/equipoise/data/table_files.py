@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -24,16 +25,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import level_name, precision_problem, to_numbers
-from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, check_unique, max_table_bytes, no_such_file, read_bytes, too_large
+from equipoise.data.columns import repeated
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file, read_bytes, too_large
 from equipoise.errors import BadInput, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Item = TypeVar("Item")
-TOGETHER = 16  # row groups that are read between two checks of the memory
-LONGEST = 2**16  # bytes of a group or an id
-PAGES = 2**26  # bytes that a reader needs for the pages of its columns, in addition to the values
+ROW_GROUPS_AT_ONCE = 16  # row groups that are read between two checks of the memory
+LONGEST_NAME = 2**16  # bytes of a group or an id
+PAGE_BYTES = 2**26  # bytes that a reader needs for the pages of its columns, in addition to the values
 
 
 def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
@@ -43,18 +45,22 @@ def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
     metadata, schema = parquet_header(path)
     if (size := parquet_bytes(metadata, schema)) > limit:
         raise too_large(path, size, limit)
-    check_unique(schema.names, path)
+    _check_unique(schema.names, path)
     names = flat_columns(schema, text, path)
     groups = range(metadata.num_row_groups)
-    with _opened(path, schema) as file:
-        parts = [file.read_row_groups(list(groups[k : k + TOGETHER]), columns=names) for k in _checked(groups[::TOGETHER], path, limit)]
+    with _open_parquet(path, schema) as file:
+        steps = groups[::ROW_GROUPS_AT_ONCE]
+        parts = [file.read_row_groups(list(groups[k : k + ROW_GROUPS_AT_ONCE]), columns=names) for k in _checked(steps, path, limit)]
         table = pa.concat_tables(parts) if parts else schema.empty_table()
     if table.num_rows != metadata.num_rows:
         raise BadInput(f"{path} holds {table.num_rows:,} rows, but its metadata state {metadata.num_rows:,}. Export it again.")
-    columns: dict[str, Any] = {
-        name: [str(value) for value in values] if name in text else values
-        for name, values in _range_index(schema.metadata, table.num_rows).items()
-    }
+    columns: dict[str, Any] = {}
+    with suppress(ValueError, TypeError, KeyError, AttributeError):  # pandas names a range index in the metadata, which may be damaged
+        for entry in json.loads(schema.metadata[b"pandas"])["index_columns"]:
+            if isinstance(entry, dict) and entry["kind"] == "range" and isinstance(entry["name"], str):
+                values = range(entry["start"], entry["stop"], entry["step"])
+                if len(values) == table.num_rows:
+                    columns[entry["name"]] = list(map(str, values) if entry["name"] in text else values)
     for name in schema.names:
         if re.fullmatch(r"__index_level_\d+__", name):
             continue
@@ -69,7 +75,7 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int, limit: int) -> 
     """Batches of at most so many rows of these columns; fewer if the rows are so long that a batch would need more bytes than the limit."""
     metadata, schema = parquet_header(path)
     stored = max(1, parquet_bytes(metadata, schema) // max(1, metadata.num_rows))  # bytes per row
-    with _opened(path, schema) as file:
+    with _open_parquet(path, schema) as file:
         parts = file.iter_batches(batch_size=max(1, min(rows, limit // stored)), columns=list(names), use_threads=False)
         yield from _checked(parts, path, limit)
 
@@ -89,16 +95,13 @@ def parquet_bytes(metadata: Any, schema: Any) -> int:
     """
     groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
-    return int(max(sum(group.total_byte_size for group in groups), rows * sum(map(_width, schema.types)), 8 * rows))
-
-
-def _width(dtype: Any) -> int:
-    """The bytes of one value in memory; of a text, only those of its reference."""
-    try:
-        dtype = getattr(dtype, "value_type", dtype)  # of a dictionary
-        return max(8, int(dtype.byte_width))
-    except (AttributeError, ValueError):  # of no fixed width
-        return 8
+    width = 0
+    for dtype in schema.types:
+        try:
+            width += max(8, int(getattr(dtype, "value_type", dtype).byte_width))  # of a dictionary, that of its values
+        except (AttributeError, ValueError):  # of no fixed width, as text, which is a reference
+            width += 8
+    return int(max(sum(group.total_byte_size for group in groups), rows * max(8, width)))
 
 
 def flat_columns(schema: Any, required: Collection[str], where: object) -> list[str]:
@@ -120,7 +123,7 @@ def flat_columns(schema: Any, required: Collection[str], where: object) -> list[
     return flat
 
 
-def _opened(path: Path, schema: Any) -> Any:
+def _open_parquet(path: Path, schema: Any) -> Any:
     """The file, with text and bytes as dictionaries, in which a value that is repeated in many rows is stored once."""
     import pyarrow.parquet as pq
 
@@ -141,7 +144,7 @@ def _checked(items: Iterable[Item], path: Path, limit: int) -> Iterator[Item]:
     before = pa.total_allocated_bytes()
     for item in items:
         yield item
-        if pa.total_allocated_bytes() - before > 2 * limit + PAGES:
+        if pa.total_allocated_bytes() - before > 2 * limit + PAGE_BYTES:
             raise too_large(path, None, limit)
 
 
@@ -181,9 +184,10 @@ def check_lengths(values: Any, name: str, where: object) -> None:
     import pyarrow.compute as pc
 
     longest = pc.max(pc.binary_length(values)).as_py() if _is_text(values.type) else None
-    if (longest or 0) > LONGEST:
+    if (longest or 0) > LONGEST_NAME:
         raise BadInput(
-            f"{where}: column {name!r} holds a text of {longest:,} bytes; a group or an id has at most {LONGEST:,}. Use another column."
+            f"{where}: column {name!r} holds a text of {longest:,} bytes; a group or an id has at most {LONGEST_NAME:,}. "
+            "Use another column."
         )
 
 
@@ -191,16 +195,6 @@ def dictionary_codes(values: Any) -> npt.NDArray[np.int64]:
     """The position of each cell's value in the dictionary of an Arrow array, -1 in empty cells."""
     codes: npt.NDArray[np.int64] = values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
     return codes
-
-
-def _range_index(metadata: Any, rows: int) -> dict[str, list[int]]:
-    """The named range index in the metadata of pandas, which is not stored as a column; empty if there is none or it is damaged."""
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
-        for entry in json.loads(metadata[b"pandas"])["index_columns"]:
-            if isinstance(entry, dict) and entry["kind"] == "range" and isinstance(entry["name"], str):
-                values = range(entry["start"], entry["stop"], entry["step"])
-                return {entry["name"]: list(values)} if len(values) == rows else {}
-    return {}
 
 
 log = logging.getLogger(__name__)
@@ -213,7 +207,7 @@ MISSING_WORDS = frozenset(  # the words that pandas reads as missing; in a text 
 # Numbers are read to the last digit, so that a score is the same in CSV and Parquet. From pandas 3.1 on that is the default, and the option
 # is deprecated; without it, older versions misread the last digit of every third score.
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1) else {}
-CHUNK = 2**20
+BYTES_DECODED = 2**20
 HEADER_BYTES = 2**22  # of the header and the first row; with 100,000 columns they have about half of that
 
 
@@ -232,9 +226,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
         if is_parquet(path):
             frame = read_parquet(path, {*text, *words}, max_bytes)
         else:
-            raw = read_bytes(path, max_bytes)
-            check_no_workbook(raw[:8], path)
-            dialect = csv_format(BytesIO(raw), _encoding(raw, path), path)
+            raw, dialect = _read_csv(path, max_bytes)
             frame = dialect.rename(pd.read_csv(BytesIO(raw), low_memory=False, **dialect.options(text, words)), {*text, *words})
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
@@ -255,11 +247,34 @@ def unreadable(file: object, error: Exception) -> BadInput:
 def column_names(path: str | Path) -> list[str]:
     """The column names in the header of a CSV or Parquet file."""
     path = _existing_file(path)
-    if not is_parquet(path):
-        raw = read_bytes(path)
-        check_no_workbook(raw[:8], path)
-        return list(csv_format(BytesIO(raw), _encoding(raw, path), path).names)
-    return list(parquet_header(path)[1].names)
+    return list(parquet_header(path)[1].names if is_parquet(path) else _read_csv(path, max_table_bytes())[1].names)
+
+
+def _read_csv(path: Path, limit: int) -> "tuple[bytes, CsvFormat]":
+    """The content of a CSV file, and its dialect. Text that is not UTF-8 or UTF-16 is read as Windows-1252, unless it is damaged UTF-8."""
+    raw = read_bytes(path, limit)
+    check_no_workbook(raw[:8], path)
+    encoding = encoding_of(BytesIO(raw))
+    if encoding is None:
+        text = raw.decode("utf-8", errors="replace")
+        bad = text.count("\ufffd")
+        # Mostly valid UTF-8 is damaged, not Windows-1252: reading it as such would change every accented identifier.
+        if len(re.sub("[\x00-\x7f\ufffd]+", "", text)) >= bad:
+            line = text.count("\n", 0, text.index("\ufffd")) + 1
+            raise BadInput(
+                f"{path} is damaged: {bad:,} characters are not UTF-8, as the rest is; the first is in line {line:,}. Export it again."
+            )
+        log.warning(
+            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they are "
+            "wrong, export it as UTF-8.",
+            path.name,
+        )
+    return raw, csv_format(BytesIO(raw), encoding or "cp1252", path)
+
+
+def _check_unique(names: Sequence[str], path: Path) -> None:
+    if again := repeated(names):
+        raise BadInput(f"{path} has the columns {', '.join(map(repr, again))} more than once. Rename all but one of each.")
 
 
 def _existing_file(path: str | Path) -> Path:
@@ -304,9 +319,6 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
     return False
 
 
-# CSV
-
-
 def check_no_workbook(head: bytes, path: Path) -> None:
     """Raises `BadInput` if the first bytes of a file are those of a workbook."""
     if head.startswith(WORKBOOKS):
@@ -341,7 +353,7 @@ class CsvFormat:
 
     def rename(self, frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
         """The frame that pandas read, with clean column names and with decimal commas converted."""
-        if not {str(c) for c in frame.columns} <= set(self.raw_names):  # otherwise the wrong columns would be read as text
+        if not set(map(str, frame.columns)) <= set(self.raw_names):  # otherwise the wrong columns would be read as text
             header = ", ".join(map(repr, self.raw_names[:6]))
             raise BadInput(f"{self.path} has a header that cannot be read: {header}. Write one name per column.")
         clean = dict(zip(self.raw_names, self.names, strict=True))
@@ -372,7 +384,14 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     skip = int(preamble.startswith("sep=") and len(preamble) == 5)
     header_line = next(filter(str.strip, lines[skip:]), "")
     separator = preamble[-1] if skip else max(",;\t|", key=header_line.count)
-    skip_space = _space_follows_separator(lines[skip:], separator)
+    # A space after the separator belongs to it and not to the value, as in `1, "F, x"`, if it follows every separator of the header; or of
+    # the rows, if one of them has a quotation mark after it. A single field is not enough: a leading space may be part of an identifier.
+    unquoted = [re.sub('"[^"]*"', '""', line) for line in lines[skip : skip + 1000] if separator in line]
+    quoted = any(f'{separator} "' in row for row in unquoted[1:])
+    skip_space = any(
+        bool(some) and all(field.startswith(" ") for line in some for field in line.split(separator)[1:])
+        for some in (unquoted[:1], unquoted[1:] if quoted else [])
+    )
     whole = io.StringIO(text, newline="")
     for _ in range(skip):
         whole.readline()
@@ -380,7 +399,7 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     header = next((row for row in reader if any(map(str.strip, row))), [])
     first_row = next(filter(None, reader), [])  # pandas also takes a line of separators for a row
     names = [name.strip() for name in header]
-    check_unique([name for name in names if name], path)
+    _check_unique([name for name in names if name], path)
     if len(first_row) > len(names):  # pandas would take the first column for row names and shift the rest
         raise BadInput(
             f"{path} has {len(names)} names in the header and {len(first_row)} fields in the first row. "
@@ -390,41 +409,6 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names))
 
 
-def _space_follows_separator(lines: list[str], separator: str) -> bool:
-    """Whether a space after the separator belongs to it and not to the value, as in `1, "F, x"`.
-
-    True if a space follows every separator of the header; or every separator of the rows, if one of them has a quotation mark after the
-    space. A single field with a space is not enough, because a leading space may be part of an identifier.
-    """
-
-    def always_spaced(lines: list[str]) -> bool:
-        return bool(lines) and all(field.startswith(" ") for line in lines for field in line.split(separator)[1:])
-
-    unquoted = [re.sub('"[^"]*"', '""', line) for line in lines[:1000] if separator in line]
-    header, rows = unquoted[:1], unquoted[1:]
-    return always_spaced(header) or (any(f'{separator} "' in row for row in rows) and always_spaced(rows))
-
-
-def _encoding(raw: bytes, path: Path) -> str:
-    """The encoding of a file: UTF-8, UTF-16 or, with a warning, Windows-1252. Raises `BadInput` if it is damaged UTF-8."""
-    if (encoding := encoding_of(BytesIO(raw))) is not None:
-        return encoding
-    text = raw.decode("utf-8", errors="replace")
-    bad = text.count("\ufffd")
-    # Mostly valid UTF-8 is damaged, not Windows-1252: reading it as such would change every accented identifier.
-    if len(re.sub("[\x00-\x7f\ufffd]+", "", text)) >= bad:
-        line = text.count("\n", 0, text.index("\ufffd")) + 1
-        raise BadInput(
-            f"{path} is damaged: {bad:,} characters are not UTF-8, as the rest is; the first is in line {line:,}. Export it again."
-        )
-    log.warning(
-        "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they are "
-        "wrong, export it as UTF-8.",
-        path.name,
-    )
-    return "cp1252"
-
-
 def encoding_of(stream: BinaryIO | io.RawIOBase) -> str | None:
     """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end."""
     if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -432,7 +416,7 @@ def encoding_of(stream: BinaryIO | io.RawIOBase) -> str | None:
     stream.seek(0)
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for piece in iter(lambda: stream.read(CHUNK), b""):
+        for piece in iter(partial(stream.read, BYTES_DECODED), b""):
             decoder.decode(piece)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:

@@ -1,36 +1,175 @@
-"""The result of an audit, for one label or several: rates of every group and gaps between groups, with intervals and tests.
-
-`AuditSums` holds the sums needed to compare an audit with another or to follow it over time. It holds nothing about a single patient.
-"""
+"""The result of an audit, for one label or several: rates of every group and gaps between groups, with intervals and tests."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, GroupConflicts, LabelKind, Scores
+from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.by_threshold import COLUMNS, table_to_dict
-from equipoise.measures.estimates import Estimate
-from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name
+from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
+from equipoise.measures.cells import FloatArray
+from equipoise.measures.disclosure import table_to_dict
+from equipoise.measures.gaps import Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
-from equipoise.measures.score_measures import CURVES
 from equipoise.measures.thresholds import Rule
 from equipoise.presenting import html_of, write_page
 
-if TYPE_CHECKING:
-    from equipoise.measures.paired_changes import Baseline
-
+INSUFFICIENT = "insufficient data"
+GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
+SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
+FEW_PATIENTS = 30  # estimates from fewer are marked
+CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model instead of an interval
+GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
+GAP_COLUMNS = [
+    *("measure", "attribute", "group", "reference", "value", "low", "high"),
+    *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
+    *("detectable", "patients", "few", "note"),
+]
 SCHEMA_VERSION = 6
 SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval. If the data are insufficient, `value` is NaN and `note` gives the reason."""
+
+    value: float
+    low: float
+    high: float
+    note: str = ""
+    group: str = ""
+    reference: str = ""
+    detectable: float = float("nan")  # minimum gap detectable with 80 % power; NaN if even the largest possible gap is not detectable
+    p_value: float = float("nan")  # of a gap: by permutation of the groups
+    p_adjusted: float = float("nan")  # for all comparisons of the audit
+    simultaneous_low: float = float("nan")  # limits that hold simultaneously with those of all other gaps of the audit
+    simultaneous_high: float = float("nan")
+    clear: bool = False  # whether the adjusted p-value makes the gap a finding
+    patients: int = 0  # in the smaller of the two groups compared
+    few: bool = False  # fewer than 30 patients in one of them; effective patients, if their rows or weights are unequal
+
+    @classmethod
+    def each(cls, ends: Iterable[FloatArray]) -> "list[Estimate]":
+        """The estimates in arrays of values, lower and upper limits (n,)."""
+        return [cls(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
+
+    @classmethod
+    def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
+        """The estimate in one row of `Audit.gaps`."""
+        fields: dict[str, Any] = {name: float(row[name]) for name in ("value", "low", "high", *GAP_NUMBERS)}
+        fields |= {"group": str(row["group"]), "reference": str(row["reference"]), "note": str(row["note"]) if note is None else note}
+        return cls(**fields, clear=bool(row["clear"]), patients=int(row["patients"]), few=bool(row["few"]))
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if np.isnan(self.value):
+            return self.note or INSUFFICIENT
+        versus = f" ({self.group} minus {self.reference})" if self.group else ""
+        sign = "+" if self.group else ""
+        return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]{versus}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON, None for NaN."""
+        numbers = {"value": self.value, "low": self.low, "high": self.high}
+        if self.group:
+            numbers |= {name: getattr(self, name) for name in GAP_NUMBERS}
+        plain: dict[str, object] = {k: None if np.isnan(v) else v for k, v in numbers.items()}
+        if self.group:
+            plain |= {"group": self.group, "reference": self.reference, "direction": "group minus reference"}
+            plain |= {"clear": self.clear, "patients": self.patients, "few": self.few}
+        return plain | ({"note": self.note} if self.note else {})
+
+
+def protection(least: int, unit: str) -> str:
+    """Why a group with enough patients has no numbers."""
+    return f"withheld, because those of a group with fewer than {least} {unit} would follow"
+
+
+def lacking_note(lacking: Mapping[str, str], least: int, unit: str) -> str:
+    """The measures of a group that are missing, in words, from the reason of each."""
+    common = {TOO_FEW: f"fewer than {least} {unit}", WITHHELD: protection(least, unit)}
+    listed = {why: ", ".join(name for name, reason in lacking.items() if reason == why) for why in common}
+    parts = [f"{INSUFFICIENT} ({common[why]}): {names}" for why, names in listed.items() if names]
+    others = ", ".join(f"{name} ({REASONS[reason]})" for name, reason in lacking.items() if reason not in common)
+    return "; ".join([*parts, *([f"{INSUFFICIENT}: {others}"] if others else [])])
+
+
+def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
+    """A rate of a group, from its row in `Audit.groups`; the limits of the calibration error are those expected of a calibrated model."""
+    few = rate in str(row["few"]).split(", ")
+    limits = f"{rate}_expected" if rate == CALIBRATION_ERROR else rate
+    return Estimate(float(row[rate]), float(row[f"{limits}_low"]), float(row[f"{limits}_high"]), few=few)
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """A simple model compared with a classifier on the same rows."""
+
+    value: float  # performance of the simple model
+    other: float  # performance of the classifier
+    difference: Estimate  # the first minus the second, paired
+    gap: float  # of the simple model, the largest over the groups; NaN if no group has one
+    other_gap: float  # of the classifier
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the difference shows that the simple model is better."""
+        return self.difference.low > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        gaps = {name: None if np.isnan(value) else value for name, value in (("gap", self.gap), ("other_gap", self.other_gap))}
+        return {"value": self.value, "other": self.other, "difference": self.difference.to_dict(), **gaps, "clear": self.clear}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A logistic regression on the inputs of a network, at its best threshold, judged on the same held-out rows as the network.
+
+    If it performs clearly better than the network, the network itself limits what a repair can reach.
+    """
+
+    inputs: str  # "table", or "pixels": images reduced to 16 x 16 pixels and a few statistics
+    fitted_on: str  # "training set" or "repair set"
+    fitted_rows: int
+    rows: int  # held-out rows that both were judged on
+    performance: str
+    measure: str
+    original: BaselineComparison  # compared with the original network
+    repaired: BaselineComparison | None  # with its gap constrained too, compared with the repaired classifier; None if there is none
+
+    @property
+    def beats_original(self) -> bool:
+        """Whether it performs clearly better than the original network."""
+        return self.original.clear
+
+    @property
+    def beats_repaired(self) -> bool:
+        """Whether it performs clearly better than the repaired classifier, with a gap that is no larger."""
+        other = self.repaired
+        return other is not None and other.clear and abs(other.gap) <= abs(other.other_gap) + SAME_GAP
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            **vars(self),
+            "original": self.original.to_dict(),
+            "repaired": None if self.repaired is None else self.repaired.to_dict(),
+            "beats_original": self.beats_original,
+            "beats_repaired": self.beats_repaired,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +194,27 @@ class LabelAudit:
     intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
-    curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
-    by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at other thresholds, if computed
     weighted: bool = False  # by sample weights
-    baseline: "Baseline | None" = None  # a simple model on the inputs of the network, if one was fitted
+    baseline: Baseline | None = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
     digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches
     left_out: int = 0  # rows of groups with too few patients that are in no number, because subtraction would give back theirs
+    details: Mapping[str, Callable[[], pd.DataFrame]] = field(default_factory=dict, repr=False)  # of pages and JSON: computed if asked for
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Decision curves: one row per group and threshold."""
+        return self.details["curves"]()
+
+    @cached_property
+    def by_threshold(self) -> pd.DataFrame:
+        """Decisions at other thresholds: one row per group, label and threshold; none of a table that was read in batches."""
+        return self.details["by_threshold"]()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The values without the rows of patients from which details are computed."""
+        return {**vars(self), "details": {name: getattr(self, name).copy for name in self.details}}
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = str(measure)
@@ -223,7 +375,10 @@ class Audit:
         return sum(audit.findings for audit in self.labels.values())
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: those of the label, or under `labels` those of each; and the checksum of all other values."""
+        """Plain values for JSON: those of the label, or under `labels` those of each; and the checksum of all other values.
+
+        Under `no_finding`, underdiagnosis by group and the decision; if "no finding" is derived from the labels, its whole audit.
+        """
         if len(self.labels) == 1:
             document = self.only.to_dict()
         else:
@@ -236,22 +391,18 @@ class Audit:
                 "findings": self.findings,
                 "labels": {label: audit.to_dict() for label, audit in self.labels.items()},
             }
-        return with_checksum(document | self._no_finding_dict())
-
-    def _no_finding_dict(self) -> dict[str, object]:
-        """The audit of "no finding": underdiagnosis by group, and the decision; if it is derived from the labels, its whole audit."""
         audit = self.no_finding
-        if audit is None:
-            return {}
-        label = audit.label if audit.label in self.labels else None
-        document = {
-            "decision": audit.rule.describe(),
-            "rows": audit.rows,
-            "comparisons": audit.comparisons,
-            "label": label,
-            "underdiagnosis": records(audit.underdiagnosis),
-        }
-        return {"no_finding": document if label is not None else document | {"audit": audit.to_dict()}}
+        if audit is not None:
+            label = audit.label if audit.label in self.labels else None
+            document["no_finding"] = {
+                "decision": audit.rule.describe(),
+                "rows": audit.rows,
+                "comparisons": audit.comparisons,
+                "label": label,
+                "underdiagnosis": records(audit.underdiagnosis),
+                **({} if label is not None else {"audit": audit.to_dict()}),  # derived from the labels: its whole audit
+            }
+        return with_checksum(document)
 
 
 def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,60 +415,3 @@ def records(frame: pd.DataFrame) -> list[dict[str, object]]:
     """The rows of a frame as plain values for JSON; None for NaN."""
     plain = frame.astype(object).where(frame.notna(), None).rename(columns=str)
     return cast("list[dict[str, object]]", plain.to_dict("records"))
-
-
-@dataclass(frozen=True, eq=False)
-class AuditSums:
-    """The sums of one label of an audit, and the settings that must agree before they are compared with others."""
-
-    name: str
-    label: str
-    decision: str
-    level: float
-    min_patients: int
-    weighted: bool
-    rows: int
-    patients: int | None
-    digest: str | None
-    measures: tuple[str, ...]
-    groups: Mapping[str, tuple[str, ...]]  # by attribute, the reference first
-    intersections: tuple[str, ...]  # attributes that are the intersection of others
-    sums: Mapping[str, Moments]
-    performance: Mapping[str, Estimate]
-
-    @classmethod
-    def of(cls, audit: LabelAudit, label: str) -> "AuditSums":
-        """The sums of an audit."""
-        return cls(
-            name=audit.name,
-            label=label,
-            decision=audit.rule.describe(),
-            level=audit.settings.level,
-            min_patients=audit.settings.min_patients,
-            weighted=audit.weighted,
-            rows=audit.rows,
-            patients=audit.patients,
-            digest=audit.digest,
-            measures=tuple(dict.fromkeys(map(str, audit.gaps["measure"]))),
-            groups={str(a): tuple(map(str, rows.index)) for a, rows in audit.groups.groupby("attribute", sort=False)},
-            intersections=audit.intersections,
-            sums={name: sums.normalised() for name, sums in audit.sums.items()} if audit.weighted else audit.sums,
-            performance={name: audit.estimates[name] for name in PERFORMANCE if name in audit.estimates},
-        )
-
-    @property
-    def references(self) -> dict[str, str]:
-        """The reference of each attribute."""
-        return {name: levels[0] for name, levels in self.groups.items()}
-
-
-def sums_of(audit: Audit) -> dict[str, AuditSums]:
-    """The sums of an audit by label."""
-    return {label: AuditSums.of(each, label) for label, each in audit.labels.items()}
-
-
-def digest_of(scores: Scores) -> str:
-    """A hash that two audits share if they cover the same patients (or rows) and labels, in any order; it identifies no patient."""
-    keys = scores.ids if scores.patients is None else scores.patients
-    hashed = pd.util.hash_array(np.asarray(keys, dtype=object)) * np.uint64(2) + scores.y.astype(np.uint64)
-    return f"{len(scores)}-{int((hashed * (hashed >> np.uint64(7) | np.uint64(1))).sum(dtype=np.uint64)):016x}"

@@ -1,43 +1,63 @@
 """Audits of scores: each label is estimated by itself, then the gaps of all labels are tested and adjusted together.
 
-Rows in memory are estimated here; those of a larger table on disk are added up part by part (`streamed`). The label "no finding" may be
-derived from the other labels of a multi-label model: a row has no finding if no label is positive, and is decided so if no label is decided
-positive.
+Rows in memory are estimated here; those of a larger table on disk are added up part by part (`streamed`). The unit of sampling is the
+patient. The label "no finding" may be derived from the other labels of a multi-label model: a row has no finding if no label is positive,
+and is decided so if no label is decided positive.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, LabelKind, Scores
+from equipoise.data import Attribute, BoolArray, LabelKind, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
-from equipoise.measures.audit import Audit, LabelAudit, digest_of
+from equipoise.measures.audit import (
+    CALIBRATION_ERROR,
+    FEW_PATIENTS,
+    GAP_COLUMNS,
+    GROUP_MEASURES,
+    INSUFFICIENT,
+    Audit,
+    Estimate,
+    LabelAudit,
+    lacking_note,
+    protection,
+)
 from equipoise.measures.audit_spec import DERIVED, AuditSpec
-from equipoise.measures.by_threshold import COLUMNS, by_threshold
-from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, require_cells, tabulate
-from equipoise.measures.estimates import Estimate, ScoreMeasures, estimate_performance, frames_of, simultaneous
-from equipoise.measures.gaps import MEASURES, QUOTIENTS, coefficients, is_quotient
-from equipoise.measures.intervals import Limits
-from equipoise.measures.moments import Moments, moments_of_scores, units_of
-from equipoise.measures.performance import aurocs, bins_of
-from equipoise.measures.permutation import adjusted, comparisons_of, critical_levels, p_values
+from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
+from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, ratio, require_cells, tabulate
+from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
+from equipoise.measures.gaps import MEASURES, OVERALL_SCORE_MEASURES, QUOTIENTS, coefficients, is_quotient, labels_needed
+from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
+from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
+from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values
 from equipoise.measures.score_measures import (
+    ALL_ROWS,
     CURVES,
-    estimate_sampled_scores,
-    everyone,
-    overall_measures,
+    SCORE_MEASURES,
+    Ranking,
+    ScoreMeasures,
+    aurocs,
+    binned_error,
+    decision_curves,
+    estimate_scores,
+    losses_of,
+    operating_points,
+    performance_limits,
+    sample_of,
 )
 from equipoise.measures.thresholds import Described, Rule
-from equipoise.measures.withheld import GroupCounts, Parts, Shown, shown_scores
 
 if TYPE_CHECKING:
     from equipoise.data import Scan, Stored
 
+MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other rate
+SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of all rows together that a sample of many rows is used for
 NO_FINDING = "no finding"
 Progress = Callable[[int, int], None]  # called with the steps done and all steps
 
@@ -72,9 +92,8 @@ def audit_labels(
             watched.append(None)
         untested = []
         for source, own_spec, own_progress in zip(estimated, asked, watched, strict=True):
-            found = (_estimates_of_rows if source.in_memory else _estimates_of_parts)(source, own_spec, own_progress)
-            untested.append((_label_audit(source, own_spec, found), found))
-    audits = _tested_together(untested)
+            untested.append((_audit_rows if source.in_memory else _audit_parts)(source, own_spec, own_progress))
+        audits = _tested_together(untested)
     labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
     no_finding = audits[-1] if spec.no_finding == DERIVED else None
     if spec.no_finding is not None and no_finding is None:
@@ -132,62 +151,79 @@ def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
 class AttributeEstimates:
     """The estimates of the groups of one attribute, from rows in memory or from sums over parts."""
 
-    shown: Shown
+    shown: ShownGroups
     moments: Moments
     aurocs: Limits
     scores: ScoreMeasures | None  # None if there are no scores, only decisions
     p_values: Callable[..., Mapping[str, FloatArray]]  # by measure (groups - 1,), given the number of `comparisons` adjusted for
+    measures: tuple[str, ...]  # the gaps
+
+    @cached_property
+    def gaps(self) -> SignedSum:
+        """The gaps, measure by measure, of every group except the reference."""
+        none = self.moments.gap({"selection_rate": 1.0})[:0]  # for an audit without gaps
+        return concatenate_sums([none, *(self.moments.gap(coefficients(name)) for name in self.measures)])
 
 
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """The estimates of one label: of each attribute, in the order of the rows of gaps, and of all rows together."""
+def _label_audit(
+    source: Source,
+    spec: AuditSpec,
+    counts: GroupCounts,
+    estimates: Sequence[AttributeEstimates],
+    performance: Mapping[str, Estimate],
+    overall: ScoreMeasures | None,
+    rows: int,
+    **rest: Any,
+) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
+    """The audit of one label without p-values, simultaneous intervals and headlines, which are computed for all labels together.
 
-    counts: GroupCounts
-    attributes: Sequence[AttributeEstimates]
-    performance: Mapping[str, Estimate]
-    overall: ScoreMeasures | None
-    rows: int  # in any number
-    by_threshold: pd.DataFrame | None = None
-    digest: str | None = None
-
-
-def _label_audit(source: Source, spec: AuditSpec, found: Estimates) -> LabelAudit:
-    """The audit of one label without p-values, simultaneous intervals and headlines, which are computed for all labels together."""
-    counts, unit = found.counts, "rows" if found.counts.patients is None else "patients"
-    group_frames, gap_frames = [], []
-    for each in found.attributes:
-        shown = each.shown
-        groups, gaps = frames_of(shown.attribute, each.moments, each.aurocs, each.scores, spec.gaps, spec, unit, shown.complement)
-        group_frames.append(shown.with_row_counts(groups))
-        gap_frames.append(gaps)
-    curves = [measures.curves for measures in (found.overall, *(each.scores for each in found.attributes)) if measures is not None]
-    attributes = {each.shown.attribute.name: each for each in found.attributes}
-    return LabelAudit(
-        estimates={**found.performance, **({} if found.overall is None else overall_measures(found.overall, found.rows, spec.wanted))},
-        groups=pd.concat(group_frames),
-        gaps=pd.concat(gap_frames, ignore_index=True),
+    `estimates` are those of each attribute, in the order of the rows of gaps; `performance` and `overall` those of all `rows` together.
+    """
+    unit, own = "rows" if counts.patients is None else "patients", {each.shown.attribute.name: each for each in estimates}
+    found = dict(performance)
+    if overall is not None:
+        of_sample = int(overall.sampled[0])
+        sampled = f"from a random sample of {of_sample:,} of {rows:,} rows (whole patients)" if of_sample < rows else ""
+        for name in (name for name in OVERALL_SCORE_MEASURES if name in spec.wanted):
+            limits = overall.limits[name]
+            note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
+            found[name] = Estimate(float(limits.value[0]), float(limits.low[0]), float(limits.high[0]), note)
+    audit = LabelAudit(
+        estimates=found,
+        groups=pd.concat(map(partial(_group_frame, spec=spec, unit=unit), estimates)),
+        gaps=pd.concat(map(partial(_gap_frame, spec=spec, unit=unit), estimates), ignore_index=True),
         rule=source.rule,
-        missing={name: each.shown.missing for name, each in attributes.items()},
-        references={name: each.shown.attribute.reference for name, each in attributes.items()},
+        missing={name: each.shown.missing for name, each in own.items()},
+        references={name: each.shown.attribute.reference for name, each in own.items()},
         assumed=tuple(a.name for a in source.attributes if not a.named),
-        intersections=tuple(name for name, each in attributes.items() if each.shown.attribute.intersection),
+        intersections=tuple(name for name, each in own.items() if each.shown.attribute.intersection),
         rows=counts.rows,
         patients=counts.patients,
         name=source.name,
         settings=spec,
         varying=counts.varying,
-        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
-        by_threshold=pd.DataFrame(columns=COLUMNS) if found.by_threshold is None else found.by_threshold,
         weighted=counts.weighted,
-        sums={name: each.moments for name, each in attributes.items()},
-        digest=found.digest,
-        left_out=counts.rows - found.rows,
+        sums={name: each.moments for name, each in own.items()},
+        left_out=counts.rows - rows,
+        **rest,
     )
+    empty = {name: partial(pd.DataFrame, columns=columns) for name, columns in (("curves", CURVES), ("by_threshold", BY_THRESHOLD))}
+
+    def curves() -> pd.DataFrame:
+        """The decision curves of all rows together and of the groups of each attribute."""
+        of_groups = [(each.scores, each.shown.attribute.name, each.shown.attribute.levels) for each in estimates]
+        frames = []
+        for measured, name, levels in ((overall, ALL_ROWS, (ALL_ROWS,)), *of_groups):
+            if measured is not None:
+                frames.append(decision_curves(measured.rows, name, levels, spec.curve_thresholds, spec.level, spec.min_patients))
+        return pd.concat(frames, ignore_index=True)
+
+    of_scores = {} if overall is None else {"curves": curves}
+    return replace(audit, details={**empty, **of_scores, **audit.details}), estimates
 
 
-def _estimates_of_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> Estimates:
-    """All estimates of scores in memory; without those of the scores if they are decisions."""
+def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
+    """The audit of scores in memory, not yet tested; without the measures of the scores if they are decisions."""
     (table,), rule, has_scores = source.parts(), source.rule, source.has_scores
     f = rule.decide(table)
     if spec.measures is not None and has_scores:
@@ -195,29 +231,37 @@ def _estimates_of_rows(source: Source, spec: AuditSpec, progress: Progress | Non
     shown = shown_scores(table, spec.min_patients)
     f, scores, steps = f[shown.kept], shown.scores, len(shown.groups) + 1
     units = units_of(scores.patients, len(scores))
-    overall = estimate_sampled_scores(scores, everyone(len(scores)), units, spec) if has_scores else None
-    attributes = []
-    for each in shown.groups:
-        a = each.attribute
-        measures = estimate_sampled_scores(scores, a, units, spec) if has_scores else None
-        tests = partial(p_values, f, scores.y, a.codes, a.levels, scores.patients, spec.gaps, weight=scores.weight, seed=spec.seed)
-        sums = moments_of_scores(scores, f, a)
-        attributes.append(AttributeEstimates(each, sums, aurocs(scores, a, units, spec.level), measures, tests))
-        if progress:
-            progress(len(attributes), steps)
+    estimates: list[AttributeEstimates] = []
+    everyone = Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(len(scores), np.int64))
+    for a in (*shown.attributes, everyone):
+        overall = None
+        if has_scores:
+            sample = sample_of(scores, a, units)
+            losses = None if sample[0] is scores else losses_of(scores.score, scores.y, a.codes, len(a.levels), units, scores.weight)
+            overall = estimate_scores(*sample, spec, losses)
+        if a is not everyone:
+            tests = partial(p_values, f, scores.y, a.codes, a.levels, scores.patients, spec.gaps, weight=scores.weight, seed=spec.seed)
+            of_groups, areas = shown.groups[len(estimates)], aurocs(scores, a, units, spec.level)
+            estimates.append(AttributeEstimates(of_groups, moments_of_scores(scores, f, a), areas, overall, tests, spec.gaps))
+            if progress:
+                progress(len(estimates), steps)
     performance = estimate_performance(scores, f, spec.performance, spec)
     if progress:
         progress(steps, steps)
-    decisions = by_threshold(scores, rule, units, spec.min_patients) if has_scores else None
-    return Estimates(shown.counts, attributes, performance, overall, len(scores), decisions, digest_of(table))
+    # Equal for two audits of the same patients (or rows) and labels, in any order; it identifies no patient.
+    keys = table.ids if table.patients is None else table.patients
+    hashed = pd.util.hash_array(np.asarray(keys, dtype=object)) * np.uint64(2) + table.y.astype(np.uint64)
+    digest = f"{len(table)}-{int((hashed * (hashed >> np.uint64(7) | np.uint64(1))).sum(dtype=np.uint64)):016x}"
+    details = {"by_threshold": partial(by_threshold, scores, rule, spec.min_patients)} if has_scores else {}
+    return _label_audit(source, spec, shown.counts, estimates, performance, overall, len(scores), digest=digest, details=details)
 
 
-def _estimates_of_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> Estimates:
-    """All estimates of one label, from passes over the parts: to count, and twice to add up."""
-    from equipoise.measures.streamed import MOST_BINS, Tally
+def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
+    """The audit of a table on disk, not yet tested, from passes over its parts: to count, and twice to add up."""
+    from equipoise.measures.streamed import MOST_BINS, Binned, Tally, bins_of
 
     counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
-    groups = [*counts.attributes, everyone(0)]
+    groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
     if len(counts.cells) * 2 > MOST_BINS // 16:
         raise BadInput(
             f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
@@ -227,10 +271,8 @@ def _estimates_of_parts(source: Source, spec: AuditSpec, progress: Progress | No
     for adding in (True, False):  # AUROC and average precision first, then their variances between patients
         for table in source.parts():
             kept = counts.kept(table)
-            part, all_codes = (
-                table if kept.all() else table.take(kept),
-                [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)],
-            )
+            part = table if kept.all() else table.take(kept)
+            all_codes = [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)]
             units, bins, f = units_of(part.patients, len(part)), bins_of(part), source.rule.decide(table)[kept] if adding else None
             for tally, codes in zip(tallies, all_codes, strict=True):
                 if f is not None:
@@ -241,10 +283,10 @@ def _estimates_of_parts(source: Source, spec: AuditSpec, progress: Progress | No
             if progress:
                 progress(done, steps)
         for tally in tallies if adding else ():
-            tally.rank()
-    *attributes, overall = (
-        tally.sums(a, source.name, has_patients=counts.patients is not None) for tally, a in zip(tallies, groups, strict=True)
-    )
+            tally.binned = Binned(tally.bin_weights, tally.bin_counts)
+    for tally, a in zip(tallies, groups, strict=True):
+        tally.finish(a, source.name, has_patients=counts.patients is not None)
+    *attributes, everyone = tallies
     if source.has_scores:
         require_decided_cells(spec, [each.cells for each in attributes[: len(source.attributes)]], source.name)
     estimates = [
@@ -254,16 +296,96 @@ def _estimates_of_parts(source: Source, spec: AuditSpec, progress: Progress | No
             each.aurocs(spec.level),
             each.score_measures(spec) if source.has_scores else None,
             partial(each.p_values, spec.gaps, spec.seed),
+            spec.gaps,
         )
         for k, each in enumerate(attributes)
     ]
-    return Estimates(
-        counts,
-        estimates,
-        overall.performance(spec.performance, spec.level),
-        overall.score_measures(spec) if source.has_scores else None,
-        int(overall.moments["selection_rate"].rows.sum()),
+    overall = everyone.score_measures(spec) if source.has_scores else None
+    rows = int(everyone.moments["selection_rate"].rows.sum())
+    return _label_audit(source, spec, counts, estimates, everyone.performance(spec.performance, spec.level), overall, rows)
+
+
+def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.DataFrame:
+    """One row per group with every rate and its interval. `unit` is "patients" or "rows", whichever is the unit of sampling."""
+    shown, sums, scores, attribute = found.shown, found.moments, found.scores, found.shown.attribute
+    positives, negatives = (
+        pd.array(sums[name].rows.astype(int), dtype="Int64" if shown.withheld.any() else "int64") for name in ("tpr", "fpr")
     )
+    columns: dict[str, Any] = {
+        "attribute": attribute.name,
+        "reference": [level == attribute.reference for level in attribute.levels],
+        "n": shown.rows,
+        "positives": positives,
+        "negatives": negatives,
+    }
+    for counts in (positives, negatives) if shown.withheld.any() else ():
+        counts[shown.withheld] = pd.NA
+    rates = [name for name in GROUP_MEASURES if name in sums.ratios]
+    low, high = sums.signed(dict.fromkeys(rates, 1.0)).term_limits(spec.level)  # (groups, rates)
+    limits = {name: Limits(sums[name].value, low[:, k], high[:, k], sums[name].patients) for k, name in enumerate(rates)}
+    limits |= {
+        name: replace(limits[other], value=1 - limits[other].value, low=1 - limits[other].high, high=1 - limits[other].low)
+        for name, other in MIRRORED.items()
+    }
+    of_scores = {}
+    if scores is not None:
+        points = operating_points(scores.rows, spec.specificity, spec.sensitivity, spec.level, spec.min_patients)
+        of_scores = dict(zip(SCORE_MEASURES, (*scores.limits.values(), *points), strict=True))
+    limits |= {"auroc": found.aurocs, **of_scores}
+    lacking: list[dict[str, str]] = [{} for _ in attribute.levels]
+    few: list[list[str]] = [[] for _ in attribute.levels]
+    for name in (*GROUP_MEASURES, *of_scores):
+        of_group = limits[name]
+        reasons, effective = of_group.why, of_group.patients
+        if name in GROUP_MEASURES:
+            usable = (of_group.patients >= spec.min_patients) & ~np.isnan(of_group.value)
+            reasons = tuple("" if enough else TOO_FEW for enough in usable)
+            bases = ("tpr", "fpr") if name == "auroc" else (MIRRORED.get(name, name),)
+            effective = np.min([sums[rate].effective for rate in bases], axis=0)
+        known = np.array([not why for why in reasons])
+        for end, values in (("", of_group.value), ("_low", of_group.low), ("_high", of_group.high)):
+            columns[f"{name}{end}"] = np.where(known, values, np.nan)
+        for k, why in enumerate(reasons):
+            if why:
+                lacking[k][name] = WITHHELD if shown.complement[k] else why
+            elif effective[k] < FEW_PATIENTS:
+                few[k].append(name)
+    if scores is not None:
+        error = binned_error(scores.rows, spec.level, spec.seed, spec.min_patients)
+        columns |= {CALIBRATION_ERROR: error.value, f"{CALIBRATION_ERROR}_expected_low": error.low}
+        columns |= {f"{CALIBRATION_ERROR}_expected_high": error.high, "sampled": np.where(shown.withheld, shown.rows, scores.sampled)}
+        for k in np.flatnonzero(np.isnan(error.value)).tolist():
+            lacking[k][CALIBRATION_ERROR] = WITHHELD if shown.complement[k] else TOO_FEW
+    columns |= {"lacking": lacking, "few": [", ".join(names) for names in few]}
+    columns["note"] = [lacking_note(reasons, spec.min_patients, unit) if reasons else "" for reasons in lacking]
+    return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
+
+
+def _gap_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.DataFrame:
+    """One row per gap and group, without tests, which are computed later, over all attributes and labels together."""
+    attribute, sums, protecting, least = found.shown.attribute, found.moments, found.shown.complement, spec.min_patients
+    rows: list[tuple[object, ...]] = []
+    usable: list[BoolArray] = [np.zeros(0, bool)]
+    for gap in spec.gaps:
+        signed = coefficients(gap)
+        counts, patients, few = _patients(sums, signed)
+        usable.append(patients >= least)
+        labels = " and ".join("positives" if label else "negatives" for label in labels_needed(gap))
+        if is_quotient(gap):
+            counted = f"{unit} decided {'positive' if 'ppv' in signed else 'negative'}"
+        else:
+            counted = unit if not labels else f"{unit} with {labels}" if unit == "patients" else labels
+        for k, level in enumerate(attribute.others):
+            small = [group for group, n in ((level, counts[k + 1]), (attribute.reference, counts[0])) if n < least]
+            note = f"{INSUFFICIENT}: fewer than {least} {counted} in {', '.join(map(repr, small))}" if small else ""
+            if protecting[[0, k + 1]].any():
+                note = f"{INSUFFICIENT}: {protection(least, unit)}"
+            marked = bool(usable[-1][k] and few[k])
+            rows.append((gap, attribute.name, level, attribute.reference, *[np.nan] * 7, False, np.nan, int(patients[k]), marked, note))
+    frame, known = pd.DataFrame(rows, columns=GAP_COLUMNS), np.concatenate(usable)
+    detectable = detectable_gaps(sums, [coefficients(gap) for gap in spec.gaps], spec.level).ravel()
+    numbers = zip(("value", "low", "high", "detectable"), (*found.gaps.limits(spec.level), detectable), strict=True)
+    return frame.assign(**{name: np.where(known, values, np.nan) for name, values in numbers})
 
 
 def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) -> None:
@@ -275,61 +397,126 @@ def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) 
                 require_cells(gap, cells, where)
             except EmptyCell as error:
                 problems += error.problems
-            else:
-                problems += _undecided(gap, cells, where)
+                continue
+            if is_quotient(gap) and np.isnan(gap_values(gap, cells)).any():  # no row of some group is decided positive (or negative)
+                decided, direction = ("positive", "lower") if QUOTIENTS[gap] else ("negative", "higher")
+                problems += [
+                    f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows "
+                    f"in {where}. Use a {direction} threshold, more data, or merge groups"
+                    for code, level in enumerate(cells.levels)
+                    if np.isnan(cells.rate(MEASURES[gap].rate)[code])
+                ]
     if problems:
         raise EmptyCell(*problems)
 
 
-def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
-    """One problem per group in which a quotient is undefined because no row is decided positive (or negative)."""
-    if not is_quotient(gap) or not np.isnan(gap_values(gap, cells)).any():
-        return []
-    label = QUOTIENTS[gap]
-    decided, direction = ("positive", "lower") if label else ("negative", "higher")
-    undefined = np.isnan(cells.rate(MEASURES[gap].rate))
-    return [
-        f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {where}. "
-        f"Use a {direction} threshold, more data, or merge groups"
-        for code, level in enumerate(cells.levels)
-        if undefined[code]
-    ]
-
-
-def _tested_together(untested: Sequence[tuple[LabelAudit, Estimates]]) -> list[LabelAudit]:
+def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEstimates]]]) -> list[LabelAudit]:
     """The audits of all labels, with p-values and simultaneous intervals adjusted over all labels together, and with headlines."""
     level = untested[0][0].settings.level
     gaps = pd.concat([audit.gaps.assign(label=k) for k, (audit, _) in enumerate(untested)], ignore_index=True)
     comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
     p, correlations = [np.zeros(0)], []
-    for audit, found in untested:
-        names = audit.settings.gaps
-        for each in found.attributes:
-            by_measure = each.p_values(comparisons=comparisons)
-            p += [by_measure[name] for name in names]
-            size = len(names) * (len(each.moments.total) - 1)
-            correlations.append((size, partial(each.moments.gap_correlation, {name: coefficients(name) for name in names})))
+    for audit, estimates in untested:
+        signed = {name: coefficients(name) for name in audit.settings.gaps}
+        for each in estimates:
+            tested = each.p_values(comparisons=comparisons)
+            p += [tested[name] for name in signed]
+            correlations.append((len(each.gaps.value), partial(each.moments.gap_correlation, signed)))
     gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), np.concatenate(p), np.nan)), level)
-    levels = critical_levels(gaps, correlations, level)
-    audits, start = [], 0
-    for audit, found in untested:
-        rows = slice(start, start := start + len(audit.gaps))
-        sums = [each.moments for each in found.attributes]
-        frame = simultaneous(gaps.iloc[rows].drop(columns="label").reset_index(drop=True), sums, levels[rows])
-        audits.append(replace(audit, gaps=frame, comparisons=comparisons, estimates=_headlines(frame) | audit.estimates))
+    levels = joint_levels(comparisons_of(gaps), gaps["few"].to_numpy(dtype=bool), correlations, level)
+    gaps = simultaneous(gaps, concatenate_sums([each.gaps for _, estimates in untested for each in estimates]), levels)
+    audits = []
+    for k, (audit, _) in enumerate(untested):
+        frame = gaps[gaps["label"] == k].drop(columns="label").reset_index(drop=True)
+        by_measure: dict[str, list[dict[Any, Any]]] = {}
+        for row in frame.to_dict("records"):
+            by_measure.setdefault(row["measure"], []).append(row)
+        headlines = {}  # the gap of each measure with the largest absolute value among the groups with sufficient data
+        for measure, rows in by_measure.items():
+            known = [row for row in rows if not np.isnan(row["value"])]
+            note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data" if 0 < len(known) < len(rows) else None
+            headlines[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+        audits.append(replace(audit, gaps=frame, comparisons=comparisons, estimates=headlines | audit.estimates))
     return audits
 
 
-def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
-    """The gap of each measure with the largest absolute value among the groups with sufficient data."""
-    columns: dict[str, list[Any]] = {str(name): gaps[name].tolist() for name in gaps}
-    by_measure: dict[str, list[int]] = {}
-    for k, measure in enumerate(columns.get("measure", ())):
-        by_measure.setdefault(measure, []).append(k)
-    headlines = {}
-    for measure, rows in by_measure.items():
-        known = [k for k in rows if not np.isnan(columns["value"][k])]
-        note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data" if 0 < len(known) < len(rows) else None
-        shown = max(known, key=lambda k: abs(columns["value"][k])) if known else rows[0]
-        headlines[measure] = Estimate.of_gap({name: column[shown] for name, column in columns.items()}, note)
-    return headlines
+def simultaneous(gaps: pd.DataFrame, sums: SignedSum, levels: FloatArray) -> pd.DataFrame:
+    """The gaps with simultaneous intervals, each of its sum at the level of its row; NaN where that is NaN."""
+    known = ~np.isnan(levels)
+    _, low, high = sums.limits(np.where(known, levels, 0.5))
+    return gaps.assign(simultaneous_low=np.where(known, low, np.nan), simultaneous_high=np.where(known, high, np.nan))
+
+
+def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
+    """The performance measures of all rows together, each with its interval."""
+    if not names:
+        return {}
+    units = units_of(scores.patients, len(scores))
+    sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
+    lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
+    ranked = None if lacking else Ranking(scores.rank, scores.y, units, scores.weight)
+    estimates = {}
+    for name in names:
+        if ranked is None and name != "accuracy":
+            estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
+        elif ranked is not None and name in ("auroc", "average_precision"):
+            estimates[name] = Estimate(*(ranked.auroc if name == "auroc" else ranked.average_precision)(settings.level))
+        else:
+            estimates[name] = Estimate(*performance_limits(name, sums, settings.level))
+    return estimates
+
+
+def _patients(sums: Moments, signed: Mapping[str, float]) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """The patients of each group that a gap rests on (groups,), the smaller number of each group and the reference (groups - 1,), and
+    whether their effective number is small (groups - 1,)."""
+    counts, effective = (np.min([getattr(sums[name], kind) for name in signed], axis=0) for kind in ("patients", "effective"))
+    return counts, np.minimum(counts[1:], counts[0]), np.minimum(effective[1:], effective[0]) < FEW_PATIENTS
+
+
+def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: float) -> FloatArray:
+    """The minimum detectable gap of every group except the reference, for signed sums of ratios (gaps, groups - 1).
+
+    With few patients the design effect is itself uncertain: that of the group or that of all groups together is used, whichever is larger.
+    """
+    found = np.full((len(gaps), len(sums.total) - 1), np.nan)
+    for width in {len(signed) for signed in gaps}:  # gaps with equally many terms at once: each solution takes 20 steps on small arrays
+        chosen = [k for k, signed in enumerate(gaps) if len(signed) == width]
+        value, size, degrees, rows = (
+            np.stack([np.stack([getattr(sums[name], kind) for name in gaps[k]], axis=-1) for k in chosen])
+            for kind in ("value", "size", "degrees", "rows")
+        )  # (gaps, groups, terms)
+        design_effect = np.nan_to_num(ratio(rows, size), nan=1.0)
+        pooled = ratio((rows * design_effect).sum(1, keepdims=True), rows.sum(1, keepdims=True))
+        size = fewer_clusters(np.fmin(size, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
+        size = np.where(size > 0, size, np.nan)
+        signs = np.array([list(gaps[k].values()) for k in chosen])[:, None]
+        found[chosen] = detectable_gap(signs, np.broadcast_to(value[:, :1], value[:, 1:].shape), size[:, :1], size[:, 1:], level)
+    return found
+
+
+def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: AuditSpec, labels: int = 1) -> list[Estimate]:
+    """The gap of every group except the reference, with pointwise and simultaneous limits; NaN if a group has too few patients.
+
+    The simultaneous intervals of the measure all cover with probability `settings.level`, over as many `labels` as are judged together.
+
+    >>> scores = Scores.from_arrays([1, 1, 1, 1, 0] * 40, [0.5] * 200, ["F", "M"] * 100, reference="M")
+    >>> (gap,) = simultaneous_gaps(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", AuditSpec())
+    >>> gap.value, gap.low == gap.simultaneous_low < gap.value
+    (-0.5, True)
+    """
+    sums, signed = moments_of_scores(scores, f), coefficients(measure)
+    gap = sums.gap(signed)
+    _, patients, few = _patients(sums, signed)
+    known = (patients >= settings.min_patients) & ~np.isnan(gap.total)
+    small = few | ((known & ~few).sum() < 2)  # a single gap has no maximum over others
+    correlations = [(len(known), partial(sums.gap_correlation, {measure: signed}))]
+    levels = joint_levels(np.where(known, np.arange(len(known)), -1), small, correlations, 1 - (1 - settings.level) / labels)
+    limits = {level: gap.limits(level) for level in (settings.level, *np.unique(levels[known]).tolist())}
+    estimates = []
+    for k, group in enumerate(scores.attribute.others):
+        estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT)
+        if known[k]:
+            (value, low, high), (_, lower, upper) = ([float(end[k]) for end in limits[at]] for at in (settings.level, float(levels[k])))
+            estimate = Estimate(value, low, high, few=bool(few[k]), simultaneous_low=lower, simultaneous_high=upper)
+        estimates.append(replace(estimate, group=group, reference=scores.attribute.reference, patients=int(patients[k])))
+    return estimates

@@ -17,6 +17,7 @@ flexible curve, and because an affine map of the logit can be part of a network'
 """
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ class Scored:
         w, rank = np.ones(len(p)) if weight is None else weight[clusters.rows], p if logit is None else logit[clusters.rows]
         return cls(clusters, p, label, w, rank)
 
-    @property
+    @cached_property
     def rarer(self) -> FloatArray:
         """The number of patients with the finding or without it, whichever is smaller (groups,)."""
         return np.minimum(*(self.clusters.patients(self.y == label) for label in (0.0, 1.0)))
@@ -99,7 +100,7 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
         high = np.where(underestimated, np.minimum(high, wilson(value, size, level)[1]), high)
     exact = (value <= 0) | (value >= 1)
     low, high = np.where(exact, value, low), np.where(exact, value, high)
-    return _limits(value, low, high, patients, [TOO_FEW if n < least else ENOUGH for n in patients])
+    return _limits(value, low, high, patients, np.where(patients < least, TOO_FEW, ENOUGH))
 
 
 def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
@@ -112,19 +113,24 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     usable = np.where(certain, 0.0, w)  # a score of 0 or 1 that is right has no information on intercept or slope
     x = np.where(certain, 0.0, position)
     rarer, patients = rows.rarer, clusters.patients()
-    constant, separated = _overlap(clusters, x, label, usable > 0)
+    low, high = np.full((2, clusters.groups), np.inf), np.full((2, clusters.groups), -np.inf)  # of the scores, by label
+    for k in (0, 1):
+        own = (usable > 0) & (label == k)
+        np.minimum.at(low[k], clusters.code[own], x[own])
+        np.maximum.at(high[k], clusters.code[own], x[own])
+    constant = low.min(0) == high.max(0)
+    separated = (low[1] >= high[0]) | (low[0] >= high[1])  # by a threshold, in either direction
     few = rarer < least
 
     offset = _intercept(clusters, x, label, usable)
     below, above = _score_limits(clusters, x, label, usable, offset, level)
     one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
-    why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH).tolist()
+    why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH)
     intercept = _limits(offset, below, above, rarer, why)
 
-    why = np.select([few, wrong, constant, separated], [TOO_FEW, CERTAIN, CONSTANT, SEPARATED], ENOUGH).tolist()
-    estimable = np.array([not reason for reason in why])
-    slope, variance, degrees = _slope(clusters, x, label, usable, estimable)
-    half = student(np.where(clusters.several(), degrees, np.inf), level) * np.sqrt(variance)
+    why = np.select([few, wrong, constant, separated], [TOO_FEW, CERTAIN, CONSTANT, SEPARATED], ENOUGH)
+    slope, variance, degrees = _slope(clusters, x, label, usable, why == ENOUGH)
+    half = student(np.where(clusters.several, degrees, np.inf), level) * np.sqrt(variance)
     slopes = _limits(slope, slope - half, slope + half, rarer, why)
 
     total = clusters.sum(w)
@@ -135,43 +141,22 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     for end in (above, below):  # a higher intercept means that the scores are too low
         expected = clusters.sum(usable * expit(x + end[clusters.code])) + ones
         ends.append(mean - ratio(expected, total))
-    shift = _t(patients, level) * _shift_error(rows, x, offset, difference, (ends[1] - ends[0]) / 2)
+    # The limits of an intercept are conditional on the scores in the sample. If the scores of some patients are more wrong than those of
+    # others, the mean difference also depends on which patients are sampled: by the standard error of the mean change of the scores by
+    # recalibration. The share of its square that is within the margin of error of the difference is removed.
+    known, margin = np.isfinite(offset), (ends[1] - ends[0]) / 2
+    mu = expit(x + np.where(known, offset, 0.0)[clusters.code])
+    residual = w * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - difference[clusters.code])
+    variance = ratio(clusters.squares(residual), total**2) * np.nan_to_num(_few(patients))
+    share = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
+    shift = _t(patients, level) * np.where(known, np.sqrt(variance * share), 0.0)
     ends = [difference + sign * np.hypot(end - difference, shift) for sign, end in zip((-1.0, 1.0), ends, strict=True)]
     # Scores of exactly 0 or 1 that are wrong have no place on the logit scale: value ± t standard errors.
     variance = ratio(clusters.squares(w * (rows.score - label - difference[clusters.code])), total**2) * _few(patients)
     half = _t(patients, level) * np.sqrt(variance)
     low, high = (np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True))
-    why = [TOO_FEW if n < least else ENOUGH for n in patients]
+    why = np.where(patients < least, TOO_FEW, ENOUGH)
     return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
-
-
-def _shift_error(rows: Scored, x: FloatArray, offset: FloatArray, difference: FloatArray, margin: FloatArray) -> FloatArray:
-    """The standard error of the mean change of the scores by recalibration with these intercepts (groups,).
-
-    The limits of an intercept are conditional on the scores in the sample. If the scores of some patients are more wrong than those of
-    others, the mean difference also depends on which patients are sampled. The share of the squares that is within the margin of error of
-    the difference is removed.
-    """
-    clusters, known = rows.clusters, np.isfinite(offset)
-    mu = expit(x + np.where(known, offset, 0.0)[clusters.code])
-    residual = rows.weight * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - difference[clusters.code])
-    variance = ratio(clusters.squares(residual), clusters.sum(rows.weight) ** 2) * np.nan_to_num(_few(clusters.patients()))
-    share = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
-    return np.where(known, np.sqrt(variance * share), 0.0)
-
-
-def _overlap(clusters: Clusters, x: FloatArray, y: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], ...]:
-    """Whether all scores of a group are equal, and whether a threshold separates its labels, in either direction (groups,)."""
-    ends = []
-    for label in (0.0, 1.0):
-        rows = used & (y == label)
-        low, high = np.full(clusters.groups, np.inf), np.full(clusters.groups, -np.inf)
-        np.minimum.at(low, clusters.code[rows], x[rows])
-        np.maximum.at(high, clusters.code[rows], x[rows])
-        ends.append((low, high))
-    (low0, high0), (low1, high1) = ends
-    constant = np.minimum(low0, low1) == np.maximum(high0, high1)
-    return constant, (low1 >= high0) | (low0 >= high1)
 
 
 def _intercept(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
@@ -202,12 +187,15 @@ def _score_limits(
     known = np.isfinite(at)
     effect = np.maximum(ratio(unclustered, model), 1.0) * np.maximum(ratio(clustered, unclustered), 1.0)
     effect = np.where(known, effect, ratio(clusters.squares(w), clusters.sum(w**2)))
-    t = np.where(clusters.several(), _t(clusters.patients(), level), quantile(level))
+    t = np.where(clusters.several, _t(clusters.patients(), level), quantile(level))
     scale = t * np.sqrt(effect)
 
-    code, point, weight, squared = _binned(clusters, x, w)
+    least, most = float(x.min(initial=0.0)), float(x.max(initial=0.0))
+    bins = np.minimum(((x - least) / max(most - least, 1e-9) * GRID).astype(np.int64), GRID - 1)
+    cells, place = np.unique(clusters.code * GRID + bins, return_inverse=True)
+    code, weight, squared = cells // GRID, *(sums_at(place, values, len(cells)) for values in (w, w**2))
+    point = np.nan_to_num(ratio(sums_at(place, w * x, len(cells)), weight))  # the mean x of each bin
     positives = clusters.sum(w * y)
-
     sign = np.array([[-1.0], [1.0]])  # below the estimate, and above it
 
     def beyond(a: FloatArray) -> npt.NDArray[np.bool_]:
@@ -233,15 +221,6 @@ def _score_limits(
     low = np.where(np.isneginf(at), -np.inf, ends[0])
     high = np.where(np.isposinf(at), np.inf, ends[1])
     return low, high
-
-
-def _binned(clusters: Clusters, x: FloatArray, w: FloatArray) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Bins of x in each group: their group, mean x, sum of weights and sum of squared weights."""
-    low, high = float(x.min(initial=0.0)), float(x.max(initial=0.0))
-    cell = clusters.code * GRID + np.minimum(((x - low) / max(high - low, 1e-9) * GRID).astype(np.int64), GRID - 1)
-    cells, place = np.unique(cell, return_inverse=True)
-    weight, squared = (sums_at(place, v, len(cells)) for v in (w, w**2))
-    return cells // GRID, np.nan_to_num(ratio(sums_at(place, w * x, len(cells)), weight)), weight, squared
 
 
 def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
@@ -276,12 +255,9 @@ class _Fit(NamedTuple):
     z: FloatArray  # (k,)
     beta: FloatArray  # (2, groups)
     mu: FloatArray  # (k,) fitted probabilities
+    likelihood: FloatArray  # (groups,) its logarithm
     information: tuple[FloatArray, FloatArray, FloatArray]  # entries 00, 01 and 11 of the matrix (groups,)
-
-    @property
-    def determinant(self) -> FloatArray:
-        h00, h01, h11 = self.information
-        return np.asarray(h00 * h11 - h01**2)
+    determinant: FloatArray  # (groups,) of that matrix
 
 
 def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> _Fit:
@@ -292,28 +268,26 @@ def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estima
     sd = np.where(sd > 0, sd, 1.0)
     z = (x - mean[clusters.code]) / sd[clusters.code]
 
-    def likelihood(b: FloatArray) -> FloatArray:
-        eta = b[0][clusters.code] + b[1][clusters.code] * z
-        return clusters.sum(w * (y * eta - np.logaddexp(0.0, eta)))
-
     def at(b: FloatArray) -> _Fit:
-        mu = expit(b[0][clusters.code] + b[1][clusters.code] * z)
+        eta = b[0][clusters.code] + b[1][clusters.code] * z
+        mu = expit(eta)
         v = w * mu * (1 - mu)
-        return _Fit(mean, sd, z, b, mu, (clusters.sum(v), clusters.sum(v * z), clusters.sum(v * z * z)))
+        h00, h01, h11 = clusters.sum(v), clusters.sum(v * z), clusters.sum(v * z * z)
+        likelihood = clusters.sum(w * (y * eta - np.logaddexp(0.0, eta)))
+        return _Fit(mean, sd, z, b, mu, likelihood, (h00, h01, h11), np.asarray(h00 * h11 - h01**2))
 
     fit = at(np.stack([mean, sd]))
-    reached = likelihood(fit.beta)
     for _ in range(NEWTON):
         residual, (h00, h01, h11), det = w * (y - fit.mu), fit.information, fit.determinant
         g0, g1 = clusters.sum(residual), clusters.sum(residual * z)
         step = np.where(estimable & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
         for _ in range(30):
-            tried = likelihood(fit.beta + step)
-            worse = tried < reached - 1e-9 * np.abs(reached)
+            tried = at(fit.beta + step)
+            worse = tried.likelihood < fit.likelihood - 1e-9 * np.abs(fit.likelihood)
             if not worse.any():
                 break
             step = np.where(worse, step / 2, step)
-        fit, reached = at(fit.beta + step), tried
+        fit = tried
         if np.abs(step).max(initial=0.0) < CONVERGED:
             break
     return fit
@@ -336,11 +310,10 @@ def expit(x: FloatArray) -> FloatArray:
     return p
 
 
-def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: list[str]) -> Limits:
+def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: npt.NDArray[np.str_]) -> Limits:
     """The limits; NaN if `why` gives a reason."""
-    known = np.array([not reason for reason in why])
-    shown = [np.where(known, v, np.nan) for v in (value, low, high)]
-    return Limits(shown[0], shown[1], shown[2], patients, tuple(why))
+    value, low, high = (np.where(why == ENOUGH, each, np.nan) for each in (value, low, high))
+    return Limits(value, low, high, patients, tuple(why.tolist()))
 
 
 def _few(patients: FloatArray) -> FloatArray:

@@ -6,11 +6,9 @@ rate is a quotient taken last, linear-fractional in the sums: (a0 + sum a_i f_i)
 The one idea: a gap, and a performance measure, is offset + sum_i w_i f_i with w fixed by the cell counts of the whole split, if no b_i
 counts. With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of
 the proxy with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
-Predictive values have a denominator that depends on the decisions. `linearised` is the first-order approximation at the current decisions,
-with the same value and the same slopes; for a signed sum of rates it is the gap itself.
+Predictive values have a denominator that depends on the decisions; see `sweeps.linearised`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +17,8 @@ import numpy.typing as npt
 from equipoise.data import Attribute
 from equipoise.data import FloatArray as FloatArray
 from equipoise.data import IntArray as IntArray
-from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.gaps import QUOTIENTS, RATIOS, Gap, coefficients, is_quotient, labels_needed
+from equipoise.errors import EmptyCell
+from equipoise.measures.gaps import QUOTIENTS, RATIOS, coefficients, is_quotient, labels_needed
 
 SPARSE = 16  # a lookup table may have this many entries per key
 
@@ -46,8 +44,7 @@ class Cells:
 
     def rate(self, name: str) -> FloatArray:
         """A rate of each group, by its name in `gaps.RATIOS`: (..., groups); NaN if its denominator is empty."""
-        top, bottom = _sides(name, self.n[..., :-1, :], self.s[..., :-1, :])
-        return ratio(top, bottom)
+        return _rate(name, self.n[..., :-1, :], self.s[..., :-1, :])
 
 
 def tabulate(f: npt.ArrayLike, y: npt.ArrayLike, attribute: Attribute, weight: npt.ArrayLike | None = None) -> Cells:
@@ -141,86 +138,28 @@ def kish(total: FloatArray, squares: FloatArray) -> FloatArray:
     return effective
 
 
-AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
 PERFORMANCE_RATES = {"balanced_accuracy": {"tpr": 0.5, "tnr": 0.5}, "accuracy": {"accuracy": 1.0}, "f1": {"f1": 1.0}}
 MIN_DECIDED = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
 
 
-def _sides(name: str, n: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The numerator and the denominator of a rate (...), from counts and sums of decisions by label (..., 2)."""
-    top, bottom = ((np.array(side[:2]) * n + np.array(side[2:]) * s).sum(-1) for side in RATIOS[name][:2])
-    return top, bottom
-
-
-@dataclass(frozen=True, eq=False)
-class Affine:
-    """An affine functional of the decisions, with one weight per cell."""
-
-    offset: FloatArray  # (...)
-    w: FloatArray  # (..., groups + 1, 2)
-
-    def __call__(self, cells: Cells) -> FloatArray:
-        """The value for a cell table: offset + sum over cells of w * s."""
-        weighted = np.where(self.w == 0, 0.0, self.w * cells.s)  # a cell of weight 0 does not count even if it is NaN; NaN weights do
-        value: FloatArray = self.offset + weighted.sum((-2, -1))
-        return value
-
-    def weights(self, y: npt.ArrayLike, codes: npt.ArrayLike) -> FloatArray:
-        """One weight per row (..., n)."""
-        cell = cell_index(y, codes, self.w.shape[-2] - 1)
-        flat = self.w.reshape(*self.w.shape[:-2], -1)
-        rows: FloatArray = flat[..., cell] if cell.ndim == 1 else np.take_along_axis(flat, cell, axis=-1)
-        return rows
-
-
-def _slopes(rates: Mapping[str, float], n: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """A signed sum of rates to first order around sums of decisions s (..., 2): the offset (...) and the weights of labels (..., 2)."""
-    offset, w = np.zeros(n.shape[:-1]), np.zeros(n.shape)
-    for name, sign in rates.items():
-        a, b = (np.array(side, dtype=np.float64) for side in RATIOS[name][:2])
-        top, bottom = _sides(name, n, s)
-        value = ratio(top, bottom)[..., None]
-        offset += sign * np.nan_to_num(ratio((a[:2] * n + value * b[2:] * s).sum(-1), bottom))  # an empty rate has NaN weights
-        w += np.where((a[2:] == 0) & (b[2:] == 0), 0.0, ratio(sign * (a[2:] - value * b[2:]), bottom[..., None]))
-    return offset, w
-
-
-def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
-    """The gap of a group (by its code) against the reference (code 0), to first order around the decisions in a cell table.
-
-    It is exact for a signed sum of rates. d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous.
-    """
-    (offset, of_group), (of_reference, w0) = (_slopes(coefficients(gap), cells.n[..., k, :], cells.s[..., k, :]) for k in (group, 0))
-    w = np.zeros_like(cells.n)
-    w[..., group, :], w[..., 0, :] = of_group, -w0
-    return Affine(offset - of_reference, w)
-
-
-def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
-    """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
-    if is_quotient(gap):
-        raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearised, with the decisions")
-    return linearised(gap, Cells((), n, np.zeros_like(n)), group)
-
-
-def performance_functional(name: str, n: FloatArray) -> Affine:
-    """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
-    if name not in AFFINE_PERFORMANCE:
-        raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
-    totals = n.sum(-2)  # (..., 2)
-    offset, w = _slopes(PERFORMANCE_RATES[name], totals, np.zeros_like(totals))
-    return Affine(offset, np.broadcast_to(w[..., None, :], n.shape))
+def _rate(name: str, n: FloatArray, s: FloatArray) -> FloatArray:
+    """A rate (...) from counts and sums of decisions by label (..., 2); NaN if its denominator is empty."""
+    a, b = np.array(RATIOS[name][:2])
+    return ratio((a[:2] * n + a[2:] * s).sum(-1), (b[:2] * n + b[2:] * s).sum(-1))
 
 
 def performance_values(name: str, cells: Cells) -> FloatArray:
     """Accuracy, balanced accuracy or F1 of the decisions in a cell table (...)."""
     n, s = cells.n.sum(-2), cells.s.sum(-2)
-    return np.asarray(sum(sign * ratio(*_sides(rate, n, s)) for rate, sign in PERFORMANCE_RATES[name].items()))
+    return np.asarray(sum([sign * _rate(rate, n, s) for rate, sign in PERFORMANCE_RATES[name].items()]))
 
 
-def gap_values(gap: Gap, cells: Cells) -> FloatArray:
+def gap_values(gap: str, cells: Cells) -> FloatArray:
     """The gap of every group except the reference, (..., groups - 1); NaN if a denominator is empty."""
-    signed = [sign * (rate := cells.rate(name))[..., 1:] - sign * rate[..., :1] for name, sign in coefficients(gap).items()]
+    signed, n, s = [], cells.n[..., :-1, :], cells.s[..., :-1, :]
+    for name, sign in coefficients(gap).items():
+        rate = _rate(name, n, s)
+        signed.append(sign * rate[..., 1:] - sign * rate[..., :1])
     total: FloatArray = np.sum(signed, axis=0)
     return total
 
@@ -232,14 +171,14 @@ def largest_gap(gaps: FloatArray) -> FloatArray:
     return picked
 
 
-def worst_gap(gap: Gap, cells: Cells) -> FloatArray:
+def worst_gap(gap: str, cells: Cells) -> FloatArray:
     """The signed gap of the group that is furthest from the reference, (...): what a method reduces.
 
     The gap in PPV is NaN if any group has fewer than a handful of positive decisions: otherwise one true positive in a group would close
     its gap. A group with fewer rows than that must have all of them decided positive. NPV is analogous, with negative decisions.
     """
     worst = largest_gap(gap_values(gap, cells))
-    return np.where(enough_decided(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
+    return np.where(enough_decided(QUOTIENTS[gap], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
 
 
 def enough_decided(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
@@ -250,20 +189,19 @@ def enough_decided(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
     return enough
 
 
-def require_cells(gap: Gap, cells: Cells, where: str = "the data") -> None:
+def require_cells(gap: str, cells: Cells, where: str = "the data") -> None:
     """Raises `EmptyCell` with one problem for every group that lacks rows that a gap needs."""
-    name = gap if isinstance(gap, str) else "this gap"
     n = cells.n[..., :-1, :]
     problems = []
     for code, level in enumerate(cells.levels):
         rows = int(n[..., code, :].sum())
         if rows == 0:
-            problems.append(f"{name} needs rows of every group; {level!r} has none in {where}")
+            problems.append(f"{gap} needs rows of every group; {level!r} has none in {where}")
         for label in labels_needed(gap):
             if rows and not (n[..., code, label] > 0).all():
                 lacking = "positives" if label else "negatives"
                 problems.append(
-                    f"{name} needs {lacking} in every group; {level!r} has none of {rows:,} rows in {where}. "
+                    f"{gap} needs {lacking} in every group; {level!r} has none of {rows:,} rows in {where}. "
                     "Use more data, merge groups, or a measure without a label condition such as spd"
                 )
     if problems:

@@ -1,6 +1,6 @@
 """Conditions on results, for pipelines: `eod > 0.1`, `|eod| > 0.1 and eod.clear`, `tpr[F] < 0.8`, `changed`. No code is executed.
 
-    condition = clause { ("and" | "or") clause }           "and" binds more tightly
+    condition = clause { "and" clause }
     clause    = value ("<" | "<=" | ">" | ">=") number, or a value that is true or false
     value     = name [ "." field ] [ "[" group "]" ], or the same between bars for its absolute value
 
@@ -11,26 +11,25 @@ rate holds if it holds for any group; clauses joined by "and" must hold for the 
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.audit import Audit
-from equipoise.measures.estimates import GROUP_MEASURES
-from equipoise.measures.monitoring import Monitoring
+from equipoise.measures.audit import GROUP_MEASURES, Audit
+from equipoise.measures.histories import Monitoring
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-FLAGS = ("clear", "changed", "shown", "few")
+OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+STATES = ("clear", "changed", "shown", "few")  # fields that are true or false
 FIELDS = (
     *("value", "low", "high", "simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable", "patients"),
     *("first", "second", "before", "after", "evidence"),
 )
 EXAMPLES = "such as 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8' or 'changed'"
+_JOIN = re.compile(r"(?:^|\s+)and\s+(?![^\[]*\])", re.IGNORECASE)  # not in the name of a group
 _CLAUSE = re.compile(
-    r"\s*(?P<clause>(?P<bar>\|)?\s*(?:'(?P<quoted>[^']+)'|(?P<name>[A-Za-z_]\w*))"
-    r"(?:\.(?P<field>\w+))?(?:\[(?P<group>[^\]]*)\])?(?:\.(?P<last>\w+))?\s*(?(bar)\|)"
-    r"(?:\s*(?P<operator><=|>=|<|>)\s*(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<percent>%?))?)\s*(?P<join>(?:and|or)\b)?",
+    r"(?P<bar>\|)?\s*(?:'(?P<quoted>[^']+)'|(?P<name>[A-Za-z_]\w*))(?:\.(?P<field>\w+))?(?:\[(?P<group>[^\]]*)\])?\s*(?(bar)\|)"
+    r"(?:\s*(?P<operator><=|>=|<|>)\s*(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?",
     re.IGNORECASE,
 )
 
@@ -66,37 +65,28 @@ class Clause(NamedTuple):
     def holds(self, fact: Fact) -> bool:
         """Whether the clause holds for a fact."""
         value = self.value(fact)
-        return not math.isnan(value) and (bool(value) if not self.operator else OPERATORS[self.operator](value, self.number))
-
-
-class Held(NamedTuple):
-    """A clause, a fact for which it holds, and the number tested."""
-
-    clause: Clause
-    fact: Fact
-    value: float
+        return not math.isnan(value) and (bool(value) if not self.operator else bool(OPERATORS[self.operator](value, self.number)))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a condition holds, the first facts for which it does, and clauses that could not be checked for lack of data."""
+    """Whether a condition holds, and why: clauses that could not be checked for lack of data are unknown."""
 
     holds: bool
-    why: tuple[Held, ...] = ()
+    why: tuple[tuple[Clause, Fact, float], ...] = ()  # each clause, the first fact for which it holds, and the number tested
     unknown: tuple[Clause, ...] = ()
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a result: it holds if all clauses of one of its alternatives hold together."""
+    """A condition on a result: it holds if all of its clauses hold together."""
 
     text: str
-    alternatives: tuple[tuple[Clause, ...], ...]
+    clauses: tuple[Clause, ...]
 
     def check(self, facts: Sequence[Fact]) -> Verdict:
         """Whether the condition holds for these facts; raises an error if it names a measure, field or group that is not among them."""
-        clauses = [clause for alternative in self.alternatives for clause in alternative]
-        for clause in clauses:
+        for clause in self.clauses:
             about = [fact for fact in facts if clause.name in (None, fact.name)]
             known = {
                 "measure": (clause.name, [fact.name for fact in facts]),
@@ -106,51 +96,34 @@ class Condition:
             for what, (name, names) in known.items():
                 if name is not None and name not in names:
                     raise UnknownName(f"{what} in the condition {self.text!r}:", name, dict.fromkeys(names))
-        unknown = tuple(clause for clause in clauses if all(math.isnan(clause.value(fact)) for fact in facts))
-        for alternative in self.alternatives:
-            for where in dict.fromkeys(fact.where for fact in facts):
-                there = [fact for fact in facts if fact.where in (where, ())]
-                held = [next((fact for fact in there if clause.holds(fact)), None) for clause in alternative]
-                why = tuple(Held(clause, fact, clause.value(fact)) for clause, fact in zip(alternative, held, strict=True) if fact)
-                if len(why) == len(alternative):
-                    return Verdict(True, why, unknown)
+        unknown = tuple(clause for clause in self.clauses if all(math.isnan(clause.value(fact)) for fact in facts))
+        for where in dict.fromkeys(fact.where for fact in facts):
+            there = [fact for fact in facts if fact.where in (where, ())]
+            held = [next(((clause, fact, clause.value(fact)) for fact in there if clause.holds(fact)), None) for clause in self.clauses]
+            if None not in held:
+                return Verdict(True, tuple(each for each in held if each is not None), unknown)
         return Verdict(False, (), unknown)
 
 
 def read_condition(text: str) -> Condition:
-    """The condition in a text; raises an error that shows the position at which it cannot be parsed.
+    """The condition in a text; raises an error that shows the part that cannot be read.
 
-    >>> read_condition("|eod.low| > 10% and clear").alternatives[0][0][:6]
+    >>> read_condition("|eod.low| > 0.1 and clear").clauses[0][:6]
     ('eod', 'low', None, True, '>', 0.1)
     """
-    alternatives: list[list[Clause]] = [[]]
-    join, at = "and", 0
-    while join:
-        match = _CLAUSE.match(text, at)
-        name, field = (None, "value") if match is None else (match["quoted"] or match["name"], match["field"] or match["last"] or "value")
-        if match is not None and name in FLAGS and not match["quoted"]:
-            name, field = None, str(name)
-        if match is None or (match["field"] and match["last"]) or str(match["name"]).lower() in ("and", "or"):
-            raise _unreadable(text, at)
-        if field not in (*FIELDS, *FLAGS):
-            raise UnknownName(f"field in the condition {text!r}:", field, (*FIELDS, *FLAGS))
-        if not match["operator"] and field not in FLAGS:
-            raise _unreadable(text, match.end("clause"))
-        number = float(match["number"]) / (100 if match["percent"] else 1) if match["operator"] else math.nan
-        clause = Clause(name, field, match["group"], match["bar"] is not None, match["operator"] or "", number, match["clause"].strip())
-        alternatives[-1].append(clause)
-        join, at = (match["join"] or "").lower(), match.end()
-        if join == "or":
-            alternatives.append([])
-    if at < len(text):
-        raise _unreadable(text, at)
-    return Condition(text, tuple(map(tuple, alternatives)))
-
-
-def _unreadable(text: str, at: int) -> BadInput:
-    before = text[:at].strip()
-    where = f" after {before!r}" if before else ""
-    return BadInput(f"the condition {text!r} cannot be read{where}: expected a comparison with a number, {EXAMPLES}")
+    clauses = []
+    for part in map(str.strip, _JOIN.split(text)):
+        match = _CLAUSE.fullmatch(part)
+        name, field = ("", "") if match is None else (match["quoted"] or match["name"], match["field"] or "value")
+        if match is not None and match["name"] in STATES:
+            name, field = None, match["name"]
+        if match is None or (not match["operator"] and field not in STATES and field in FIELDS):
+            raise BadInput(f"the condition {text!r} cannot be read at {part!r}: expected a comparison with a number, {EXAMPLES}")
+        if field not in (*FIELDS, *STATES):
+            raise UnknownName(f"field in the condition {text!r}:", field, (*FIELDS, *STATES))
+        number = float(match["number"] or math.nan)
+        clauses.append(Clause(name, field, match["group"], match["bar"] is not None, match["operator"] or "", number, part))
+    return Condition(text, tuple(clauses))
 
 
 def audit_facts(subject: Audit) -> list[Fact]:
@@ -180,7 +153,7 @@ def gap_facts(rows: Iterable[Mapping[Any, Any]], label: str = "", measure: str =
     """One fact per row of a table of gaps, or of other measures of groups."""
     facts = []
     for row in rows:
-        fields = {name: float(row[name]) for name in (*FIELDS, *FLAGS) if name in row}
+        fields = {name: float(row[name]) for name in (*FIELDS, *STATES) if name in row}
         compared, attribute, group, reference = (str(row.get(name, "")) for name in ("compared", "attribute", "group", "reference"))
         where = (str(row.get("label", label) or label), compared, attribute, group)
         facts.append(Fact(str(row[measure]), fields, where, group, reference))

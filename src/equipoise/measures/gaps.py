@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from equipoise.errors import BadInput, UnknownName
+from equipoise.errors import BadInput, UnknownName, raise_all
 
 
 class Ratio(NamedTuple):
@@ -40,8 +40,8 @@ RATIOS: dict[str, Ratio] = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (
 }
 RATIOS["selection"] = RATIOS["selection_rate"]  # its name in sums of rates
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
-STEPS = 18  # between the ends of a range, if no step is given
-MOST = 200  # thresholds in a range
+RANGE_STEPS = 18  # between the ends of a range, if no step is given
+MOST_THRESHOLDS = 200  # in a range
 AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # measures of performance that depend on the decisions
 PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
 OVERALL_SCORE_MEASURES = ("brier", "calibration_intercept", "calibration_slope", "calibration_in_the_large")
@@ -149,7 +149,7 @@ _WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "f
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*\*?\s*)?([a-z_]+)\s*", re.IGNORECASE)
 
 
-def terms(gap: Gap) -> Mapping[str, float]:
+def terms(gap: str) -> Mapping[str, float]:
     """The signed rates of a gap: {'tpr': 1.0} for 'eod'. A quotient has none.
 
     >>> terms("aod")
@@ -157,14 +157,7 @@ def terms(gap: Gap) -> Mapping[str, float]:
     >>> terms("tpr - 2*fpr")
     {'tpr': 1.0, 'fpr': -2.0}
     """
-    if isinstance(gap, str):
-        if gap in GAPS:
-            return GAPS[gap]
-        return {} if gap in QUOTIENTS else _parsed(gap, ())
-    for rate in gap:
-        if rate not in RATES:
-            raise UnknownName("rate", rate, RATES)
-    return gap
+    return GAPS[gap] if gap in GAPS else {} if gap in QUOTIENTS else _parsed(gap, ())
 
 
 def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
@@ -175,10 +168,12 @@ def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     """
     if isinstance(gap, str) and (gap in GAPS or gap in QUOTIENTS):
         return gap
-    weights = _parsed(gap, also) if isinstance(gap, str) else terms(gap)
-    problems = [f"the weight of {rate} in a measure is a number; got {w!r}" for rate, w in weights.items() if not _is_number(w)]
-    if problems:
-        raise BadInput(*problems)
+    weights = _parsed(gap, also) if isinstance(gap, str) else gap
+    for rate in weights:
+        if rate not in RATES:
+            raise UnknownName("rate", rate, RATES)
+    numbers = {rate: isinstance(w, (int, float)) and not isinstance(w, bool) and math.isfinite(w) for rate, w in weights.items()}
+    raise_all([f"the weight of {rate} in a measure is a number; got {weights[rate]!r}" for rate, right in numbers.items() if not right])
     signed = {rate: float(weights[rate]) for rate in RATES if weights.get(rate)}
     if not signed:
         raise BadInput(f"a measure is a signed sum of rates with at least one that counts, such as 'tpr-fpr'; got {gap!r}")
@@ -190,12 +185,12 @@ def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     return "".join(parts).removeprefix("+")
 
 
-def is_quotient(gap: Gap) -> bool:
+def is_quotient(gap: str) -> bool:
     """Whether the denominators of a gap are decisions, so that its weights change with the decisions and it may be undefined."""
-    return isinstance(gap, str) and gap in QUOTIENTS
+    return gap in QUOTIENTS
 
 
-def signature(gap: Gap) -> tuple[object, ...]:
+def signature(gap: str) -> tuple[object, ...]:
     """A key that is equal for measures that are multiples of each other, such as eod and fnr_gap: they are one comparison.
 
     >>> signature("eod") == signature("fnr_gap") == signature("2*tpr"), signature("aod") == signature("eod")
@@ -203,7 +198,7 @@ def signature(gap: Gap) -> tuple[object, ...]:
     """
     signed = terms(gap)
     first = next((signed[rate] for rate in RATES if signed.get(rate)), 1.0)
-    return tuple((rate, round(signed[rate] / first, 9)) for rate in RATES if signed.get(rate)) or (str(gap),)
+    return tuple((rate, round(signed[rate] / first, 9)) for rate in RATES if signed.get(rate)) or (gap,)
 
 
 def meaning(measure: str) -> str:
@@ -228,18 +223,18 @@ def rates_words(measure: str) -> str:
     return words.removeprefix(" ")
 
 
-def coefficients(gap: Gap) -> Mapping[str, float]:
+def coefficients(gap: str) -> Mapping[str, float]:
     """The ratios that a gap compares between groups, with their coefficients in the sum.
 
     >>> coefficients("spd"), coefficients("ppv_gap")
     ({'selection_rate': 1.0}, {'ppv': 1.0})
     """
-    if isinstance(gap, str) and gap in QUOTIENTS:
+    if gap in QUOTIENTS:
         return {MEASURES[gap].rate: 1.0}
     return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
 
 
-def labels_needed(gap: Gap) -> tuple[int, ...]:
+def labels_needed(gap: str) -> tuple[int, ...]:
     """The labels that every group must have: (1,) for 'eod', () for 'spd' and quotients, which need rows of any label."""
     return tuple(sorted({label for rate in terms(gap) if (label := RATES[rate]) is not None}))
 
@@ -261,10 +256,6 @@ def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
     return signed
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
     """The thresholds in ascending order, from a range START:STOP or START:STOP:STEP, or from a sequence.
 
@@ -283,10 +274,10 @@ def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
     if len(numbers) not in (2, 3):
         raise BadInput(f"thresholds must be START:STOP or START:STOP:STEP, as in 0.05:0.5; got {thresholds!r}")
     start, stop = numbers[:2]
-    step = numbers[2] if len(numbers) == 3 else (stop - start) / STEPS
+    step = numbers[2] if len(numbers) == 3 else (stop - start) / RANGE_STEPS
     if not 0 < start <= stop < 1 or (stop > start and not step > 0):
         raise BadInput(f"thresholds must ascend between 0 and 1, without these ends, by a step above 0; got {thresholds!r}")
     count = 1 if start == stop else math.floor((stop - start) / step + 1e-9) + 1
-    if count > MOST:
-        raise BadInput(f"{count:,} thresholds in {thresholds!r}; at most {MOST} are computed. Use a larger step.")
+    if count > MOST_THRESHOLDS:
+        raise BadInput(f"{count:,} thresholds in {thresholds!r}; at most {MOST_THRESHOLDS} are computed. Use a larger step.")
     return tuple(round(start + k * step, 10) for k in range(count))

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from equipoise.measures.cells import FloatArray
 
 HALVINGS = 40  # of an interval of length 1, to a width of 1e-12
-NEWTON = 8  # steps at most; five or six give all digits
+POISSON_STEPS = 8  # steps at most; five or six give all digits
 NEGLIGIBLE = 1e-17  # relative to a sum that it does not change
-AT_ONCE = 4096  # elements up to which a NumPy call takes about as long as for one
+POINTS_AT_ONCE = 4096  # elements up to which a NumPy call takes about as long as for one
 POWER = 0.8  # of the minimum detectable gap
 _quantiles = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
 NEAR_END = (2, 3, 50)  # Poisson limits are used for up to 2 events, or up to 3 events in more than 50 patients
@@ -123,29 +123,23 @@ def _poisson(p: FloatArray, n: FloatArray, level: float | FloatArray) -> FloatAr
     limit = np.ones_like(p)
     k = np.maximum(events[close], 1.0)
     if len(k):  # the mean of the Poisson distribution for which P(X >= k) = 1 - level
-        inverse = 1 / np.array([gamma(each + 1) for each in k])
+        inverse = 1 / np.array(list(map(gamma, k + 1)))
         tails = np.broadcast_to(1 - np.asarray(level), p.shape)[close]
         mean = (tails / inverse) ** (1 / k)  # too small: Newton's steps in logarithms increase to the solution
-        for _ in range(NEWTON):
-            tail = _gamma_tail(k, mean, inverse)
+        for _ in range(POISSON_STEPS):
+            term = np.exp(k * np.log(mean) - mean) * inverse  # the series of the regularised incomplete gamma function P(k, mean)
+            tail = term.copy()
+            for j in range(1, 20):
+                term = term * mean / (k + j)
+                tail += term
+                if j % 4 == 0 and (term < NEGLIGIBLE * tail).all():
+                    break
             slope = k * np.exp(k * np.log(mean) - mean) * inverse / tail
             before, mean = mean, mean * np.exp((np.log(tails) - np.log(tail)) / slope)
             if (mean == before).all():
                 break
         limit[close] = mean / n[close]
     return limit
-
-
-def _gamma_tail(a: FloatArray, x: FloatArray, inverse: FloatArray) -> FloatArray:
-    """The regularised incomplete gamma function P(a, x) for x of at most a, by its series; `inverse` is 1 / gamma(a + 1)."""
-    term: FloatArray = np.exp(a * np.log(x) - x) * inverse
-    total: FloatArray = term.copy()
-    for k in range(1, 20):
-        term = term * x / (a + k)
-        total += term
-        if k % 4 == 0 and (term < NEGLIGIBLE * total).all():
-            break
-    return total
 
 
 def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -185,7 +179,7 @@ def halved(
     [[0.25], [0.3125]]
     """
     index = np.arange(inner.size)
-    steps_at_once = max((AT_ONCE // max(inner.size * each, 1) + 1).bit_length() - 1, 1)
+    steps_at_once = max((POINTS_AT_ONCE // max(inner.size * each, 1) + 1).bit_length() - 1, 1)
     while halvings > 0:
         steps = min(steps_at_once, halvings)
         points = np.empty((2**steps + 1, *inner.shape))

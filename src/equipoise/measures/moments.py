@@ -28,7 +28,7 @@ from equipoise.measures.gaps import RATIOS, Ratio
 from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
 
 BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
-FURTHEST, STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
+FURTHEST, P_VALUE_STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
 ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
 _erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
 
@@ -81,11 +81,13 @@ class Clusters:
         """The number of patients of each group who have a row, or a row among those marked (groups,)."""
         return sums_at(self.group, 1.0 if among is None else self.by_patient(among) > 0, self.groups)
 
+    @cached_property
     def several(self) -> npt.NDArray[np.bool_]:
         """Whether some patient of a group has more than one row (groups,)."""
         several: npt.NDArray[np.bool_] = self.sum(1.0) > self.patients()
         return several
 
+    @cached_property
     def effective_patients(self) -> FloatArray:
         """The effective number of patients given their numbers of rows (groups,); all of them if these are equal."""
         rows = self.by_patient(np.ones(len(self.rows)))
@@ -101,7 +103,7 @@ class Clusters:
         >>> four.degrees(np.array([1.0, -1.0, 1.0, -1.0])).tolist(), four.degrees(np.array([9.0, -1.0, 1.0, -1.0])).round(1).tolist()
         ([3.0], [2.9])
         """
-        most = np.maximum(self.effective_patients() - 1, 1.0)
+        most = np.maximum(self.effective_patients - 1, 1.0)
         if self.place is None:
             return most
         second, fourth = (sums_at(self.group, contributions**k, self.groups) for k in (2, 4))
@@ -225,7 +227,7 @@ class SignedSum:
 
     def limits(self, level: float | FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The sums and their limits (...,), at one level or at one level per sum."""
-        low, high = self.term_limits(level if isinstance(level, float) else np.asarray(level, dtype=np.float64)[..., None])
+        low, high = self.term_limits(np.asarray(level, dtype=np.float64)[..., None])
         return combined(self.signs, self.value, low, high, self.correlation)
 
     def p_values(self) -> FloatArray:
@@ -243,7 +245,7 @@ class SignedSum:
         z = inner = np.zeros(total.shape)
         outer = np.full(total.shape, FURTHEST)
         limit_inner, limit_outer = np.abs(total), np.full(total.shape, np.nan)
-        for step in range(STEPS + 1):  # few, because the limit is nearly linear in z; the first finds the limit at the outer end
+        for step in range(P_VALUE_STEPS + 1):  # few, because the limit is nearly linear in z; the first finds the limit at the outer end
             with np.errstate(invalid="ignore", divide="ignore"):
                 z = np.clip(np.nan_to_num(inner + (outer - inner) * limit_inner / (limit_inner - limit_outer)), inner, outer)
             _, below, above = self.limits(level_of(z if step else outer))

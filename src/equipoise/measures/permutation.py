@@ -38,23 +38,26 @@ from equipoise.data import generator
 from equipoise.measures.cells import FloatArray, IntArray, kish, ratio
 from equipoise.measures.gaps import coefficients, signature
 from equipoise.measures.intervals import halved, quantile
-from equipoise.measures.moments import Clusters, Moments, moments_of, units_of
+from equipoise.measures.moments import Clusters, Moments, concatenate_sums, moments_of, units_of
 
 DRAWS = 999
 FEW_EXCEED = 10  # if fewer draws are at least as extreme, more draws determine how small the p-value is
 MOST_DRAWS = 99_999
-MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps reached in 20 of the first draws (p > 0.2) get no further draws
+MANY_COMPARISONS, FIRST_DRAWS = 500, 99  # with more comparisons, gaps reached in 20 of the first draws (p > 0.2) get no further draws
 NO_SIGN = 0.2  # p-values of intervals above this save the draws; p-values from draws below it are compared with that of the interval
 PER_COMPARISON = 100  # draws per comparison adjusted for, so that the smallest adjusted p-value is about 0.01
 MOST_WORK = 2_000_000  # further draws times kinds of patients
-MANY, MANY_EVENTS = 500, 50  # effective patients, and patients with and without an event, in every cell: the statistic is then normal
-BLOCK = 4_000_000  # numbers in one block of draws
-FAR = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
+MANY_PATIENTS, MANY_EVENTS = (
+    500,
+    50,
+)  # effective patients, and patients with and without an event, in every cell: the statistic is then normal
+DRAWN_AT_ONCE = 4_000_000  # numbers in one block of draws
+FAR_TAIL = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
 NANOSECONDS = (90, 12_000, 35)  # measured cost of a draw: per kind of patient; for sampling patients one by one; per sampled patient
 NORMAL_DRAWS = 20_000  # of the maximum of correlated standard normal variables
 LARGEST_BLOCK = 400  # gaps of an attribute; with more, they are bounded as if independent (Sidak 1967)
 LEAST_GROUPS = 4  # with fewer, the variance between groups cannot be estimated
-HALVINGS = 60
+SHRINKING_HALVINGS = 60
 
 
 def p_values(
@@ -87,27 +90,29 @@ def p_values(
     f, label = (np.asarray(each, dtype=np.float64)[known] for each in (decisions, y))
     w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
     most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
-    first = draws if comparisons <= MANY_COMPARISONS else min(FIRST, draws)
-    moments: Moments | None = None
-    by_signature: dict[tuple[object, ...], FloatArray] = {}  # measures that mirror each other have the same p-values
-    for measure in measures:
-        if signature(measure) in by_signature:
-            continue
-        table = _table(measure, f, label, w, clusters, units[known])
-        others = range(1, len(levels))
-        drawn = np.array([not table.known(k) for k in others], dtype=bool)
-        lowest = unknown
-        if drawn.any() and first < draws:
-            moments = moments or moments_of(decisions, y, code, len(levels), units, weight)
-            lowest = moments.gap(coefficients(measure)).p_values()
-        names = [f"permutation {measure} {level}" for level in levels]
-        p = np.array([table.p_value(k, lowest[k - 1], first, draws, most, seed, names[k]) for k in others])
-        unsure = drawn & (p <= NO_SIGN)
-        if unsure.any() and first == draws:
-            moments = moments or moments_of(decisions, y, code, len(levels), units, weight)
-            lowest = moments.gap(coefficients(measure)).p_values()
-        by_signature[signature(measure)] = np.where(unsure, np.fmax(p, lowest), p)
-    return {measure: by_signature[signature(measure)] for measure in measures}
+    first = draws if comparisons <= MANY_COMPARISONS else min(FIRST_DRAWS, draws)
+    others, by_signature = range(1, len(levels)), {signature(measure): measure for measure in reversed(measures)}  # mirrors are equal
+    tables = {measure: _table(measure, f, label, w, clusters, units[known]) for measure in reversed(by_signature.values())}
+    drawn = {measure: np.array([not table.known(k) for k in others], dtype=bool) for measure, table in tables.items()}
+    found = dict.fromkeys(tables, unknown)
+
+    def interval_p(chosen: Sequence[str]) -> dict[str, FloatArray]:
+        """The p-values of the cluster-robust intervals of these measures."""
+        if not chosen:
+            return {}
+        moments = moments_of(decisions, y, code, len(levels), units, weight)
+        joined = concatenate_sums([moments.gap(coefficients(measure)) for measure in chosen]).p_values()
+        return dict(zip(chosen, joined.reshape(len(chosen), -1), strict=True))
+
+    lowest = interval_p([measure for measure in tables if first < draws and drawn[measure].any()])
+    for measure, table in tables.items():
+        lower, names = lowest.get(measure, unknown), [f"permutation {measure} {level}" for level in levels]
+        found[measure] = np.array([table.p_value(k, lower[k - 1], first, draws, most, seed, names[k]) for k in others])
+    unsure = {measure: drawn[measure] & (p <= NO_SIGN) for measure, p in found.items()}
+    lowest |= interval_p([measure for measure in tables if measure not in lowest and unsure[measure].any()])
+    for measure, lower in lowest.items():
+        found[measure] = np.where(unsure[measure], np.fmax(found[measure], lower), found[measure])
+    return {measure: found[by_signature[signature(measure)]] for measure in measures}
 
 
 def largest_gap_p_value(
@@ -147,8 +152,8 @@ class _Table:
             return True
         for k in (group, 0):
             n, s = (values[self.start[k] : self.start[k + 1]] for values in (self.n, self.s))
-            many = (n > 0).sum(0).min() >= MANY and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS
-            if not many or (n.max() > 1 and kish(n.sum(0), (n**2).sum(0)).min() < MANY):
+            many = (n > 0).sum(0).min() >= MANY_PATIENTS and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS
+            if not many or (n.max() > 1 and kish(n.sum(0), (n**2).sum(0)).min() < MANY_PATIENTS):
                 return False
         return True
 
@@ -178,7 +183,7 @@ class _Table:
         width = max(len(each.columns) for each in strata)
 
         def count_extreme(number: int) -> int:
-            block, count = max(1, BLOCK // width), 0
+            block, count = max(1, DRAWN_AT_ONCE // width), 0
             for begin in range(0, number, block):
                 drawn = np.sum([each.draw(min(block, number - begin), rng) for each in strata], axis=0)
                 permuted = _statistic(drawn, total, self.sign, studentised)
@@ -222,7 +227,7 @@ def hypergeometric_p(hits: int, rows: int, other_hits: int, other_rows: int) -> 
     distance = abs(hits - mean) - 1e-9 * max(mean, 1.0)
     if sd == 0 or distance <= 0:
         return 1.0
-    if distance > FAR * sd:
+    if distance > FAR_TAIL * sd:
         return max(math.erfc(distance / sd / math.sqrt(2)), math.ulp(0.0))
     reach = distance + 12 * sd + 2
     low, high = max(0, total - other_rows, math.floor(mean - reach)), min(total, rows, math.ceil(mean + reach))
@@ -291,7 +296,7 @@ def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> Fl
         np.stack([getattr(moments[name], kind) for name in signed], axis=-1) for kind in ("value", "effective", "rows")
     )
     with np.errstate(invalid="ignore"):
-        large = np.logical_and.reduce((patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)
+        large = np.logical_and.reduce((patients >= MANY_PATIENTS) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS), axis=-1)
     exact = not weighted and len(signed) == 1 and bool((rows == patients).all())
     found = np.full(len(moments.total) - 1, np.nan)
     for k in (int(group) + 1 for group in np.flatnonzero(large[1:] & large[0])):
@@ -352,13 +357,11 @@ def adjusted(gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
 Correlations = Sequence[tuple[int, Callable[[], FloatArray]]]  # for each attribute: the number of gaps, and what returns their correlations
 
 
-def critical_levels(gaps: pd.DataFrame, correlations: Correlations, level: float = 0.95) -> FloatArray:
-    """The level of each gap's pointwise interval at which all of them cover with probability `level`; NaN for NaN gaps."""
-    return joint_levels(comparisons_of(gaps), gaps["few"].to_numpy(dtype=bool), correlations, level)
-
-
 def joint_levels(comparison: IntArray, few: npt.NDArray[np.bool_], correlations: Correlations, level: float) -> FloatArray:
-    """Like `critical_levels`, from the comparison of each gap (-1: none), and whether it rests on few patients."""
+    """The level of each gap's pointwise interval at which all of them cover with probability `level`; NaN for NaN gaps.
+
+    `comparison` is that of each gap (-1: none), and `few` whether it rests on few patients.
+    """
     small = np.unique(comparison[few & (comparison >= 0)])
     large = np.setdiff1d(comparison[comparison >= 0], small)
     count = len(small) + len(large)
@@ -368,36 +371,34 @@ def joint_levels(comparison: IntArray, few: npt.NDArray[np.bool_], correlations:
     share = (1 - level) / count  # of the error probability, for each gap
     levels[comparison >= 0] = 1 - share
     if len(large):
-        blocks: list[FloatArray | int] = []
-        start = 0
+        blocks, start = list[FloatArray](), 0
         for size, matrix in correlations:
             rows = np.arange(start, start + size)
             start += size
             _, first = np.unique(comparison[rows], return_index=True)
             first = np.sort(first[np.isin(comparison[rows][first], large)])
-            blocks.append(matrix()[np.ix_(first, first)] if len(first) <= LARGEST_BLOCK else len(first))
+            blocks.append(matrix()[np.ix_(first, first)] if len(first) <= LARGEST_BLOCK else np.zeros((len(first), 0)))
         z = max_t(blocks, 1 - share * len(large))
         levels[np.isin(comparison, large)] = 2 * NormalDist().cdf(z) - 1
     return levels
 
 
-def max_t(correlations: Sequence[FloatArray | int], level: float, seed: int = 0) -> float:
+def max_t(correlations: Sequence[FloatArray], level: float, seed: int = 0) -> float:
     """The critical value of the largest |z| of standard normal variables with these correlations, in independent blocks.
 
-    A block given as a number is that many variables of unknown correlation, bounded as if independent.
+    A block without columns is of variables of unknown correlation, bounded as if independent.
 
     >>> apart, together = np.eye(10), np.full((10, 10), 0.99) + 0.01 * np.eye(10)
     >>> 2.75 < max_t([apart], 0.95) < 2.85, 1.95 < max_t([together], 0.95) < 2.15
     (True, True)
     """
-    size = sum(block if isinstance(block, int) else len(block) for block in correlations)
+    size = sum(map(len, correlations))
     bound = NormalDist().inv_cdf((1 + level ** (1 / max(size, 1))) / 2)  # Sidak: conservative
-    matrices = [block for block in correlations if not isinstance(block, int)]
-    if len(matrices) < len(correlations):
+    if any(len(block) and not block.shape[1] for block in correlations):
         return bound
     rng = generator(seed, "max-T")
     largest = np.zeros(NORMAL_DRAWS)
-    for matrix in filter(len, matrices):
+    for matrix in filter(len, correlations):
         values, vectors = np.linalg.eigh(matrix)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         largest = np.maximum(largest, np.abs(rng.standard_normal((NORMAL_DRAWS, len(matrix))) @ root.T).max(1))
@@ -453,7 +454,7 @@ def shrunken_rates(value: FloatArray, low: FloatArray, high: FloatArray, *, leve
         return reached
 
     none, most = np.zeros(1), np.full(1, (q.max() - q.min()) ** 2 + 1e-12)
-    between = 0.0 if settled(none)[0] else float(halved(settled, none, most, HALVINGS)[1][0])
+    between = 0.0 if settled(none)[0] else float(halved(settled, none, most, SHRINKING_HALVINGS)[1][0])
     weight = 1 / (variance + between)
     mean = (weight * q).sum() / weight.sum()
     share = (count - 3) / (count - 1) * variance * weight  # of the distance from the mean that shrinkage removes

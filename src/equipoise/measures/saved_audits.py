@@ -16,21 +16,29 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
 from equipoise.errors import BadInput, first_line
-from equipoise.measures.audit import SCHEMA_VERSION, Audit, LabelAudit, with_checksum
+from equipoise.measures.audit import (
+    CALIBRATION_ERROR,
+    GAP_COLUMNS,
+    GROUP_MEASURES,
+    SCHEMA_VERSION,
+    Audit,
+    Baseline,
+    Estimate,
+    LabelAudit,
+    with_checksum,
+)
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.by_threshold import table_from
-from equipoise.measures.calibration import REASONS
-from equipoise.measures.estimates import CALIBRATION_ERROR, GAP_COLUMNS, GROUP_MEASURES, Estimate
+from equipoise.measures.calibration import REASONS, WITHHELD
+from equipoise.measures.disclosure import table_from
 from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.paired_changes import Baseline
 from equipoise.measures.score_measures import ALL_ROWS, CURVES, SCORE_MEASURES
 from equipoise.measures.thresholds import Described, Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
 MOST_PROBLEMS = 5  # of a file that are listed
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
-ROUNDING = 1e-9
+ROUNDED = 1e-9
 Kinds = dict[str, tuple[type, ...]]
 COMPUTED = ("checksum", "shrunken_gaps")  # from the other values
 BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')  # outside of texts; another spelling of a number (1E-05) is refused too
@@ -97,27 +105,31 @@ def _audit(document: Mapping[str, Any]) -> tuple[Audit, list[str]]:
 
 
 def _differences(written: Mapping[str, object], plain: Mapping[str, Any]) -> Iterator[str]:
-    """The keys whose values are not as they would be written."""
+    """The keys whose values are not as they would be written; 1, 1.0 and true differ."""
     for name, value in written.items():
-        if name not in COMPUTED and (name not in plain or _text(value) != _text(plain[name])):
+        if name not in COMPUTED and (name not in plain or json.dumps(value, sort_keys=True) != json.dumps(plain[name], sort_keys=True)):
             yield f"{name}: is missing, or not as an audit writes it; got {str(plain.get(name))[:60]!r}"
 
 
-def _text(plain: object) -> str:
-    return json.dumps(plain, sort_keys=True)  # 1, 1.0 and true differ
-
-
 NUMBER, COUNT, TEXT, FLAG = (int, float, type(None)), (int,), (str,), (bool,)  # types of the values of a column
+ENDS = ("", "_low", "_high")
 NAMED = dict.fromkeys(("attribute", "group", "note"), TEXT)
-OF_GROUPS: Kinds = {**NAMED, "few": TEXT, "reference": FLAG, "lacking": (dict,), "n": COUNT}
-OF_GROUPS |= dict.fromkeys(("positives", "negatives"), (int, type(None)))
-OF_GROUPS |= {f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in ("", "_low", "_high")}
-OF_SCORES: Kinds = {f"{name}{end}": NUMBER for name in SCORE_MEASURES for end in ("", "_low", "_high")} | {"sampled": COUNT}
-OF_SCORES |= {f"{CALIBRATION_ERROR}{end}": NUMBER for end in ("", "_expected_low", "_expected_high")}
-OF_GAPS: Kinds = {**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAMED, "measure": TEXT, "reference": TEXT}
-OF_GAPS |= {"clear": FLAG, "few": FLAG, "patients": COUNT}
+OF_GROUPS: Kinds = {
+    **{**NAMED, "few": TEXT, "reference": FLAG, "lacking": (dict,), "n": COUNT},
+    **dict.fromkeys(("positives", "negatives"), (int, type(None))),
+    **{f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in ENDS},
+}
+OF_SCORES: Kinds = {
+    **{f"{name}{end}": NUMBER for name in SCORE_MEASURES for end in ENDS},
+    **{f"{CALIBRATION_ERROR}{end}": NUMBER for end in ("", "_expected_low", "_expected_high")},
+    "sampled": COUNT,
+}
+OF_GAPS: Kinds = {
+    **{**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAMED, "measure": TEXT, "reference": TEXT},
+    **{"clear": FLAG, "few": FLAG, "patients": COUNT},
+}
 OF_CURVES: Kinds = {**dict.fromkeys(CURVES, NUMBER), "attribute": TEXT, "group": TEXT}
-SHARES = {f"{name}{end}" for name in GROUP_MEASURES for end in ("", "_low", "_high")} | {"p_value", "p_adjusted", "threshold"}
+SHARES = {f"{name}{end}" for name in GROUP_MEASURES for end in ENDS} | {"p_value", "p_adjusted", "threshold"}
 
 
 def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.DataFrame:
@@ -129,7 +141,7 @@ def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.
     frame = frame.astype({key: float for key, kind in kinds.items() if kind is NUMBER})
     counts = [key for key, kind in kinds.items() if int in kind and float not in kind]
     shares, numbers = frame[[key for key in kinds if key in SHARES]], frame[counts].fillna(0)
-    if ((shares < -ROUNDING) | (shares > 1 + ROUNDING)).any(axis=None) or ((numbers < 0) | (numbers > 2**53)).any(axis=None):
+    if ((shares < -ROUNDED) | (shares > 1 + ROUNDED)).any(axis=None) or ((numbers < 0) | (numbers > 2**53)).any(axis=None):
         raise ValueError(f"{name}: a share is outside of 0 to 1, or a number of rows or patients is negative")
     return frame.astype({key: "Int64" for key in counts if frame[key].isna().any()})
 
@@ -138,14 +150,24 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
     curves = _frame("curves", plain["curves"], OF_CURVES)
     kinds = OF_GROUPS | OF_SCORES if "sampled" in plain["groups"][0] else OF_GROUPS
     groups = _frame("groups", plain["groups"], kinds).set_index("group")
-    estimates = {name: value for name, value in plain.items() if name in {*OVERALL, *GAPS, *QUOTIENTS} or _is_estimate(value)}
+    measures = {*OVERALL, *GAPS, *QUOTIENTS}  # other measures are sums of rates, known by their form
+    estimates = {
+        name: each
+        for name, each in plain.items()
+        if name in measures or (isinstance(each, Mapping) and {"value", "low", "high"} <= {*each})
+    }
     sizes = groups["attribute"].value_counts()
-    varying, conflicts = plain["patients_in_several_groups"], plain["conflicts"]
+    varying, conflicts, threshold = plain["patients_in_several_groups"], plain["conflicts"], plain["threshold"]
+    rule: Rule = Described(str(plain["decision"]), bool(plain["needs_group"]))
+    if threshold is not None:
+        if not 0 <= threshold <= 1 + ROUNDED:
+            raise ValueError(f"threshold: must be between 0 and 1; got {threshold}")
+        rule = Threshold(float(threshold), str(plain["threshold_origin"]), bool(plain["argmax"]))
     return LabelAudit(
         estimates={name: _read(Estimate, each) for name, each in estimates.items()},
         groups=groups,
         gaps=_frame("gaps", plain["gaps"], OF_GAPS),
-        rule=_rule(plain),
+        rule=rule,
         missing=dict(plain["missing_attribute_share"]),
         references=dict(plain["references"]),
         assumed=tuple(plain["references_assumed"]),
@@ -156,8 +178,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
         settings=AuditSpec(**plain["settings"], thresholds=tuple(sorted(curves["threshold"].unique())), shrink="shrunken_gaps" in plain),
         varying=tuple(GroupConflicts(name, int(count), conflicts) for name, count in varying.items() if conflicts in CONFLICTS),
         comparisons=int(plain["comparisons"]),
-        curves=curves,
-        by_threshold=table_from(plain["by_threshold"]),
+        details={"curves": curves.copy, "by_threshold": table_from(plain["by_threshold"]).copy},
         weighted=bool(plain["weighted"]),
         baseline=None if plain.get("baseline") is None else _read(Baseline, plain["baseline"]),
         label=str(plain["label"]),
@@ -165,18 +186,6 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
         digest=None if plain["digest"] is None else str(plain["digest"]),
         left_out=int(plain["rows_in_no_number"]),
     )
-
-
-def _is_estimate(value: object) -> bool:
-    return isinstance(value, Mapping) and {"value", "low", "high"} <= set(value)
-
-
-def _rule(plain: Mapping[str, Any]) -> Rule:
-    if plain["threshold"] is None:
-        return Described(str(plain["decision"]), bool(plain["needs_group"]))
-    if not 0 <= plain["threshold"] <= 1 + ROUNDING:
-        raise ValueError(f"threshold: must be between 0 and 1; got {plain['threshold']}")
-    return Threshold(float(plain["threshold"]), str(plain["threshold_origin"]), bool(plain["argmax"]))
 
 
 def _read(kind: Any, plain: Mapping[str, Any]) -> Any:
@@ -194,29 +203,26 @@ def _read(kind: Any, plain: Mapping[str, Any]) -> Any:
 def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
     """Numbers out of range, names that do not agree with each other, and values that would be written otherwise."""
     groups = {str(name): list(rows.index) for name, rows in audit.groups.groupby("attribute", sort=False)}
+    listed = list(zip(audit.groups["attribute"], audit.groups.index, strict=True))
+    references = {(name, audit.references.get(name)) for name in groups}
     counts = [audit.rows, audit.patients or 0, audit.left_out, audit.comparisons, *(each.patients for each in audit.varying)]
-    if min(counts) < 0 or max(counts) > 2**53 or max(audit.left_out, audit.patients or 0) > audit.rows:
-        yield "rows: a number of rows or patients is negative, or larger than that of all rows"
     for name, found in (("references", audit.references), ("missing_attribute_share", audit.missing), ("sums", audit.sums)):
         if set(found) != set(groups):
             yield f"{name}: has {_listed(found)} instead of the attributes of `groups`, {_listed(groups)}"
-    varying = [each.attribute for each in audit.varying]
-    for name, names in (
-        ("references_assumed", audit.assumed),
-        ("patients_in_several_groups", varying),
-        ("intersections", audit.intersections),
-    ):
+    some = {"references_assumed": audit.assumed, "intersections": audit.intersections}
+    some["patients_in_several_groups"] = tuple(each.attribute for each in audit.varying)
+    for name, names in some.items():
         if surplus := set(names) - set(groups):
             yield f"{name}: {_listed(surplus)} is no attribute of `groups`"
-    if not all(-ROUNDING <= share <= 1 + ROUNDING for share in audit.missing.values()):
+    if min(counts) < 0 or max(counts) > 2**53 or max(audit.left_out, audit.patients or 0) > audit.rows:
+        yield "rows: a number of rows or patients is negative, or larger than that of all rows"
+    if not all(-ROUNDED <= share <= 1 + ROUNDED for share in audit.missing.values()):
         yield "missing_attribute_share: must be between 0 and 1"
-    if not all(reason in REASONS for lacking in audit.groups["lacking"] for reason in lacking.values()):
+    if not {reason for lacking in audit.groups["lacking"] for reason in lacking.values()} <= {*REASONS, WITHHELD}:
         yield "groups: a reason in `lacking` is not known"
-    references = {(name, audit.references.get(name)) for name in groups}
-    listed = list(zip(audit.groups["attribute"], audit.groups.index, strict=True))
     if len(set(listed)) < len(listed) or any(levels[0] != audit.references.get(name) for name, levels in groups.items()):
         yield "groups: repeats a group, or does not begin with the reference of each attribute"
-    if any((pair in references) != marked for pair, marked in zip(listed, audit.groups["reference"], strict=True)):
+    if [pair in references for pair in listed] != audit.groups["reference"].tolist():
         yield "groups: disagrees with `references` on the references"
     if audit.gaps.duplicated(["measure", "attribute", "group"]).any():
         yield "gaps: repeats a gap"
@@ -228,19 +234,14 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
         for pair in sorted({*zip(frame["attribute"], frame["group"], strict=True)} - {(ALL_ROWS, ALL_ROWS), *listed}):
             yield f"{name}: {pair[1]!r} of {pair[0]!r} is no group of `groups`"
     for pair, steps in audit.by_threshold.groupby(["attribute", "group", "label"]):
-        cuts, above = steps["threshold"], steps["above"]
-        if (
-            cuts.iloc[0] != 0
-            or not (cuts.diff()[1:] > 0).all()
-            or cuts.max() > 1 + ROUNDING
-            or not (above >= 0).all()
-            or pair[2] not in (0, 1)
-        ):
+        cuts = steps["threshold"]
+        ascending = cuts.iloc[0] == 0 and (cuts.diff()[1:] > 0).all() and cuts.max() <= 1 + ROUNDED
+        if not ascending or not (steps["above"] >= 0).all() or pair[2] not in (0, 1):
             yield f"by_threshold.{'.'.join(map(str, pair))}: needs ascending thresholds from 0 to 1, with a number of rows for each"
     for name, each in audit.estimates.items():
         if not (name in OVERALL or _is_measure(name)) or not {each.group, each.reference} <= {"", *audit.groups.index}:
             yield f"{name}: is no measure, or compares groups that are not in `groups`"
-        if each.p_value < -ROUNDING or each.p_value > 1 + ROUNDING:
+        if each.p_value < -ROUNDED or each.p_value > 1 + ROUNDED:
             yield f"{name}: has a p-value outside of 0 to 1"
     yield from _differences(audit.to_dict(), plain)
 

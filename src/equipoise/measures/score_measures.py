@@ -1,5 +1,10 @@
-"""Measures of the scores themselves, whatever the threshold in use: operating points, decision curves, calibration error and, from
-`calibration`, the Brier score, intercept and slope.
+"""Measures of the scores themselves, whatever the threshold in use: AUROC, average precision, operating points, decision curves,
+calibration error and, from `calibration`, the Brier score, intercept and slope.
+
+The interval of AUROC is Newcombe's, whose variance is that of a model in which both labels have similar spreads. It takes effective numbers
+of positives and negatives: both numbers divided by the larger of two design effects, at least 1: the variance between patients (DeLong's
+placements, summed by patient) relative to the same variance of independent rows, and relative to the variance of the model. The
+interval is thus never narrower than the observed variance implies, as it would be with unequal spreads and a rare label.
 
 Operating points: the ROC curve of a group is read at the given point, by linear interpolation. Two rates are uncertain, each with a Wilson
 interval of its effective sample size: the rate that is read, and, since the threshold comes from the same rows, the rate at which it is
@@ -16,13 +21,14 @@ the effective number of rows. The threshold is treated as given, not as chosen o
 The binned calibration error is the mean distance between score and prevalence over ten bins. It is positive even for a calibrated model,
 so it is reported with the band in which 95 % of calibrated models with the same scores would lie.
 
-These take many passes over the rows, so those of a large group are estimated from `SAMPLED` rows, which determine a share of one half to
+These take many passes over the rows, so those of a large group are estimated from `SAMPLED_ROWS`, which determine a share of one half to
 within 0.002. Brier score and calibration in the large are means over rows: they use all rows, by sums over patients, with the intervals of
 large samples.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -32,70 +38,215 @@ import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator, splitmix64
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.calibration import ENOUGH, REASONS, SHARE_BINS, TOO_FEW, Scored, brier, expit, logit, recalibrated
+from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, Scored, brier, expit, logit, recalibrated
 from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio, sums_at
-from equipoise.measures.estimates import INSUFFICIENT, Estimate, ScoreMeasures
 from equipoise.measures.gaps import OVERALL_SCORE_MEASURES, Ratio
-from equipoise.measures.intervals import Limits, combined, fewer_clusters, quantile, wilson
+from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, combined, fewer_clusters, quantile, wilson
 from equipoise.measures.moments import Clusters, Columns, Moments, moments_of, sum_columns
 
-CLOSE = 1e-12  # positions on a curve are sums of shares: the last bits are rounding
+SAME_POSITION = 1e-12  # positions on a curve are sums of shares: the last bits are rounding
 CURVES = ["attribute", "group", "threshold", "net_benefit", "low", "high", "treat_all", "treat_none"]
 RESAMPLES = 999  # of the labels of a calibrated model
 SCORE_MEASURES = (*OVERALL_SCORE_MEASURES, "sensitivity_at_specificity", "specificity_at_sensitivity")  # each with an interval
-SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of all rows together that a sample of many rows is used for
 ALL_ROWS = "all"  # the attribute and the group of all rows together, including rows without a group
-SAMPLED = 200_000  # expected rows in the sample of a larger group; smaller groups are used in full
+SAMPLED_ROWS = 200_000  # expected in the sample of a larger group; smaller groups are used in full
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """The weight of the negatives and positives at each distinct score, or in each bin of scores, in ascending order (..., bins)."""
+
+    negative: FloatArray
+    positive: FloatArray
+
+    @cached_property
+    def auroc(self) -> FloatArray:
+        """The probability that a positive scores above a negative, ties counting half (...); NaN unless both labels occur."""
+        below = np.cumsum(self.negative, axis=-1) - self.negative / 2
+        return ratio(np.einsum("...i,...i->...", self.positive, below), self.positive.sum(-1) * self.negative.sum(-1))
+
+    @property
+    def auroc_bound(self) -> FloatArray:
+        """By how much AUROC may be off because different scores share a bin (...)."""
+        return ratio((self.positive * self.negative).sum(-1), 2 * self.positive.sum(-1) * self.negative.sum(-1))
+
+    @cached_property
+    def decided(self) -> tuple[FloatArray, FloatArray]:
+        """The weight of the positives and of the negatives that score at least as high as each bin (..., bins)."""
+        hits, alarms = (np.cumsum(side[..., ::-1], axis=-1)[..., ::-1] for side in (self.positive, self.negative))
+        return hits, alarms
+
+    @cached_property
+    def average_precision(self) -> FloatArray:
+        """The precision at each distinct score, averaged with the sensitivity gained there (...); NaN without positives."""
+        hits, alarms = self.decided
+        precision = np.nan_to_num(ratio(hits, hits + alarms))
+        return ratio(np.einsum("...i,...i->...", self.positive, precision), self.positive.sum(-1))
+
+    def influence(self, measure: str) -> FloatArray:
+        """The influence of a row of each label and bin on a measure, centred (..., 2, bins), to first order.
+
+        That on AUROC are the placements of DeLong, DeLong and Clarke-Pearson 1988. The sum of the squares is the variance of the measure;
+        those of one patient are added before they are squared (Obuchowski 1997).
+        """
+        q, p = self.negative, self.positive
+        negatives, positives = q.sum(-1, keepdims=True), p.sum(-1, keepdims=True)
+        if measure == "auroc":
+            above, below = positives - np.cumsum(p, axis=-1) + p / 2, np.cumsum(q, axis=-1) - q / 2
+            area = self.auroc[..., None]
+            sides = ratio(ratio(above, positives) - area, negatives), ratio(ratio(below, negatives) - area, positives)
+        else:
+            hits, alarms = self.decided
+            decided = hits + alarms
+            precision = np.nan_to_num(ratio(hits, decided)) - self.average_precision[..., None]
+            raised, lowered = (ratio(np.cumsum(np.nan_to_num(ratio(p * side, decided**2)), axis=-1), positives) for side in (alarms, hits))
+            sides = -lowered, ratio(precision, positives) + raised
+        return np.nan_to_num(np.stack(sides, axis=-2))
+
+    def unclustered(self, measure: str) -> FloatArray:
+        """The variance of a measure if all rows are independent (...)."""
+        variance: FloatArray = (np.stack([self.negative, self.positive], axis=-2) * self.influence(measure) ** 2).sum((-2, -1))
+        return variance
+
+
+class Ranking:
+    """Rows of both labels sorted by score once, for AUROC and average precision with cluster-robust limits, and for many weightings.
+
+    `units` are the patients of the rows (codes 0 .. P-1); without them, each row is its own.
+
+    >>> float(Ranking([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]).ranks().auroc)
+    0.75
+    """
+
+    def __init__(self, score: npt.ArrayLike, y: npt.ArrayLike, units: IntArray | None = None, weight: FloatArray | None = None) -> None:
+        values, self.y = np.asarray(score, dtype=np.float64), np.asarray(y, dtype=np.int64)
+        self.units, self.weight = np.arange(len(values)) if units is None else units, np.ones(len(values)) if weight is None else weight
+        self.order = np.argsort(values)
+        new = np.append(True, np.diff(values[self.order]) != 0)[: len(values)]  # whether a score is higher than the one before
+        self.starts, self.place = np.flatnonzero(new), np.empty(len(values), np.int64)
+        self.place[self.order] = np.cumsum(new) - 1  # the bin of each score
+        self.weighted = self.ranks(self.weight)
+        self.clusters = Clusters.of(self.y, 2, self.units)  # by label
+        self.effective = kish(self.clusters.sum(self.weight), self.clusters.squares(self.weight))  # patients of each label
+
+    def ranks(self, weight: npt.ArrayLike | None = None) -> Ranks:
+        """The weight of both labels at each distinct score (..., bins), for weights of the rows (..., n); without weights, their number."""
+        w = np.ones(len(self.order)) if weight is None else np.asarray(weight, dtype=np.float64)
+        ordered, positive = w[..., self.order], self.y[self.order] == 1
+        negatives = np.add.reduceat(np.where(positive, 0.0, ordered), self.starts, axis=-1)
+        return Ranks(negatives, np.add.reduceat(np.where(positive, ordered, 0.0), self.starts, axis=-1))
+
+    def by_patient(self, influence: FloatArray) -> FloatArray:
+        """The sum of the influences (2, bins) of the rows of each patient (patients,)."""
+        return np.bincount(self.units, self.weight * influence[self.y, self.place]).astype(np.float64, copy=False)
+
+    def variance(self, influence: FloatArray) -> float:
+        """The variance of a measure between patients, from the influence of each row."""
+        variance = float((self.by_patient(influence) ** 2).sum())
+        if np.bincount(self.units).max() == 1 and (self.weight == self.weight[0]).all():
+            return variance
+        patients = float(kish(self.weight.sum(), (np.bincount(self.units, self.weight) ** 2).sum()))
+        return variance * (patients / (patients - 1) if patients > 1 else 1.0)
+
+    def reduced(self, size: FloatArray | float, level: float) -> FloatArray:
+        """An effective sample size for the interval; degrees are infinite if no patient has several rows of a label or unequal weights."""
+        patients = self.clusters.patients()
+        single = not self.clusters.several.any() and (self.effective > patients * (1 - 1e-9)).all()
+        return fewer_clusters(size, np.inf if single else max(float(self.effective.min()) - 1.0, 1.0), level)
+
+    def area(self, level: float) -> tuple[float, float, float]:
+        """AUROC, and the effective numbers of positives and negatives for its interval."""
+        area = float(self.weighted.auroc)
+        if np.isnan(area):
+            return area, np.nan, np.nan
+        sizes, unclustered = self.effective, float(self.ranks().unclustered("auroc"))
+        if unclustered > 0 and 0 < area < 1:
+            rows = self.clusters.sum(1.0)
+            sizes = rows / auroc_design_effect(area, self.variance(self.weighted.influence("auroc")), unclustered, *rows)
+        negatives, positives = self.reduced(sizes, level).tolist()
+        return area, positives, negatives
+
+    def auroc(self, level: float) -> tuple[float, float, float]:
+        """AUROC with its limits (Newcombe's method 5)."""
+        area, positives, negatives = self.area(level)
+        low, high = auroc_interval(area, positives, negatives, level)
+        return area, float(low), float(high)
+
+    def average_precision(self, level: float) -> tuple[float, float, float]:
+        """Average precision with the limits of a proportion whose variance is that of average precision between patients.
+
+        Average precision is biased upwards in small samples, because each positive counts among those that score no lower than itself. The
+        lower limit therefore allows for the value in which no positive counts for its own precision.
+        """
+        value, size = float(self.weighted.average_precision), float(self.effective[1])
+        variance = self.variance(self.weighted.influence("average_precision"))
+        positive = np.flatnonzero(self.y == 1)
+        if 0 < value < 1 and variance > 0:
+            size = min(len(positive), value * (1 - value) / variance)
+        unbiased = value
+        if len(positive) > 1:
+            w, total = self.weight[positive], float(self.weighted.positive.sum())
+            hits, alarms = (side[self.place[positive]] for side in self.weighted.decided)
+            others = (hits - w) * total / (total - w)
+            precision = np.divide(others, others + alarms, out=np.ones_like(others), where=others + alarms > 0)
+            unbiased = min(value, float((w * precision).sum() / total))
+        low, high = wilson([unbiased, value], self.reduced(size, level), level)
+        return value, float(low[0]), float(high[1])
+
+
+def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> Limits:
+    """The AUROC of each group with its interval."""
+    order = np.argsort(attribute.codes, kind="stable")
+    rows_by_group = np.split(order, np.searchsorted(attribute.codes[order], np.arange(len(attribute.levels) + 1)))[1:-1]
+    found = np.full((len(rows_by_group), 4), np.nan)
+    for k, rows in enumerate(rows_by_group):  # one group at a time, to save memory
+        found[k, 3] = 0.0
+        if len(rows):
+            patients = grouped(units[rows], int(units.max(initial=0)) + 1)[1]
+            ranked = Ranking(scores.rank[rows], scores.y[rows], patients, None if scores.weight is None else scores.weight[rows])
+            found[k] = *ranked.area(level), ranked.clusters.patients().min()
+    area, positives, negatives, patients_of_rarer_label = found.T
+    low, high = auroc_interval(area, positives, negatives, level)
+    return Limits(area, low, high, patients_of_rarer_label)
 
 
 def operating_points(rows: Scored, specificity: float, sensitivity: float, level: float, least: int) -> tuple[Limits, Limits]:
     """The sensitivity of each group at this specificity, and its specificity at this sensitivity."""
-    curves = _curves(rows)
-    tpr = _read_curves(rows, curves, 1 - specificity, ("fpr", "tpr"), level, least)
-    fpr = _read_curves(rows, curves, sensitivity, ("tpr", "fpr"), level, least)
+    clusters, known, curves = rows.clusters, rows.rarer >= least, _roc_curves(rows)
+    units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
+    found = []
+    for at, rates in ((1 - specificity, ("fpr", "tpr")), (sensitivity, ("tpr", "fpr"))):  # the second rate where the first is `at`
+        value, cut = np.full(clusters.groups, np.nan), np.zeros(clusters.groups)
+        for k in np.flatnonzero(known).tolist():
+            x, height, score = (curves[k][name] for name in (*rates, "score"))
+            first = int(np.searchsorted(x, at - SAME_POSITION))
+            last = int(np.searchsorted(x, at + SAME_POSITION, side="right"))
+            cut[k] = score[min(first, len(score) - 1)]
+            if first < last:  # points at exactly this position: the lower or the upper end of a vertical segment
+                value[k] = height[first] if rates[1] == "fpr" else height[last - 1]
+            else:
+                value[k] = np.interp(at, x, height)
+        decided = (rows.rank >= cut[clusters.code]).astype(np.float64)
+        sums = moments_of(decided, rows.y, clusters.code, clusters.groups, units, rows.weight)
+        size_at, size = (fewer_clusters(sums[rate].size, sums[rate].degrees, level) for rate in rates)
+        limits_at, limits, ends = wilson(np.where(known, at, np.nan), size_at, level), wilson(value, size, level), []
+        for limit_at, limit, sign in zip(limits_at, limits, (-1, 1), strict=True):
+            there = value.copy()  # the height of the curve at the limit of the first rate
+            for k in np.flatnonzero(known).tolist():
+                # The curve through the midpoints of its steps, the i-th of m at i / (m + 1): the score of a new patient exceeds the highest
+                # of m scores with probability 1 / (m + 1), so few rows leave both ends uncertain.
+                x, height = (curves[k][name] for name in rates)
+                steps = np.flatnonzero(np.diff(x) > 0)
+                middle = np.concatenate([[0.0], ((x[steps] + x[steps + 1]) / 2 * size_at[k] + 0.5) / (size_at[k] + 1), [1.0]])
+                mean_height = np.concatenate([[0.0], (height[steps] + height[steps + 1]) / 2, [1.0]])
+                there[k] = np.interp(limit_at[k], middle, mean_height)
+            ends.append(np.clip(value + sign * np.hypot(limit - value, there - value), 0.0, 1.0))
+        found.append(Limits(value, ends[0], ends[1], rows.rarer, tuple(ENOUGH if enough else TOO_FEW for enough in known)))
+    tpr, fpr = found
     return tpr, replace(fpr, value=1 - fpr.value, low=1 - fpr.high, high=1 - fpr.low)
 
 
-def _read_curves(
-    rows: Scored, curves: Sequence[dict[str, FloatArray]], at: float, rates: tuple[str, str], level: float, least: int
-) -> Limits:
-    """The second rate of each group at the point where the first is `at`."""
-    clusters = rows.clusters
-    known = rows.rarer >= least
-    value, cut = np.full(clusters.groups, np.nan), np.zeros(clusters.groups)
-    for k in np.flatnonzero(known).tolist():
-        x, height, score = (curves[k][name] for name in (*rates, "score"))
-        first, last = int(np.searchsorted(x, at - CLOSE, side="left")), int(np.searchsorted(x, at + CLOSE, side="right"))
-        cut[k] = score[min(first, len(score) - 1)]
-        if first < last:  # points at exactly this position: the lower or the upper end of a vertical segment
-            value[k] = height[first] if rates[1] == "fpr" else height[last - 1]
-        else:
-            value[k] = np.interp(at, x, height)
-    decided = (rows.rank >= cut[clusters.code]).astype(np.float64)
-    units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
-    sums = moments_of(decided, rows.y, clusters.code, clusters.groups, units, rows.weight)
-    size_at, size = (fewer_clusters(sums[rate].size, sums[rate].degrees, level) for rate in rates)
-    ends = []
-    for limit_at, limit, sign in zip(wilson(np.where(known, at, np.nan), size_at, level), wilson(value, size, level), (-1, 1), strict=True):
-        there = value.copy()  # the height of the curve at the limit of the first rate
-        for k in np.flatnonzero(known).tolist():
-            there[k] = np.interp(limit_at[k], *_smoothed(curves[k][rates[0]], curves[k][rates[1]], size_at[k]))
-        ends.append(np.clip(value + sign * np.hypot(limit - value, there - value), 0.0, 1.0))
-    return Limits(value, ends[0], ends[1], rows.rarer, tuple(ENOUGH if enough else TOO_FEW for enough in known))
-
-
-def _smoothed(x: FloatArray, height: FloatArray, size: float) -> tuple[FloatArray, FloatArray]:
-    """The curve through the midpoints of its steps, the i-th of m at i / (m + 1), which extends beyond the outermost scores.
-
-    The score of a new patient exceeds the highest of m scores with probability 1 / (m + 1), so few rows leave both ends uncertain.
-    """
-    steps = np.flatnonzero(np.diff(x) > 0)
-    middle = ((x[steps] + x[steps + 1]) / 2 * size + 0.5) / (size + 1)
-    mean_height = (height[steps] + height[steps + 1]) / 2
-    return np.concatenate([[0.0], middle, [1.0]]), np.concatenate([[0.0], mean_height, [1.0]])
-
-
-def _curves(rows: Scored) -> list[dict[str, FloatArray]]:
+def _roc_curves(rows: Scored) -> list[dict[str, FloatArray]]:
     """The ROC curve of each group, from no patient decided positive to all, with the lowest score (or logit) decided positive."""
     clusters = rows.clusters
     order = np.argsort(-rows.rank)
@@ -116,29 +267,12 @@ def _curves(rows: Scored) -> list[dict[str, FloatArray]]:
 def decision_curves(
     rows: Scored, attribute: str, levels: Sequence[str], thresholds: Sequence[float], level: float, least: int
 ) -> pd.DataFrame:
-    """One row per group and threshold; a group with too few patients has no net benefit."""
-    clusters = rows.clusters
+    """One row per group and threshold; a group with too few patients has no net benefit.
+
+    `value` are true and false positives per row, and `size` their effective numbers of rows (thresholds, groups, 2): at most all rows; at 0
+    and 1 a patient counts as one row.
+    """
     cuts = np.asarray(thresholds, dtype=np.float64)
-    value, size = _proportions(rows, cuts)
-    degrees = np.where(clusters.several(), np.maximum(clusters.effective_patients() - 1, 1.0), np.inf)
-    low, high = wilson(value, fewer_clusters(size, degrees[:, None], level), level)
-    odds = cuts / (1 - cuts)
-    a, b = value[..., 0], value[..., 1]
-    r = -np.sqrt(np.nan_to_num(ratio(a * b, (1 - a) * (1 - b))))
-    correlation = np.stack([np.stack([np.ones_like(r), r], -1), np.stack([r, np.ones_like(r)], -1)], -2)
-    signs = np.stack([np.ones_like(odds), -odds], -1)[:, None, :]
-    benefit, below, above = combined(signs, value, low, high, correlation)
-    share = ratio(clusters.sum(rows.weight * rows.y), clusters.sum(rows.weight))
-    treat_all = share - (1 - share) * odds[:, None]
-    enough = rows.rarer >= least
-    known = [np.where(enough, v, np.nan).T.ravel() for v in (benefit, below, above, treat_all)]  # by group, then by threshold
-    groups = np.repeat(np.asarray(levels, dtype=object), len(cuts))
-    return pd.DataFrame(dict(zip(CURVES, (attribute, groups, np.tile(cuts, clusters.groups), *known, 0.0), strict=True)), columns=CURVES)
-
-
-def _proportions(rows: Scored, cuts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """True and false positives per row, and their effective numbers of rows (thresholds, groups, 2): at most all rows; at 0 and 1 a patient
-    counts as one row."""
     clusters, w, y = rows.clusters, rows.weight, rows.y
     total, patients, count = (each[:, None] for each in (clusters.sum(w), clusters.patients(), clusters.sum(1.0)))
     squares = clusters.sum(w**2)[:, None]
@@ -161,7 +295,21 @@ def _proportions(rows: Scored, cuts: FloatArray) -> tuple[FloatArray, FloatArray
     independent = ratio(value * (1 - value), np.maximum(count - 1, 1.0))
     effect = np.maximum(np.where(variance > 0, np.nan_to_num(ratio(variance, independent), nan=1.0), 1.0), 1.0)
     effective = np.minimum(kish(total, clusters.squares(w)[:, None]), kish(total, squares))
-    return value, np.where(variance > 0, count / effect, effective)
+    size = np.where(variance > 0, count / effect, effective)
+    degrees = np.where(clusters.several, np.maximum(clusters.effective_patients - 1, 1.0), np.inf)
+    low, high = wilson(value, fewer_clusters(size, degrees[:, None], level), level)
+    odds = cuts / (1 - cuts)
+    a, b = value[..., 0], value[..., 1]
+    r = -np.sqrt(np.nan_to_num(ratio(a * b, (1 - a) * (1 - b))))
+    correlation = np.stack([np.stack([np.ones_like(r), r], -1), np.stack([r, np.ones_like(r)], -1)], -2)
+    signs = np.stack([np.ones_like(odds), -odds], -1)[:, None, :]
+    benefit, below, above = combined(signs, value, low, high, correlation)
+    share = ratio(clusters.sum(rows.weight * rows.y), clusters.sum(rows.weight))
+    treat_all = share - (1 - share) * odds[:, None]
+    enough = rows.rarer >= least
+    known = [np.where(enough, v, np.nan).T.ravel() for v in (benefit, below, above, treat_all)]  # by group, then by threshold
+    groups = np.repeat(np.asarray(levels, dtype=object), len(cuts))
+    return pd.DataFrame(dict(zip(CURVES, (attribute, groups, np.tile(cuts, clusters.groups), *known, 0.0), strict=True)), columns=CURVES)
 
 
 def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limits:
@@ -195,7 +343,13 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limit
     rng = generator(seed, "calibrated labels")
     drawn = rng.binomial(n, share, (RESAMPLES, clusters.groups, bins))
     if products is not None:
-        drawn = _correlated(drawn, products, rng)
+        values, vectors = np.linalg.eigh(products)
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).astype(np.float32)
+        normal = root @ rng.standard_normal((*products.shape[:-1], RESAMPLES), dtype=np.float32)  # (groups, bins, draws)
+        ordered = np.sort(np.moveaxis(drawn, 0, -1).astype(np.int32), axis=-1)
+        reordered = np.empty_like(ordered)  # the ranks of the draws are those of the normal variables
+        np.put_along_axis(reordered, normal.argsort(axis=-1), ordered, axis=-1)
+        drawn = np.moveaxis(reordered, -1, 0).astype(np.int64)
     simulated = ratio((np.abs(share - drawn / np.maximum(n, 1)) * weight).sum(-1), total)
     low, high = np.quantile(simulated, [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
     patients = clusters.patients()
@@ -204,59 +358,25 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limit
     return Limits(value, low, high, patients)
 
 
-def _correlated(drawn: IntArray, products: FloatArray, rng: np.random.Generator) -> IntArray:
-    """The draws (draws, groups, k), reordered so that their ranks are those of normal variables with these covariances."""
-    values, vectors = np.linalg.eigh(products)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).astype(np.float32)
-    normal = root @ rng.standard_normal((*products.shape[:-1], len(drawn)), dtype=np.float32)  # (groups, k, draws)
-    ordered = np.sort(np.moveaxis(drawn, 0, -1).astype(np.int32), axis=-1)
-    reordered = np.empty_like(ordered)
-    np.put_along_axis(reordered, normal.argsort(axis=-1), ordered, axis=-1)
-    return np.moveaxis(reordered, -1, 0).astype(np.int64)
+@dataclass(frozen=True, eq=False)
+class ScoreMeasures:
+    """The rows of the groups of one attribute, or a sample of them, and the measures of their scores."""
 
-
-def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec) -> ScoreMeasures:
-    """The measures of the scores of each group."""
-    level, least = spec.level, spec.min_patients
-    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
-    limits = (
-        brier(rows, level, least),
-        *recalibrated(rows, level, least),
-        *operating_points(rows, spec.specificity, spec.sensitivity, level, least),
-    )
-    return ScoreMeasures(
-        dict(zip(SCORE_MEASURES, limits, strict=True)),
-        binned_error(rows, level, spec.seed, least),
-        decision_curves(rows, attribute.name, attribute.levels, spec.curve_thresholds, level, least),
-        rows_by_group(attribute),
-    )
-
-
-def estimate_sampled_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec) -> ScoreMeasures:
-    """The measures of the scores of each group, from a sample of large groups."""
-    sample = sample_of(scores, attribute, units)
-    measures = estimate_scores(*sample, spec)
-    if sample[0] is scores:
-        return measures
-    losses = losses_of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
-    return with_losses(measures, losses, rows_by_group(attribute), spec)
+    rows: Scored
+    limits: dict[str, Limits]  # of OVERALL_SCORE_MEASURES
+    sampled: IntArray  # (groups,) rows that they were estimated from
 
 
 def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Scores, Attribute, IntArray]:
-    """A random sample of whole patients of each group with more than `SAMPLED` rows, with all rows of the other groups."""
-    counts = rows_by_group(attribute)
-    if (counts <= SAMPLED).all():
+    """A random sample of whole patients of each group with more than `SAMPLED_ROWS` rows, with all rows of the other groups."""
+    counts = np.bincount(attribute.codes[attribute.codes >= 0], minlength=len(attribute.levels))
+    if (counts <= SAMPLED_ROWS).all():
         return scores, attribute, units
-    share = np.append(SAMPLED / np.maximum(counts, SAMPLED), 0.0)  # the last is of rows without a group
+    share = np.append(SAMPLED_ROWS / np.maximum(counts, SAMPLED_ROWS), 0.0)  # the last is of rows without a group
     uniform = splitmix64(np.arange(int(units.max()) + 1, dtype=np.uint64)).astype(np.float64) / 2.0**64  # one number per patient
     rows = np.flatnonzero(uniform[units] < share[attribute.codes])
     groups, patients = attribute.take(rows), grouped(units[rows], int(units.max()) + 1)[1]
     return replace(scores.take(rows), attributes=(groups,)), groups, patients
-
-
-def rows_by_group(attribute: Attribute) -> IntArray:
-    """The number of rows of each group (groups,)."""
-    return np.bincount(attribute.codes[attribute.codes >= 0], minlength=len(attribute.levels))
 
 
 LOSSES: Columns = {  # columns: rows, squared errors, errors
@@ -273,37 +393,37 @@ def losses_of(
     return sum_columns(LOSSES, [np.ones(len(error)), error**2, error], Clusters.of(codes, groups, units), weight)
 
 
-def with_losses(measures: ScoreMeasures, losses: Moments, rows: npt.NDArray[Any], spec: AuditSpec) -> ScoreMeasures:
-    """The measures of a sample, with Brier score and calibration in the large from all `rows` of the groups that were sampled.
+def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec, losses: Moments | None = None) -> ScoreMeasures:
+    """The measures of the scores of each group; if they are a sample, Brier score and calibration in the large from the sums of all rows.
 
-    The limits of the Brier score are computed on the logit scale, which keeps it between 0 and 1.
+    The limits of the Brier score from `losses` are computed on the logit scale, which keeps it between 0 and 1.
     """
-    limits, patients, total = dict(measures.limits), losses.units[:, 0], losses.total[:, 0]
-    replaced = (measures.rows < rows) & (patients >= spec.min_patients)
+    level, least = spec.level, spec.min_patients
+    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
+    sampled = np.bincount(rows.clusters.code, minlength=len(attribute.levels))
+    limits = dict(zip(OVERALL_SCORE_MEASURES, (brier(rows, level, least), *recalibrated(rows, level, least)), strict=True))
+    if losses is None:
+        return ScoreMeasures(rows, limits, sampled)
+    patients, total = losses.units[:, 0], losses.total[:, 0]
+    replaced = (sampled < losses.rows[:, 0]) & (patients >= least)
     for k, name in enumerate(LOSSES, 1):
         value = ratio(losses.total[:, k], total)
         squares = losses.second[:, k, k] - 2 * value * losses.second[:, k, 0] + value**2 * losses.second[:, 0, 0]
-        half = quantile(spec.level) * np.sqrt(np.maximum(squares, 0.0)) / np.where(total > 0, total, np.nan)
+        half = quantile(level) * np.sqrt(np.maximum(squares, 0.0)) / np.where(total > 0, total, np.nan)
         low, high = value - half, value + half
         if name == "brier":
             inside = (value > 0) & (value < 1)
             p = np.where(inside, value, 0.5)
             low, high = (np.where(inside, expit(logit(p) + sign * half / (p * (1 - p))), value) for sign in (-1, 1))
         limits[name] = replace(Limits(value, low, high, patients).where(replaced, limits[name]), why=limits[name].why)
-    return replace(measures, limits=limits)
+    return ScoreMeasures(rows, limits, sampled)
 
 
-def overall_measures(measures: ScoreMeasures, rows: int, names: Collection[str]) -> dict[str, Estimate]:
-    """Those of the named measures that are estimated for all rows together, with a note if they come from a sample of the rows."""
-    sampled = f"from a random sample of {int(measures.rows[0]):,} of {rows:,} rows (whole patients)" if measures.rows[0] < rows else ""
-    estimates = {}
-    for name in (name for name in OVERALL_SCORE_MEASURES if name in names):
-        limits = measures.limits[name]
-        note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
-        estimates[name] = Estimate(float(limits.value[0]), float(limits.low[0]), float(limits.high[0]), note)
-    return estimates
-
-
-def everyone(rows: int) -> Attribute:
-    """An attribute with one group that holds all rows."""
-    return Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(rows, np.int64))
+def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
+    """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
+    if name == "balanced_accuracy":
+        half, low, high = (float(x[0]) for x in sums.signed({"tpr": 0.5, "fpr": -0.5}).limits(level))
+        return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
+    proportion = "jaccard" if name == "f1" else name
+    value, low, high = (float(x[0]) for x in (sums[proportion].value, *sums.interval(proportion, level)))
+    return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))

@@ -7,9 +7,10 @@ is audited by sums over these files:
 - rates, gaps, their intervals and tests, accuracy, balanced accuracy and F1 follow from sums by patient and their second moments, which
   can be added: the numbers are the same as in memory
 - Brier score and calibration in the large are means over rows, so they follow from such sums too
-- AUROC and average precision come from counts of scores in narrow bins
+- AUROC and average precision come from counts of scores in narrow bins. Scores in the same bin count as ties, so the error of AUROC is at
+  most half the sum over bins of (share of positives) * (share of negatives). This bound, about 1e-5, is reported
 - calibration intercept, slope and error, operating points and decision curves, and the test of a group with few patients, use a random
-  sample of whole patients of at least `SAMPLED` rows of each group, or all rows of a smaller group. Their intervals are those of that
+  sample of whole patients of at least `SAMPLED_ROWS` rows of each group, or all rows of a smaller group. Their intervals are those of that
   sample, and the audit states its size (`sampled`).
 """
 
@@ -18,24 +19,90 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from equipoise.data import Attribute, IntArray, Scores, row_numbers
+from equipoise.data import Attribute, IntArray, Scores
+from equipoise.measures.audit import Estimate
 from equipoise.measures.audit_spec import AuditSpec
+from equipoise.measures.calibration import expit
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.estimates import Estimate, ScoreMeasures, performance_limits
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.performance import SCORE_BINS, TAIL, Binned, aurocs
+from equipoise.measures.moments import Clusters, Moments, moments_of
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.score_measures import (
-    SAMPLED,
+    SAMPLED_ROWS,
+    Ranks,
+    ScoreMeasures,
+    aurocs,
     estimate_scores,
     losses_of,
-    rows_by_group,
-    with_losses,
+    performance_limits,
 )
 
+MANTISSA = 13  # bits of a score, or of 1 - score if that is smaller, that its bin keeps: 8,192 bins from 0.25 to 0.5
+SMALLEST = 24  # scores closer than 2 ** -24 to 0 or 1 share a bin, except those that are exactly 0 or 1
+SCORE_BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
+FAR_LOGIT, OCTAVES = 16.0, 8  # logits beyond +-16 have further bins, by their size up to 2 ** 8 times that
+TAIL = OCTAVES * 2**MANTISSA
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
+
+
+def bins_of(scores: Scores) -> IntArray:
+    """The bin of each row by its score (one of `SCORE_BINS`), or by its logit (one of `SCORE_BINS + 2 * TAIL`) if there is one."""
+    return score_bins(scores.score).astype(np.int64) if scores.logit is None else logit_bins(scores.logit)
+
+
+def score_bins(score: FloatArray) -> npt.NDArray[np.int32]:
+    """The bin of each score (n,), ascending. Bins are narrower towards 0 and 1, where scores of rare findings lie close together.
+
+    >>> score_bins(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist() == sorted(score_bins(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist())
+    True
+    """
+    upper = score > 0.5
+    distance = np.where(upper, 1 - score, score).astype(np.float32)  # from the nearer of 0 and 1
+    bits = distance.view(np.int32) >> (23 - MANTISSA)
+    lowest = (127 - SMALLEST) << MANTISSA
+    place = np.where(distance == 0, 0, np.clip(bits - lowest, 0, SMALLEST * 2**MANTISSA) + 1).astype(np.int32)
+    bins: npt.NDArray[np.int32] = np.where(upper, SCORE_BINS - 1 - place, place)
+    return bins
+
+
+def logit_bins(logit: FloatArray) -> IntArray:
+    """The bin of each logit (n,), ascending: that of its score up to +-16, where different logits begin to have the same score.
+
+    >>> logit_bins(np.array([-90.0, -40.0, 0.0, 2.0, 40.0, 90.0])).argsort().tolist()
+    [0, 1, 2, 3, 4, 5]
+    """
+    size = np.minimum(np.abs(logit), FAR_LOGIT * 2.0**OCTAVES)
+    beyond = (size.astype(np.float32).view(np.int32) >> (23 - MANTISSA)) - (np.float32(FAR_LOGIT).view(np.int32) >> (23 - MANTISSA))
+    place = np.where(size > FAR_LOGIT, TAIL - 1 - np.minimum(beyond, TAIL - 1), TAIL + score_bins(expit(-size)))  # from the nearer end
+    bins: IntArray = np.where(logit > 0, SCORE_BINS + 2 * TAIL - 1 - place, place).astype(np.int64)
+    return bins
+
+
+class Binned:
+    """AUROC and average precision of each group from binned scores, with their variances between patients (groups,)."""
+
+    def __init__(self, counts: FloatArray, rows: FloatArray | None = None) -> None:
+        """From the weight of the rows by group, label and bin (groups, 2, bins).
+
+        With sample weights, `rows` are the counts without weights, from which the variance of independent rows is taken.
+        """
+        ranks = Ranks(counts[:, 0], counts[:, 1])
+        plain = ranks if rows is None else Ranks(rows[:, 0], rows[:, 1])
+        self.value = {"auroc": ranks.auroc, "average_precision": ranks.average_precision}
+        self.influence = {name: ranks.influence(name) for name in self.value}
+        self.unclustered = {name: plain.unclustered(name) for name in self.value}
+        self.variance = {name: np.zeros(len(counts)) for name in self.value}  # accumulated by `add`
+        self.bound = ranks.auroc_bound
+
+    def add(self, y: IntArray, bins: IntArray, codes: IntArray, units: IntArray, w: FloatArray | None) -> None:
+        """Adds the squared sums of some patients to the variances, given all rows of these patients."""
+        clusters = Clusters.of(codes, len(self.bound), units)
+        known = clusters.rows
+        for name in self.influence if len(self.bound) == 1 else ("auroc",):
+            values = self.influence[name][clusters.code, y[known], bins[known]]
+            self.variance[name] += clusters.squares(values if w is None else values * w[known])
 
 
 @dataclass(eq=False)
@@ -49,7 +116,10 @@ class Tally:
     bin_width: int = 1  # number of neighbouring bins that are joined
     bin_weights: FloatArray = field(init=False)  # (groups, 2, bins): weight of the rows by label and bin of the score
     bin_counts: FloatArray | None = None  # (groups, 2, bins): number of rows, if there are weights
-    binned: Binned = field(init=False)  # from the second pass on
+    binned: Binned = field(init=False)  # AUROC and average precision, whose variances between patients need a second pass
+    sample: Scores = field(init=False)
+    units: IntArray = field(init=False)  # patients of the sample
+    decisions: FloatArray = field(init=False)  # on the sample
 
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
@@ -73,37 +143,20 @@ class Tally:
         if w is not None:
             counts = np.bincount(cell, minlength=self.bin_weights.size).reshape(shape).astype(np.float64)
             self.bin_counts = counts if self.bin_counts is None else self.bin_counts + counts
-        needs_more = np.append(self._sampled_rows < SAMPLED, False)  # the last is of rows without a group
+        needs_more = np.append(self._sampled_rows < SAMPLED_ROWS, False)  # the last is of rows without a group
         rows = np.flatnonzero(needs_more[codes])
         weight, logit = (None if values is None else values[rows] for values in (w, part.logit))
         self._sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self._patients, weight, logit))
         self._sampled_rows += np.bincount(codes[rows], minlength=self.groups)
         self._patients += int(units.max(initial=-1)) + 1
 
-    def rank(self) -> None:
-        """Computes AUROC and average precision, whose variances between patients need a second pass."""
-        self.binned = Binned(self.bin_weights, self.bin_counts)
-
-    def sums(self, attribute: Attribute, name: str, *, has_patients: bool) -> "AttributeSums":
-        """The sums of all rows, and the sample."""
+    def finish(self, attribute: Attribute, name: str, *, has_patients: bool) -> None:
+        """Makes the sample, once all rows were added."""
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
-        y, score, f, codes, units, weight, logit = columns
-        units = grouped(units, self._patients)[1]
-        patients: Any = units if has_patients else None  # numbers instead of ids
-        sample = Scores(y, score, (replace(attribute, codes=codes),), patients, row_numbers(len(y)), name, weight, logit=logit)
-        return AttributeSums(self.moments, self.losses, self.binned, sample, units, f)
-
-
-@dataclass(frozen=True, eq=False)
-class AttributeSums:
-    """Sums over all rows for the groups of one attribute, and a sample of the rows."""
-
-    moments: Moments
-    losses: Moments
-    binned: Binned
-    sample: Scores
-    units: IntArray  # patients of the sample
-    decisions: FloatArray  # on the sample
+        y, score, self.decisions, codes, units, weight, logit = columns
+        self.units = grouped(units, self._patients)[1]
+        patients: Any = self.units if has_patients else None  # numbers instead of ids
+        self.sample = Scores(y, score, (replace(attribute, codes=codes),), patients, name=name, weight=weight, logit=logit)
 
     @property
     def cells(self) -> Cells:
@@ -113,14 +166,14 @@ class AttributeSums:
 
     def score_measures(self, spec: AuditSpec) -> ScoreMeasures:
         """The measures of the scores of each group, from the sample, or from sums where these suffice."""
-        measures = estimate_scores(self.sample, self.sample.attribute, self.units, spec)
-        return with_losses(measures, self.losses, self.moments["selection_rate"].rows, spec)
+        return estimate_scores(self.sample, self.sample.attribute, self.units, spec, self.losses)
 
     def aurocs(self, level: float) -> Limits:
         """The AUROC of each group: exact if all its rows are in the sample, else from binned scores."""
         moments, binned = self.moments, self.binned
         exact = aurocs(self.sample, self.sample.attribute, self.units, level)
-        complete = rows_by_group(self.sample.attribute) == moments["selection_rate"].rows
+        codes = self.sample.attribute.codes
+        complete = np.bincount(codes[codes >= 0], minlength=self.groups) == moments["selection_rate"].rows
         value, clustered, unclustered = (each["auroc"] for each in (binned.value, binned.variance, binned.unclustered))
         patients, effective = moments["selection_rate"].patients, moments["selection_rate"].effective
         between = clustered * np.where(np.isinf(moments["selection_rate"].degrees), 1.0, ratio(effective, effective - 1))

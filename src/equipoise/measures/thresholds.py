@@ -1,15 +1,12 @@
-"""All thresholds at once: gaps and performance as cumulative sums of w in score order. Exact, O(n log n), no grid.
+"""Rules that turn a score into a decision f in [0, 1], and their thresholds.
 
-The numerator and denominator of a quotient, such as the gap in PPV, are two sums each. It is NaN at thresholds at which no row, or fewer
-than a handful, of some group is decided so.
-
-A rule turns a score into a decision f in [0, 1]. A randomised rule gives the probability p of a positive decision: the decision on a row is
-positive if u < p, where u in [0, 1) is a hash of the seed and of the id of the row (`row_draws`), whatever its position in a file.
+A randomised rule gives the probability p of a positive decision: the decision on a row is positive if u < p, where u in [0, 1) is a hash of
+the seed and of the id of the row (`row_draws`), whatever its position in a file.
 """
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
@@ -18,143 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 from annotated_types import Ge, Le
 
-from equipoise.data import MISSING, Scores, is_numbered
-from equipoise.errors import BadInput, UnknownName, pick, raise_all
-from equipoise.measures.cells import (
-    AFFINE_PERFORMANCE,
-    Affine,
-    Cells,
-    FloatArray,
-    IntArray,
-    cell_index,
-    gap_functional,
-    largest_gap,
-    normalised,
-    performance_functional,
-    performance_values,
-    tabulate,
-    tabulate_codes,
-    worst_gap,
-)
-from equipoise.measures.gaps import AT_THRESHOLD, canonical_name, is_quotient
-
-# Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
-SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """Values at each threshold, from the highest (no row is decided positive) to the lowest (all are).
-
-    The threshold between two neighbouring scores is their midpoint, so that rounding cannot flip a decision. Without leading axes
-    there is one entry per distinct decision; with them, entries inside a run of equal scores are NaN.
-    """
-
-    thresholds: FloatArray  # (..., m)
-    values: dict[str, FloatArray]  # by measure, (..., m); with more than two groups, the gap with the largest absolute value
-
-    def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, max_gap: float | None = None) -> "Choice":
-        """The threshold with the best performance; with `max_gap`, the best among those whose |gap| does not exceed it.
-
-        If no threshold satisfies `max_gap`, the one with the smallest |gap|, and `met` is False.
-        """
-        score = self.values[pick("performance measure in this sweep", performance, self.values)]
-        size = np.zeros_like(score) if gap is None else np.abs(self.values[pick("measure in this sweep", gap, self.values)])
-        defined = ~np.isnan(score) & ~np.isnan(size)
-        allowed = defined if max_gap is None or gap is None else defined & (size <= max_gap)
-        met = np.asarray(allowed.any(-1))
-        # Ties in performance go to the smaller gap: sums of counts, so the last bits are noise.
-        best = np.where(allowed, score, -np.inf).max(-1, keepdims=True)
-        tied = np.where(allowed & (score >= best - 1e-12), -size, -np.inf)
-        nearest = np.where(defined, -size, -np.inf)
-        index = np.where(met, tied.argmax(-1), nearest.argmax(-1))[..., None]
-        threshold, *values = (np.take_along_axis(each, index, axis=-1)[..., 0] for each in (self.thresholds, *self.values.values()))
-        return Choice(threshold, dict(zip(self.values, values, strict=True)), met)
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """One threshold per replicate, the values there, and whether `max_gap` could be met."""
-
-    threshold: FloatArray  # (...)
-    values: dict[str, FloatArray]
-    met: npt.NDArray[np.bool_]
-
-
-def sweep(
-    score: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: npt.ArrayLike,
-    levels: tuple[str, ...],
-    measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
-    weight: FloatArray | None = None,
-    rounding: float = 0.0,
-) -> Sweep:
-    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast.
-
-    Scores whose relative difference is at most `rounding` count as equal.
-    """
-    s = np.asarray(score, dtype=np.float64)
-    gaps = {name: canonical_name(name, also=AT_THRESHOLD) for name in measures if name not in AT_THRESHOLD}
-    order = np.argsort(-s, axis=-1)  # half the time of a sweep
-    ranked = np.take_along_axis(s, order, -1)
-    cell = cell_index(y, codes, len(levels))
-    n = tabulate_codes(np.zeros(()), y, codes, levels, weight).n
-    narrow = cell.astype(np.min_scalar_type(2 * len(levels) + 1))  # one byte per row fits the cache during reordering
-    cell = np.take_along_axis(np.broadcast_to(narrow, s.shape), order, -1)
-    weights = None if weight is None else np.take_along_axis(np.broadcast_to(weight, s.shape), order, -1)
-    thresholds, ends = _thresholds(ranked, rounding)
-    values = {}
-    for name in measures:
-        if name in AFFINE_PERFORMANCE:
-            values[name] = _cumulative(performance_functional(name, n), cell, weights)
-        elif name in AT_THRESHOLD or is_quotient(gaps[name]):  # the sums of all cells at every threshold
-            by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape[-2:]))  # performance needs no groups
-            indicators = by_label if name in AT_THRESHOLD else np.eye(2 * (len(levels) + 1)).reshape(-1, *n.shape[-2:])
-            above = np.stack([_cumulative(Affine(np.zeros(()), w), cell, weights) for w in indicators], axis=-1)
-            cells = Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], -1, 2))
-            values[name] = performance_values(name, cells) if name in AT_THRESHOLD else worst_gap(gaps[name], cells)
-        else:
-            by_group = [_cumulative(gap_functional(gaps[name], n, k), cell, weights) for k in range(1, len(levels))]
-            values[name] = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
-    if s.ndim == 1:
-        return Sweep(thresholds, values) if ends.all() else Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
-    return Sweep(thresholds, {k: np.where(ends, v, np.nan) for k, v in values.items()})
-
-
-def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
-    """The sweep of scores with their groups and weights."""
-    attribute = scores.attribute
-    return sweep(scores.score, scores.y, attribute.codes, attribute.levels, measures, weight=normalised(scores.weight))
-
-
-def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """A threshold below each row in descending order (..., n + 1), and whether the scores around it differ by more than rounding."""
-    upper, lower = ranked[..., :-1], ranked[..., 1:]
-    thresholds = np.empty((*ranked.shape[:-1], ranked.shape[-1] + 1))
-    thresholds[..., 0] = np.nextafter(np.maximum(ranked[..., 0], 1.0), np.inf)
-    thresholds[..., -1] = np.minimum(ranked[..., -1], 0.0)
-    middle = thresholds[..., 1:-1]
-    np.subtract(upper, lower, out=middle)
-    ends = np.ones(thresholds.shape, dtype=bool)
-    np.greater(middle, rounding * upper, out=ends[..., 1:-1])
-    middle /= 2
-    middle += lower
-    np.copyto(middle, upper, where=middle <= lower)  # two neighbouring floats have nothing between them
-    return thresholds, ends
-
-
-def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
-    """offset + the cumulative sum of the weight w of each row's cell (..., n + 1), times the sample weights."""
-    flat = functional.w.reshape(*functional.w.shape[:-2], -1)
-    rows = flat[cell] if flat.ndim == 1 else np.take_along_axis(np.broadcast_to(flat, (*cell.shape[:-1], flat.shape[-1])), cell, -1)
-    if weights is not None:
-        rows = rows * weights
-    out = np.empty((*cell.shape[:-1], cell.shape[-1] + 1))
-    out[..., 0] = 0.0
-    np.cumsum(rows, axis=-1, out=out[..., 1:])
-    out += functional.offset[..., None]
-    return out
+from equipoise.data import MISSING, Scores
+from equipoise.errors import BadInput, UnknownName, raise_all
+from equipoise.measures.cells import Cells, FloatArray, IntArray, normalised, tabulate
 
 
 def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
@@ -271,8 +134,8 @@ def row_draws(scores: Scores, seed: int) -> FloatArray:
     >>> row_draws(Scores.from_frame(frame, label="y", score="p", group="sex", id="image"), seed=0).round(4).tolist()
     [0.7743, 0.6131]
     """
-    ids = scores.ids if scores.patients is None or not is_numbered(scores.ids) else scores.patients
-    without = len(ids) if ids is scores.ids and is_numbered(ids) else int(pd.isna(ids).sum())
+    ids = scores.ids if scores.patients is None or not scores.numbered else scores.patients
+    without = len(ids) if ids is scores.ids and scores.numbered else int(pd.isna(ids).sum())
     if without:
         raise BadInput(
             f"the rule is randomised and draws each decision from the id of the row; {without:,} of {len(ids):,} rows of {scores.name!r} "
@@ -290,6 +153,8 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
         raise BadInput(
             f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
         )
+    from equipoise.measures.sweeps import sweep_scores  # only for a threshold that is chosen
+
     choice = sweep_scores(scores, (performance,)).best(performance)
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
 

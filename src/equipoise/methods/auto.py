@@ -12,7 +12,8 @@ results, and those not tried with the reason.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +22,20 @@ from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.choosing import SAME, SURE, choose_method, few_rows_for_probes, performance_holds, size_and_error
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Speed, Work, method
-from equipoise.methods.debiasing import run_method
-from equipoise.methods.evidence import Evidence
+from equipoise.methods.driver import run_method
 from equipoise.methods.goal import Goal, Note
+from equipoise.methods.step_estimates import StepEstimates
 
 if TYPE_CHECKING:
     from torch import nn
 
-NAME = "auto"
+AUTO = "auto"
 ZERO = 0.01  # a gap that counts as zero
 ENOUGH = 0.2  # fine-tuning is not started if less than this share of its full time is left
 
 
 @dataclass(frozen=True)
-class Settings:
+class AutoSettings:
     """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
 
     allow_group: bool = True
@@ -63,145 +64,69 @@ class Settings:
 
 def _usable() -> Mapping[str, Method]:
     """The methods that auto can run."""
-    return {name: method for name, method in METHODS.items() if not method.runs_others and not method.needs_train}
+    return {name: method for name, method in METHODS.items() if method.kind != Kind.OTHERS and not method.needs_train}
 
 
-def cost(speed: Speed, settings: Settings) -> Work:
+def cost(speed: Speed, settings: AutoSettings) -> Work:
     """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
-    works, names = [], []
+    works = {}
     for name in settings.order(speed.repair):
-        try:
-            works.append(replace(speed, labels=1).work(name, settings.settings.get(name, {})))
-        except EquipoiseError:
-            continue  # it cannot be run on this network, and auto skips it too
-        names.append(name)
-    what = f"{', '.join(names)}, one after the other until nothing is left to improve"
-    if any(work.rows is None for work in works):
+        with suppress(EquipoiseError):  # a method that cannot be run on this network is skipped by auto too
+            works[name] = replace(speed, labels=1).work(name, settings.settings.get(name, {}))
+    what = f"{', '.join(works)}, one after the other until nothing is left to improve"
+    rows = [work.rows for work in works.values() if work.rows is not None]
+    if len(rows) < len(works):
         return Work(None, 0, what)
-    rows = sum(work.rows + len(speed.repair) for work in works if work.rows is not None)  # plus one pass each for the standard error
-    return Work(rows, sum(work.evaluations for work in works), what, sum(work.seconds for work in works))
+    total = sum(own + len(speed.repair) for own in rows)  # plus one pass each for the standard error
+    return Work(total, sum(work.evaluations for work in works.values()), what, sum(work.seconds for work in works.values()))
 
 
 @method(
-    NAME,
-    settings=Settings,
+    AUTO,
+    settings=AutoSettings,
     title="cheap methods first, then costly ones, until nothing is left to improve or the time is up",
     kind=Kind.OTHERS,
     takes_train=True,
     labels=ALL_AT_ONCE,
     cost=cost,
 )
-def run(
+def auto(
     model: "nn.Module | None",
     cohort: Rows,
     goals: Mapping[str, Goal],
     *,
     seed: int,
-    settings: Settings,
+    settings: AutoSettings,
     progress: Progress | None = None,
     train: Cohort | None = None,
     deadline: float | None = None,
 ) -> Candidate:
     """The best of several methods, with what was tried in the notes."""
-    order = [name for name in settings.order(cohort) if _applicable(METHODS[name], model, cohort)]
-    speed: Speed | None = None
-    tried: list[Candidate] = []
-    remarks: list[Note] = []
-    for at, name in enumerate(order):
-        own_settings, budget = settings.settings.get(name, {}), None
-        if deadline is not None and name != STANDARD:
-            # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
-            speed = speed or _speed(model, cohort, goals, train)
-            if late := _too_late(name, speed, own_settings, deadline):
-                remarks.append(late)
-                continue
-        if deadline is not None:  # methods with steps share the remaining time equally, others may use all of it
-            steps = [METHODS[other].kind == Kind.STEPS for other in order[at:]]
-            budget = max(0.001, (1 / sum(steps) if steps[0] else 1.0) * (deadline - time.monotonic()))
-        try:
-            candidate = run_method(
-                name, model, cohort, goals, seed=seed, train=train, settings=own_settings, budget=budget, refuse_constant=True
-            )
-        except EquipoiseError as error:
-            if name == STANDARD:  # no method can be run on these rows or this network
-                raise
-            problem = "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
-            remarks.append(Note("could_not_run", name, {"problem": problem}))
-            continue
-        tried.append(candidate)
+    fixed = model is not None and next(model.parameters(), None) is None  # as from an ONNX file: it has nothing to fine-tune
+    names = []  # of the methods that can repair these labels or classes with these sample weights, and this network
+    for name in settings.order(cohort):
+        own = METHODS[name]
+        weighted, suitable = cohort.weight is None or own.weights, not cohort.several or own.repairs(cohort.kind)
+        names += [name] if weighted and suitable and not (fixed and own.kind == Kind.STEPS) else []
+    methods, done = {name: settings.settings.get(name, {}) for name in names}, 0
+
+    @contextmanager
+    def count(_name: str) -> Iterator[None]:
+        nonlocal done
+        yield None
+        done += 1
         if progress:
-            progress(at + 1, len(order))
-        if (rest := tuple(order[at + 1 :])) and all(_good_enough(own, cohort.by_label[label]) for label, own in candidate.labels.items()):
-            remarks.append(Note("not_tried", name, {"methods": rest}))
-            break
+            progress(done, len(names))
+
+    tried = run_methods(methods, model, cohort, goals, seed=seed, train=train, deadline=deadline, bars=count, all_of_them=False)
+    if STANDARD in tried.errors:  # no method can be run on these rows or this network
+        raise tried.errors[STANDARD]
     if progress:
-        progress(len(order), len(order))
-    return _chosen(tried, remarks, cohort, settings)
-
-
-def _speed(model: "nn.Module | None", cohort: Rows, goals: Mapping[str, Goal], train: Cohort | None) -> Speed:
-    """The speed of this machine, measured on a few rows of the first label."""
-    first, goal = next(iter(goals.items()))
-    if model is not None:
-        from equipoise.models import label_views
-
-        model = label_views(model, goals)[first]
-    return Speed.measured(model, cohort.by_label[first], goal, None if train is None else train.by_label[first], len(goals))
-
-
-def _too_late(name: str, speed: Speed, settings: Mapping[str, Any], deadline: float) -> Note | None:
-    """The note on a method that would take longer than the time left; None if it can be started.
-
-    A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
-    """
-    left = deadline - time.monotonic()
-    try:
-        seconds = speed.seconds(speed.work(name, settings))
-    except EquipoiseError:
-        return None  # running it will raise the error
-    least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    enough = left > 0 and (seconds is None or least * seconds <= left)
-    if speed.model is not None:
-        from equipoise.models import first_decides
-
-        enough = first_decides(enough)
-    return None if enough else Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
-
-
-def _applicable(method: Method, model: "nn.Module | None", cohort: Rows) -> bool:
-    """Whether a method can repair this network on this cohort: its labels or classes, its sample weights, its parameters."""
-    if cohort.weight is not None and not method.weights:
-        return False
-    if method.kind == Kind.STEPS and model is not None and next(model.parameters(), None) is None:
-        return False  # a network without parameters, as from an ONNX file, has nothing to fine-tune
-    return not cohort.several or method.repairs(cohort.kind)
-
-
-def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
-    """Whether nothing is left to improve, so that costlier methods need not be tried.
-
-    With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
-    maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
-    """
-    goal, rule = candidate.goal, candidate.rule
-    if candidate.held_out is None:
-        if not candidate.met_in_sample:
-            return False
-        error = float(Evidence.of(candidate.decide(cohort)[None], cohort, goal).gap_se()[0])
-        size = abs(candidate.trace["gap"].iloc[candidate.chosen])
-        return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
-    if candidate.chosen == 0 or rule.needs_group or rule.randomised or not performance_holds(candidate):
-        return False
-    size, error = size_and_error(candidate, cohort)
-    small = size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2)
-    return bool(small) and not few_rows_for_probes(candidate, cohort)
-
-
-def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], cohort: Rows, settings: Settings) -> Candidate:
-    """The best of the candidates tried, with notes on all of them."""
-    best = tried[choose_method([list(candidate.labels.values()) for candidate in tried], list(cohort.by_label.values()))]
-    notes, reached, cut, any_changed = [], {}, [], False
-    for candidate in tried:
+        progress(len(names), len(names))
+    candidates = list(tried.candidates.values())
+    best = candidates[choose_method([list(own.labels.values()) for own in candidates], list(cohort.by_label.values()))]
+    notes, reached, cut_short, any_changed = [], {}, [], False
+    for candidate in candidates:
         first = next(iter(candidate.labels.values()))
         before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], first.goal
         reached[candidate.method] = numbers = {  # on the rows that the candidate was chosen on
@@ -215,13 +140,119 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], cohort: Rows, s
         changed = any(own.chosen > 0 for own in candidate.labels.values())
         about = {"taken": candidate is best, "changed": changed, "met": candidate.met_in_sample, "best": best.method}
         notes.append(Note("tried", candidate.method, {**about, **numbers}))
-        cut += [note for note in first.notes if note.kind == "cut_short" and candidate is not best]
+        cut_short += [note for note in first.notes if note.kind == "cut_short" and candidate is not best]
         any_changed = any_changed or changed
-    summary = {"tried": len(tried), "changed": any_changed, "met": best.met_in_sample, "reached": {} if best.met_in_sample else reached}
-    head = Note("best_of_methods", best.method, summary)
-    used = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
-    changes = {"method": NAME, "ran_as": best.method, "settings": used}
-    each = best.labels.items()
-    return best.with_labels(
-        {name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *notes, *cut, *remarks)) for name, own in each}
+    met, used = best.met_in_sample, {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
+    head = Note(
+        "best_of_methods", best.method, {"tried": len(candidates), "changed": any_changed, "met": met, "reached": {} if met else reached}
     )
+    changes = {"method": AUTO, "ran_as": best.method, "settings": used}
+    more = (*notes, *cut_short, *tried.notes)
+    each = best.labels.items()
+    return best.with_labels({name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *more)) for name, own in each})
+
+
+@dataclass(eq=False)
+class Tried:
+    """Methods that were run on the same rows: the candidate of each with its seconds, the errors of others, and notes on those not run."""
+
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, EquipoiseError] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+
+def run_methods(
+    methods: Mapping[str, Mapping[str, Any]],
+    model: "nn.Module | None",
+    rows: Rows,
+    goals: Mapping[str, Goal],
+    *,
+    seed: int,
+    train: Cohort | None = None,
+    deadline: float | None = None,
+    bars: Callable[[str], AbstractContextManager[Progress | None]] = lambda _name: nullcontext(),
+    all_of_them: bool = True,
+) -> Tried:
+    """The candidates of several methods, each with its settings, for the same classifier, rows and goals (see `run_method`).
+
+    `deadline`, by `time.monotonic()`, is for all of them together; `bars` is a progress bar by the name of a method. With `all_of_them`,
+    every method is run, in the remaining time. Otherwise they are tried as `auto` does: methods that would take too long are left out,
+    those with steps share the time, and the first result that leaves nothing to improve is the last. The best of the candidates is chosen
+    by `choose_method`.
+    """
+    speed: Speed | None = None
+    order, tried = list(methods), Tried()
+    for at, (name, settings) in enumerate(methods.items()):
+        budget = None
+        if deadline is not None and not all_of_them and name != STANDARD:
+            # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
+            if speed is None:
+                (first, goal), views = next(iter(goals.items())), {}
+                if model is not None:
+                    from equipoise.models import first_decides, label_views
+
+                    views = label_views(model, goals)
+                speed = Speed.measured(
+                    views.get(first), rows.by_label[first], goal, None if train is None else train.by_label[first], len(goals)
+                )
+            with suppress(EquipoiseError):  # running it will raise the error
+                seconds, left = speed.seconds(speed.work(name, settings)), deadline - time.monotonic()
+                # A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
+                least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
+                enough = left > 0 and (seconds is None or least * seconds <= left)
+                if not (enough if model is None else first_decides(enough)):
+                    tried.notes.append(Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)}))
+                    continue
+        if deadline is not None:  # methods with steps share the remaining time equally, others may use all of it
+            steps = [METHODS[other].kind == Kind.STEPS for other in order[at:]]
+            share = 1 / sum(steps) if steps[0] and not all_of_them else 1.0
+            budget = max(1.0 if all_of_them else 0.001, share * (deadline - time.monotonic()))
+        start = time.perf_counter()
+        try:
+            with bars(name) as progress:
+                candidate = run_method(
+                    name,
+                    model,
+                    rows,
+                    goals,
+                    seed=seed,
+                    train=train,
+                    settings=settings,
+                    progress=progress,
+                    budget=budget,
+                    refuse_constant=True,
+                )
+        except EquipoiseError as error:
+            tried.errors[name] = error
+            if name == STANDARD:
+                break
+            problem = "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
+            tried.notes.append(Note("could_not_run", name, {"problem": problem}))
+            continue
+        tried.candidates[name], tried.seconds[name] = candidate, time.perf_counter() - start
+        done = not all_of_them and all(_good_enough(own, rows.by_label[label]) for label, own in candidate.labels.items())
+        if done and (rest := tuple(order[at + 1 :])):
+            tried.notes.append(Note("not_tried", name, {"methods": rest}))
+            break
+    return tried
+
+
+def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
+    """Whether nothing is left to improve, so that costlier methods need not be tried.
+
+    With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
+    maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
+    """
+    goal, rule = candidate.goal, candidate.rule
+    if candidate.held_out is None:
+        if not candidate.met_in_sample:
+            return False
+        error = float(StepEstimates.of(candidate.decide(cohort)[None], cohort, goal).gap_se()[0])
+        size = abs(candidate.trace["gap"].iloc[candidate.chosen])
+        return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
+    if candidate.chosen == 0 or rule.needs_group or rule.randomised or not performance_holds(candidate):
+        return False
+    size, error = size_and_error(candidate, cohort)
+    small = size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2)
+    return bool(small) and not few_rows_for_probes(candidate, cohort)

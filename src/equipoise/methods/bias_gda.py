@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from equipoise.models import Repairable
 
-EPOCHS = 200  # of the paper's schedule
+PAPER_EPOCHS = 200  # of the paper's schedule
 
 MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
   title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
@@ -41,7 +41,7 @@ MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
 
 
 @dataclass(frozen=True)
-class Settings:
+class BiasGdaSettings:
     """The settings of Table `tab:hyperparams`. `stop_below` ends a run whose performance is close to chance."""
 
     learning_rate: float = 1e-5  # of the adaptive schedule: the first one tried
@@ -62,17 +62,17 @@ class Settings:
 
 @method(
     "bias-gda",
-    settings=Settings,
+    settings=BiasGdaSettings,
     title="fine-tuning on the gap alone, down or up (the paper's Algorithm 2)",
     paper=MARCINKEVICS,
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS, "at most "),
+    cost=lambda speed, settings: scheduled_work(speed, settings, PAPER_EPOCHS, "at most "),
     effort=8.0,
     in_auto=4,
 )
-def bias_gda(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def bias_gda(model: Repairable, data: Data, goal: Goal, settings: BiasGdaSettings, rng: Rng) -> Steps:
     """A step every few mini-batches of gradient descent on |gap|."""
     paper = settings.schedule == "paper"
     training = settings.mode == "train" or (settings.mode == "auto" and paper and not data.images)
@@ -91,4 +91,4 @@ def bias_gda(model: Repairable, data: Data, goal: Goal, settings: Settings, rng:
         if data.moving:
             pull = single_precision(data.pull(now))
 
-    yield from scheduled(model, data, shuffle, optimiser, descend, follow, settings, EPOCHS, least, settings.stop_below)
+    yield from scheduled(model, data, shuffle, optimiser, descend, follow, settings, PAPER_EPOCHS, least, settings.stop_below)

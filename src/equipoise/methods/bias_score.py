@@ -27,18 +27,16 @@ numbers: the logit of the given score takes the place of the network, and the na
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 from scipy.special import expit, softmax
 
 from equipoise.data import Cohort, Encoder, Rows, Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, performance_values, terms, worst_gap
-from equipoise.methods.blind_rule import Problem, finite_logit, parity_path, path, probe_inputs, probed
 from equipoise.methods.choosing import WORST, plain_rule, refused, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Speed, Work, method
 from equipoise.methods.evaluation import Label, LabelResult, decided_at, frame, trace_row
@@ -48,10 +46,11 @@ from equipoise.methods.rules import Cut, FittedRule, Groups
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.models import BiasScore, Reading, ReadOnce
+    from equipoise.methods.blind_rule import Problem
+    from equipoise.models import Reading, ReadOnce
 
-NAME = "bias-score"
-PAPER = """@inproceedings{menon2018cost,
+BIAS_SCORE = "bias-score"
+MENON = """@inproceedings{menon2018cost,
   title     = {The Cost of Fairness in Binary Classification},
   author    = {Menon, Aditya Krishna and Williamson, Robert C.},
   booktitle = {Conference on Fairness, Accountability and Transparency},
@@ -64,7 +63,7 @@ Numbers = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Settings:
+class BiasScoreSettings:
     """`depth` selects the features that the probes read; auto is the inputs and the last layer for tables, the inputs for images."""
 
     depth: str = "auto"
@@ -104,7 +103,7 @@ class BiasScoreRule(FittedRule):
     heads: tuple[GroupHead, ...]
     centre: float  # the probability of the label at which a positive decision breaks even
     origin: str = "given"
-    KIND: ClassVar[str] = NAME
+    KIND: ClassVar[str] = BIAS_SCORE
 
     def problems(self) -> list[str]:
         problems = []
@@ -128,6 +127,7 @@ class BiasScoreRule(FittedRule):
 
     def corrected(self, scores: Scores) -> FloatArray:
         """The corrected score of each row."""
+        from equipoise.methods.blind_rule import finite_logit
         from equipoise.models import STEEP
 
         if scores.features is None:
@@ -153,18 +153,19 @@ class BiasScoreRule(FittedRule):
         return ()
 
 
-def cost(speed: Speed, settings: Settings) -> Work:
+def cost(speed: Speed, settings: BiasScoreSettings) -> Work:
     """The work: fitting the probes; the network's scores and features; an evaluation and a linear program per bound."""
     measure = speed.goal.measure
     probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # one of the label, and one of the groups per rate
     seconds = probes_seconds(speed.model, speed.repair, settings, probes)
-    original = "score" if isinstance(speed.repair, Scores) else "network"
+    original = "score" if speed.model is None else "network"
     what = f"{probes} probes in {settings.folds} folds next to the original {original}, and {settings.steps} bounds"
     return Work(2 * len(speed.repair), 3 * settings.steps, what, seconds)
 
 
-def probes_seconds(model: nn.Module | None, cohort: Rows, settings: Settings, probes: int) -> float:
+def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSettings, probes: int) -> float:
     """Seconds to fit this number of probes (one of the label, the others of the groups) on all rows; extrapolated from a few rows."""
+    from equipoise.methods.blind_rule import probe_inputs
     from equipoise.models import ReadOnce, probe_seconds, product_device
 
     images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
@@ -178,7 +179,7 @@ def probes_seconds(model: nn.Module | None, cohort: Rows, settings: Settings, pr
     return label_seconds + (probes - 1) * group_seconds
 
 
-def read_by(model: nn.Module | None, rows: Rows, settings: Settings) -> Reading:
+def read_by(model: nn.Module | None, rows: Rows, settings: BiasScoreSettings) -> Reading:
     """The inputs of the probes: the network's inputs and layers, by the settings; for scores without a network, the named columns."""
     from equipoise.models import Reading, reading_of
 
@@ -188,11 +189,11 @@ def read_by(model: nn.Module | None, rows: Rows, settings: Settings) -> Reading:
 
 
 @method(
-    NAME,
-    settings=Settings,
+    BIAS_SCORE,
+    settings=BiasScoreSettings,
     title="probes of label and groups, combined by the best attribute-blind rule",
     kind=Kind.PROBES,
-    paper=PAPER,
+    paper=MENON,
     takes_train=True,
     counts="steps",
     labels=ONE_BY_ONE,
@@ -206,7 +207,7 @@ def bias_score(
     model: nn.Module | None,
     cohort: Rows,
     goal: Goal,
-    settings: Settings,
+    settings: BiasScoreSettings,
     rng: Rng,
     train: Cohort | None,
     network: ReadOnce | None = None,
@@ -215,7 +216,8 @@ def bias_score(
 
     `network` holds the outputs of the network on the rows of the cohort, if they were computed before.
     """
-    from equipoise.models import ReadOnce, folds_of, predict
+    from equipoise.methods.blind_rule import parity_path, path, probed  # late: registering the method does not need them
+    from equipoise.models import BiasScore, ReadOnce, bias_scores, folds_of, output_kind, predict
 
     label = Label.of(cohort, goal)
     if network is None and model is not None and isinstance(cohort, Cohort):
@@ -229,102 +231,58 @@ def bias_score(
     plain = label.evaluate(problem.held_out.chance).performance
     settled = goal.settled(min(start.performance, plain))
     stated = goal.settled(start.performance)  # the original's value is its value, whatever the probes lack
-    narrowest = finest(problem)
+    # The smallest bound on |gap| used for choosing a threshold: the change by one row of the smallest group.
+    codes, quotient = cohort.attribute.codes, is_quotient(goal.measure)
+    if quotient:
+        decided = ((problem.held_out.chance > problem.heads.centre) == bool(QUOTIENTS[goal.measure])) & (codes >= 0)
+        finest = 1 / max(np.bincount(codes[decided], minlength=len(cohort.attribute.levels)).min(), 1)
+    else:
+        finest = np.abs(problem.stakes).max() / (codes >= 0).sum()
+    narrowest = max(FINEST, float(finest))
 
     def evaluate(scores: FloatArray, max_gap: float) -> LabelResult:
         return kept.evaluate(scores, max(max_gap, narrowest))
 
-    steps = _steps(problem, settings.steps, evaluate)
+    steps = parity_path(problem, settings.steps, evaluate) if quotient else path(problem, settings.steps)
     results = [start, *(evaluate(problem.priced(problem.held_out, step.costs), step.max_gap) for step in steps)]
     held_out = frame([trace_row(number, result) for number, result in enumerate(results)])
-    delivery = _delivery(model, network, reading, problem, [step.costs for step in steps], held_out, original, stated)
+    # The network or rule that each step would deliver, and the decisions (steps + 1, n) of that very network, in its precision.
+    cuts, networks = held_out["threshold"].tolist(), list[BiasScore]()
+    plain_rules = [plain_rule(BIAS_SCORE, cut, cohort, stated) for cut in cuts[1:]]
+    rules: list[Rule] = [*plain_rules]
+    if network is None:
+        assert isinstance(cohort, Scores)  # a cohort comes with a network
+        rules = [rule_of(problem, step.costs, rule.value, rule.origin) for step, rule in zip(steps, plain_rules, strict=True)]
+        decisions = np.stack([original >= cuts[0], *(rule.decide(cohort) for rule in rules)]).astype(np.float64)
+    else:
+        kept_model, kind = copy.deepcopy(network.model), output_kind(network.model, network.inputs)
+        networks = [BiasScore(kept_model, reading, problem.heads, step.costs, kind).eval() for step in steps]
+        scores = bias_scores(networks, network.shown(reading)) if networks else []
+        decisions = np.stack([score >= cut for score, cut in zip([original, *scores], cuts, strict=True)]).astype(np.float64)
     eligible = held_out.copy()
-    eligible.loc[refused(delivery.decisions, cohort.attribute.codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
+    eligible.loc[refused(decisions, codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
     selection = select(eligible, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # in-sample values of the chosen row may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    cells = label.cells(delivery.decisions)  # one table per step
+    cells = label.cells(decisions)  # one table per step
     trace.insert(1, "gap", worst_gap(goal.measure, cells))
     trace.insert(2, "performance", performance_values(goal.performance, cells))
     trace.insert(3, "threshold", trace.pop("threshold"))
     trace["max_gap"] = [np.nan, *(step.max_gap for step in steps)]
-    fit_steps = [FitStep(plain_rule(NAME, start.threshold, cohort, stated, original=True), None, (Note("original_kept"),))]
+    fit_steps = [FitStep(plain_rule(BIAS_SCORE, start.threshold, cohort, stated, original=True), None, (Note("original_kept"),))]
     for row, step in enumerate(steps, start=1):
         values = held_out.iloc[row]
         held_out_values = {"gap": float(values["gap"]), "performance": float(values["performance"])}
         numbers = {"folds": settings.folds, **held_out_values, "of": goal.performance, "before": plain}
         notes = Note("probes", str(reading), step.about), Note("chosen_on_held_out_rows", goal.measure, numbers)
-        rule = delivery.rules[row - 1] if delivery.rules else plain_rule(NAME, trace["threshold"].iloc[row], cohort, stated)
-        fit_steps.append(FitStep(rule, delivery.networks[row - 1] if delivery.networks else None, notes))
+        fit_steps.append(FitStep(rules[row - 1], networks[row - 1] if networks else None, notes))
     chosen = fit_steps[selection.row]
     met = selection.met and select(trace.iloc[[selection.row]], settled).met
     if selection.met and not met:
         why = (*why, Note("final_network_misses"))
     used = () if train is None else (Note("training_set", numbers={"rows": max(probe.more for probe in problem.heads.groups)}),)
     return Fit(chosen.rule, trace, selection.row, why, met, stated, used, chosen.model, tuple(fit_steps))
-
-
-class _Step(NamedTuple):
-    """A step of the path: its bound on |gap|, the costs of the groups' posteriors, and the numbers of its note."""
-
-    max_gap: float
-    costs: FloatArray  # (rates, groups)
-    about: Mapping[str, Any]
-
-
-def _steps(problem: Problem, count: int, evaluate: Callable[[FloatArray, float], LabelResult]) -> list[_Step]:
-    """The steps for bounds on |gap| from the original gap down to zero."""
-    measure = problem.goal.measure
-    if is_quotient(measure):
-        rate = "PPV" if QUOTIENTS[measure] else "NPV"
-        return [_Step(p.max_gap, p.cost, {"rate": rate, "level": p.level}) for p in parity_path(problem, count, evaluate)]
-    groups, solutions = problem.cohort.attribute.others, zip(*path(problem, count), strict=True)
-    return [_Step(bound, problem.cost(m), {"multipliers": dict(zip(groups, m.tolist(), strict=True))}) for bound, m in solutions]
-
-
-class _Delivery(NamedTuple):
-    """The network or rule of each step, and all decisions (steps + 1, n), those of the original first."""
-
-    networks: list[BiasScore]  # empty for scores without a network
-    rules: list[Rule]  # empty for a network
-    decisions: FloatArray
-
-
-def _delivery(
-    model: nn.Module | None,
-    network: ReadOnce | None,
-    reading: Reading,
-    problem: Problem,
-    costs: Sequence[FloatArray],
-    held_out: pd.DataFrame,
-    original: FloatArray,
-    settled: Goal,
-) -> _Delivery:
-    """The network or rule that each step would deliver; decisions are those of that very network, in its precision."""
-    from equipoise.models import BiasScore, bias_scores, output_kind
-
-    cohort, cuts = problem.cohort, held_out["threshold"].tolist()
-    if model is None or network is None or isinstance(cohort, Scores):
-        origins = (plain_rule(NAME, cut, cohort, settled).origin for cut in cuts[1:])
-        rules: list[Rule] = [rule_of(problem, *about) for about in zip(costs, cuts[1:], origins, strict=True)]
-        assert isinstance(cohort, Scores)
-        return _Delivery([], rules, np.stack([original >= cuts[0], *(rule.decide(cohort) for rule in rules)]).astype(np.float64))
-    model_copy, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
-    networks = [BiasScore(model_copy, reading, problem.heads, cost, kind).eval() for cost in costs]
-    scores = bias_scores(networks, network.shown(reading)) if networks else []
-    decisions = np.stack([score >= cut for score, cut in zip([original, *scores], cuts, strict=True)]).astype(np.float64)
-    return _Delivery(networks, [], decisions)
-
-
-def finest(problem: Problem) -> float:
-    """The smallest bound on |gap| used for choosing a threshold: the change by one row of the smallest group."""
-    if is_quotient(problem.goal.measure):
-        label, attribute = QUOTIENTS[problem.goal.measure], problem.cohort.attribute
-        decided = (problem.held_out.chance > problem.heads.centre) == bool(label)
-        counts = np.bincount(attribute.codes[decided & (attribute.codes >= 0)], minlength=len(attribute.levels))
-        return max(FINEST, float(1 / max(counts.min(), 1)))
-    return max(FINEST, float(np.abs(problem.stakes).max() / (problem.cohort.attribute.codes >= 0).sum()))
 
 
 def rule_of(problem: Problem, prices: FloatArray, threshold: float, origin: str) -> BiasScoreRule:

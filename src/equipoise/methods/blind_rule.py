@@ -19,32 +19,18 @@ other measures, the program bounds the expected sums plus the difference observe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import logit as logit_of
 
+from equipoise import measures
 from equipoise.data import MISSING, BoolArray, Cohort, Rows, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import (
-    AFFINE_PERFORMANCE,
-    MEASURES,
-    QUOTIENTS,
-    RATES,
-    Cells,
-    FloatArray,
-    IntArray,
-    gap_values,
-    is_quotient,
-    performance_functional,
-    sweep,
-    tabulate_codes,
-    terms,
-    worst_gap,
-)
+from equipoise.measures import MEASURES, QUOTIENTS, RATES, Cells, FloatArray, IntArray, gap_values, is_quotient, sweep, terms, worst_gap
 from equipoise.methods.evaluation import NOISE, LabelResult
 from equipoise.methods.goal import Goal
 
@@ -56,13 +42,13 @@ if TYPE_CHECKING:
 
 FAINT = 0.01  # features of images that vary by less than this share of the median standard deviation are treated as rounding noise
 FINEST_SCORE = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
-FEW = 2_000  # rows with a label, up to which probes of all rows and of the training set are tried as well
+FEW_WITH_LABEL = 2_000  # rows with a label, up to which probes of all rows and of the training set are tried as well
 DOUBTFUL = 60  # rows in the first program, plus as many for each gap
-TOLERANCE = 1e-9  # smallest value of a row that counts, relative to the largest |u|
-TINY = 1e-300  # avoids division by zero
+WORTH_TOLERANCE = 1e-9  # smallest value of a row that counts, relative to the largest |u|
+NO_ZERO = 1e-300  # avoids division by zero
 CORRECTIONS = 2  # passes in which the multipliers of a bound are corrected by the gaps that the last ones left
 LEVELS = 7  # common levels tried for each bound
-BEYOND = 0.5  # how far outside the groups' values levels are tried, relative to the distance between them
+BEYOND_VALUES = 0.5  # how far outside the groups' values levels are tried, relative to the distance between them
 EDGE = 0.01  # levels closer than this to 0 or 1 are not tried
 
 
@@ -112,11 +98,6 @@ class Problem:
         joint = np.stack([p[:, None] * group for p, group in zip(label_chances, posteriors.groups, strict=True)])  # (rates, n, groups)
         return self.slope * (chance - self.heads.centre), np.einsum("krg,rng->kn", self.stakes, joint)
 
-    def cost(self, multipliers: FloatArray) -> FloatArray:
-        """(rates, groups): the cost of each group's posterior, in units of P(1|x)."""
-        summed: FloatArray = np.einsum("k,krg->rg", multipliers, self.stakes) / self.slope
-        return summed
-
     def priced(self, posteriors: Posteriors, cost: FloatArray) -> FloatArray:
         """The score (n,) with these costs (rates, groups) of the groups' posteriors."""
         from equipoise.models import value_of
@@ -126,52 +107,34 @@ class Problem:
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,) on these rows."""
         attribute = self.cohort.attribute
-        return tabulate_codes(decisions, self.cohort.y, attribute.codes, attribute.levels)
+        return measures.tabulate_codes(decisions, self.cohort.y, attribute.codes, attribute.levels)
 
     def gaps(self, decisions: FloatArray) -> FloatArray:
         """The gaps (gaps,) of decisions (n,) on these rows."""
         return gap_values(self.goal.measure, self.cells(decisions))
 
 
-@dataclass(frozen=True, eq=False)
-class Train:
-    """The training set as input for the groups' probes."""
+def training_rows(model: nn.Module, train: Cohort, cohort: Cohort, reading: Reading) -> tuple[FloatArray, IntArray, IntArray]:
+    """Features (n, d), groups and labels of the training rows whose group is one of the cohort's, for the groups' probes.
 
-    x: FloatArray  # (rows, d)
-    codes: IntArray  # of the groups of the repair set
-    y: IntArray
+    Raises an error if a patient is in both sets, since held-out rows must be unseen.
+    """
+    from equipoise.models import features
 
-    @classmethod
-    def of(cls, model: nn.Module, train: Cohort, cohort: Cohort, reading: Reading) -> Train:
-        """The rows whose group is one of the cohort's; raises an error if a patient is in both sets, since held-out rows must be unseen."""
-        from equipoise.models import features
-
-        shape, repair_shape = tuple(train.inputs.shape[1:]), tuple(cohort.inputs.shape[1:])
-        if shape != repair_shape:
-            raise BadInput(
-                f"the training set {train.name!r} holds inputs of shape {shape}, the repair set {cohort.name!r} of {repair_shape}"
-            )
-        if train.patients is not None and cohort.patients is not None:
-            shared = set(train.patients) & set(cohort.patients)
-            if shared:
-                raise BadInput(
-                    f"{len(shared):,} patients are in the training set and in the repair set, such as {min(map(str, shared))!r}; "
-                    "probes cannot be fitted and tested on the same patients. Use sets of different patients, as split() makes them."
-                )
-        place = {level: code for code, level in enumerate(cohort.attribute.levels)}
-        names = train.attribute.levels
-        codes = np.array(
-            [place.get(names[code], MISSING) if code != MISSING else MISSING for code in train.attribute.codes], dtype=np.int64
+    shape, repair_shape = tuple(train.inputs.shape[1:]), tuple(cohort.inputs.shape[1:])
+    if shape != repair_shape:
+        raise BadInput(f"the training set {train.name!r} holds inputs of shape {shape}, the repair set {cohort.name!r} of {repair_shape}")
+    if train.patients is not None and cohort.patients is not None and (shared := set(train.patients) & set(cohort.patients)):
+        raise BadInput(
+            f"{len(shared):,} patients are in the training set and in the repair set, such as {min(map(str, shared))!r}; "
+            "probes cannot be fitted and tested on the same patients. Use sets of different patients, as split() makes them."
         )
-        rows = train.take(np.flatnonzero(codes != MISSING))
-        if not len(rows):
-            raise BadInput(f"no row of the training set {train.name!r} is in the groups {', '.join(place)}; it has {', '.join(names)}")
-        return cls(features(model, rows.inputs, reading)[1], codes[codes != MISSING], rows.y)
-
-    def having(self, label: int | None) -> tuple[FloatArray, IntArray]:
-        """Features and groups of the rows with a label, or of all rows."""
-        rows = np.ones(len(self.y), bool) if label is None else self.y == label
-        return self.x[rows], self.codes[rows]
+    place, names = {level: code for code, level in enumerate(cohort.attribute.levels)}, train.attribute.levels
+    codes = np.array([*(place.get(name, MISSING) for name in names), MISSING], dtype=np.int64)[train.attribute.codes]  # MISSING is -1
+    rows = train.take(np.flatnonzero(codes != MISSING))
+    if not len(rows):
+        raise BadInput(f"no row of the training set {train.name!r} is in the groups {', '.join(place)}; it has {', '.join(names)}")
+    return features(model, rows.inputs, reading)[1], codes[codes != MISSING], rows.y
 
 
 def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tuple[FloatArray, FloatArray]:
@@ -207,8 +170,8 @@ def probed(
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None
-    if train is not None and network is not None and isinstance(cohort, Cohort) and min(here.sum() for here in rows) <= FEW:
-        more = Train.of(network.model, train, cohort, reading)
+    if train is not None and network is not None and isinstance(cohort, Cohort) and min(here.sum() for here in rows) <= FEW_WITH_LABEL:
+        more = training_rows(network.model, train, cohort, reading)
     probes = tuple(
         _group_probe(x, codes, groups, folds, here, label, more, finest, device) for here, label in zip(rows, labels, strict=True)
     )
@@ -225,7 +188,7 @@ def _group_probe(
     folds: IntArray,
     rows: BoolArray,
     label: int | None,
-    train: Train | None = None,
+    train: tuple[FloatArray, IntArray, IntArray] | None = None,
     finest: float = 0.0,
     device: Device | None = None,
 ) -> Probe:
@@ -237,32 +200,33 @@ def _group_probe(
     from equipoise.models import fit_probe, log_loss
 
     subsets = [(rows, label)]  # rows to fit to, and the label of the training rows to add
-    if rows.sum() <= FEW and not (rows == (codes >= 0)).all():
+    if rows.sum() <= FEW_WITH_LABEL and not (rows == (codes >= 0)).all():
         subsets.append((codes >= 0, None))
     probes = [fit_probe(x, codes, groups, folds, here, finest=finest, device=device) for here, _ in subsets]
-    if rows.sum() <= FEW and train is not None:
+    if rows.sum() <= FEW_WITH_LABEL and train is not None:
+        features, train_codes, y = train
         for here, which in subsets:
-            more = train.having(which)
-            if len(more[1]):
+            taken = np.ones(len(y), bool) if which is None else y == which
+            if taken.any():
+                more = features[taken], train_codes[taken]
                 probes.append(fit_probe(x, codes, groups, folds, here, more=more, finest=finest, device=device))
     return min(probes, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
 
 
 def _line(performance: str, chance: FloatArray, cohort: Rows) -> tuple[float, float]:
     """Slope and centre of the value of a positive decision, slope * (P(1|x) - centre), times the number of rows."""
-    if performance not in AFFINE_PERFORMANCE:
+    if performance not in measures.AFFINE_PERFORMANCE:
         # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:
         # 2 TP - F (TP + FP + P).
         attribute = cohort.attribute
         best = sweep(chance, cohort.y, attribute.codes, attribute.levels, (performance,)).best(performance)
         return 2.0, float(best.values[performance]) / 2
     n = np.bincount(cohort.y, minlength=2).astype(np.float64)[None]
-    negative, positive = performance_functional(performance, n).w[0] * n.sum()
+    negative, positive = measures.performance_functional(performance, n).w[0] * n.sum()
     return float(positive - negative), float(-negative / (positive - negative))
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(NamedTuple):
     """The multipliers (k,), the decisions (n,), of which at most k are fractions, and the value of the decisions."""
 
     multipliers: FloatArray
@@ -288,7 +252,7 @@ def solve(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray, start
     many = DOUBTFUL * (len(g) + 1)
     doubtful = np.zeros(len(u), dtype=bool)
     doubtful[nearest[:many]] = True
-    noise = TOLERANCE * max(float(np.abs(u).max()), TINY)
+    noise = WORTH_TOLERANCE * max(float(np.abs(u).max()), NO_ZERO)
     while True:
         fixed = np.where(doubtful, 0.0, margin > 0)
         solved = _program(u[doubtful], g[:, doubtful], low - g @ fixed, high - g @ fixed)
@@ -319,7 +283,7 @@ def _one_gap(u: FloatArray, g: FloatArray, low: float, high: float) -> Solution 
     price = sign * u[rows] / g[rows]
     rows, price = rows[order := np.argsort(price, kind="stable")], price[order]
     removed = np.cumsum(np.abs(g[rows]))
-    if not len(rows) or removed[-1] * (1 + TOLERANCE) < excess:
+    if not len(rows) or removed[-1] * (1 + WORTH_TOLERANCE) < excess:
         return None
     last = min(int(np.searchsorted(removed, excess)), len(rows) - 1)
     decisions[rows[:last]] = 1 - decisions[rows[:last]]
@@ -333,7 +297,7 @@ def _program(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray) ->
     from scipy.optimize import linprog
 
     gaps, rows = g.shape
-    scale = max(float(np.abs(u).max()), TINY), max(float(np.abs(g).max()), TINY)  # the solver's tolerances are absolute
+    scale = max(float(np.abs(u).max()), NO_ZERO), max(float(np.abs(g).max()), NO_ZERO)  # the solver's tolerances are absolute
     bounds = np.empty((rows + gaps, 2))
     bounds[:rows] = 0.0, 1.0
     bounds[rows:, 0], bounds[rows:, 1] = low / scale[1], high / scale[1]
@@ -352,61 +316,61 @@ def _program(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray) ->
     return multipliers, np.clip(solved.x[:rows], 0.0, 1.0)
 
 
-def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
+class PathStep(NamedTuple):
+    """A step of the path: its bound on |gap|, the costs of the groups' posteriors, and the numbers of its note."""
+
+    max_gap: float
+    costs: FloatArray  # (rates, groups)
+    about: Mapping[str, Any]
+
+
+def path(problem: Problem, steps: int) -> list[PathStep]:
     """Bounds from the original gap down to zero, and the multipliers (gaps,) of each, from held-out probabilities."""
     u, g = problem.worth(problem.held_out)
-    rows = len(u)
+    rows, groups = len(u), problem.cohort.attribute.others
     multipliers = np.zeros(len(g))
     widest = float(np.abs(problem.gaps((u > 0).astype(np.float64))).max())
-    bounds: list[float] = []
-    solutions: list[FloatArray] = []
+    found: list[PathStep] = []
     for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
         for _ in range(CORRECTIONS):
             decisions = (u - multipliers @ g > 0).astype(np.float64)
             left = (problem.gaps(decisions) - g @ decisions / rows) * rows
             solution = solve(u, g, -max_gap * rows - left, max_gap * rows - left, multipliers)
-            if solution is None and not bounds:  # weak probes: the observed correction is larger than any decisions could offset
+            if solution is None and not found:  # weak probes: the observed correction is larger than any decisions could offset
                 solution = solve(u, g, np.full(len(g), -max_gap * rows), np.full(len(g), max_gap * rows), multipliers)
             if solution is None:
-                return bounds, solutions  # smaller bounds are infeasible too
+                return found  # smaller bounds are infeasible too
             multipliers = solution.multipliers
-        bounds.append(float(max_gap))
-        solutions.append(multipliers)
-    return bounds, solutions
+        costs = np.einsum("k,krg->rg", multipliers, problem.stakes) / problem.slope  # in units of P(1|x)
+        found.append(PathStep(float(max_gap), costs, {"multipliers": dict(zip(groups, multipliers.tolist(), strict=True))}))
+    return found
 
 
-@dataclass(frozen=True, eq=False)
-class Priced:
-    """The best costs (rates, groups) for one bound on |gap|, and the common level of all groups that they aim at."""
-
-    max_gap: float
-    cost: FloatArray
-    level: float
-
-
-def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, float], LabelResult]) -> list[Priced]:
+def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, float], LabelResult]) -> list[PathStep]:
     """Costs for bounds from the original gap down to zero. `evaluate` takes held-out scores (n,) and a bound on |gap|."""
-    u = problem.slope * (problem.held_out.chance - problem.heads.centre)
+    measure, u = problem.goal.measure, problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = problem.cells((u > 0).astype(np.float64))
-    widest, values = abs(float(worst_gap(problem.goal.measure, cells))), cells.rate(MEASURES[problem.goal.measure].rate)
+    widest, values = abs(float(worst_gap(measure, cells))), cells.rate(MEASURES[measure].rate)
     if np.isnan(widest):  # a group has no such decisions even before the repair, so its predictive value is undefined
         return []
-    spread = BEYOND * (values.max() - values.min())
+    spread = BEYOND_VALUES * (values.max() - values.min())
     levels = np.unique(np.clip(np.linspace(values.min() - spread, values.max() + spread, LEVELS), EDGE, 1 - EDGE))
     starts: list[FloatArray | None] = [None] * len(levels)
-    best = []
+    found: list[PathStep] = []
     for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
-        tried = []
+        tried = []  # the best has its rates kept, then |gap| within the bound, then performance, or the smallest |gap| outside the bound
         for k, level in enumerate(levels):
-            solved = _solve_parity(problem, u, level, max_gap, starts[k])
-            if solved is not None:
-                starts[k], cost = solved
-                merit = _merit(evaluate(problem.priced(problem.held_out, cost), max_gap), max_gap)
-                tried.append((merit, Priced(float(max_gap), cost, float(level))))
+            if (solved := _solve_parity(problem, u, level, max_gap, starts[k])) is not None:
+                starts[k], costs = solved
+                result = evaluate(problem.priced(problem.held_out, costs), max_gap)
+                inside, kept = result.size <= max_gap + NOISE, result.spare is None or result.spare >= -NOISE
+                key = kept, inside, result.performance if inside else -result.size
+                about = {"rate": "PPV" if QUOTIENTS[measure] else "NPV", "level": float(level)}
+                tried.append((key, PathStep(float(max_gap), costs, about)))
         if not tried:
             break
-        best.append(max(tried, key=lambda pair: pair[0])[1])
-    return best
+        found.append(max(tried, key=lambda pair: pair[0])[1])
+    return found
 
 
 def _solve_parity(
@@ -414,7 +378,11 @@ def _solve_parity(
 ) -> tuple[FloatArray, FloatArray] | None:
     """Multipliers, two per group, that keep every group within half a bound of the level, and the costs; None if there are none."""
     label = QUOTIENTS[problem.goal.measure]
-    stakes = _parity_stakes(label, level, max_gap / 2, len(problem.cohort.attribute.levels))
+    groups, (right, wrong) = len(problem.cohort.attribute.levels), (0, 1) if label else (1, 0)
+    stakes = np.zeros((2 * groups, 2, groups))  # the weight of a row in each constraint: upper, then lower limit of each group
+    for g in range(groups):
+        for place, edge in ((2 * g, level + max_gap / 2), (2 * g + 1, level - max_gap / 2)):
+            stakes[place, right, g], stakes[place, wrong, g] = 1 - edge, -edge
     chance, (with_label, without) = problem.held_out.chance, problem.held_out.groups
     joint = np.stack([chance[:, None] * with_label, (1 - chance)[:, None] * without])  # (labels 1 and 0, n, groups)
     a = np.einsum("crg,rng->cn", stakes, joint)
@@ -433,20 +401,3 @@ def _solve_parity(
             return None
         multipliers = solution.multipliers
     return multipliers, np.einsum("c,crg->rg", multipliers, stakes) / problem.slope
-
-
-def _parity_stakes(label: int, level: float, half: float, groups: int) -> FloatArray:
-    """(constraints, labels 1 and 0, groups): the weight of a row in each constraint; upper, then lower limit of each group."""
-    stakes = np.zeros((2 * groups, 2, groups))
-    right, wrong = (0, 1) if label else (1, 0)
-    for g in range(groups):
-        for place, edge in ((2 * g, level + half), (2 * g + 1, level - half)):
-            stakes[place, right, g], stakes[place, wrong, g] = 1 - edge, -edge
-    return stakes
-
-
-def _merit(result: LabelResult, max_gap: float) -> tuple[bool, bool, float]:
-    """A key that sorts the best last: rates kept, |gap| within the bound, then performance, or the smallest |gap| outside the bound."""
-    size, kept = abs(result.gap), result.spare is None or result.spare >= -NOISE
-    inside = size <= max_gap + NOISE
-    return kept, inside, result.performance if inside else -size

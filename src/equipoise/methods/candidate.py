@@ -35,15 +35,9 @@ class HeldOut:
 
     before: FloatArray  # (n,) by the original
     after: FloatArray  # (n,) by the repaired classifier; probabilities of a positive decision if the rule is randomised
-    judged_on: "tuple[Scores, Goal, int] | None" = field(default=None, repr=False)  # these rows, the goal, and the labels judged together
-
-    @cached_property
-    def judgement(self) -> Judgement | None:
-        """The judgement of these decisions, made when it is first asked for: most candidates are compared without it."""
-        if self.judged_on is None:
-            return None
-        rows, goal, labels = self.judged_on
-        return judge(rows, self.before, rows, self.after, goal, source="cross-fitted", labels=labels)
+    rows: Rows | None = field(default=None, repr=False)  # these rows; None if the decisions are not to be judged
+    goal: Goal | None = None  # as given
+    labels: int = 1  # judged together
 
 
 @dataclass(frozen=True)
@@ -102,10 +96,14 @@ class LabelCandidate:
     # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given.
     fitted_to: Mapping[str, Identities] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def judgement(self) -> Judgement | None:
-        """The judgement of the held-out decisions."""
-        return None if self.held_out is None else self.held_out.judgement
+        """The judgement of the held-out decisions, made when it is first asked for: most candidates are compared without it."""
+        held = self.held_out
+        if held is None or held.rows is None or held.goal is None:
+            return None
+        rows = held.rows if isinstance(held.rows, Scores) else Scores.of(held.rows, held.before)  # the score itself is not used
+        return judge(rows, held.before, rows, held.after, held.goal, source="cross-fitted", labels=held.labels)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -218,17 +216,13 @@ class Candidate:
         return sorted({*super().__dir__(), *LabelCandidate.__dataclass_fields__, *vars(LabelCandidate)})
 
     def __repr__(self) -> str:
-        outcome = "" if self.outcome is None else f"{self.outcome}: "
-        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{goals_words(self.labels)})"
+        outcome, goals = "" if self.outcome is None else f"{self.outcome}: ", {name: str(own.goal) for name, own in self.labels.items()}
+        same = len(set(goals.values())) == 1
+        words = next(iter(goals.values())) if same else "; ".join(f"{name}: {text}" for name, text in goals.items())
+        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{words})"
 
     def _repr_html_(self) -> str:
         return html_of(self)
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {own}" if label else str(own) for label, own in self.labels.items())
-
-
-def goals_words(labels: Mapping[str, LabelCandidate]) -> str:
-    """The goals of the labels as formulas: one if all have the same."""
-    each = {name: str(own.goal) for name, own in labels.items()}
-    return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())

@@ -36,12 +36,12 @@ import pandas as pd
 
 from equipoise.data import BoolArray, IntArray, Rows
 from equipoise.measures import FloatArray, Threshold
-from equipoise.methods.candidate import LabelCandidate
-from equipoise.methods.contract import LEAST, METHODS, PROBED_ROWS, Kind
+from equipoise.methods.candidate import HeldOut, LabelCandidate
+from equipoise.methods.contract import LEAST_GAP, METHODS, PROBED_ROWS, Kind, MethodRun
 from equipoise.methods.evaluation import NOISE, LabelResult
-from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import BEFORE, Goal, Note, Why
 from equipoise.methods.outcome import performance_limit
+from equipoise.methods.step_estimates import StepEstimates
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 CHANGE = 0.5  # standard errors of a change of the gap, below which it counts as chance
@@ -88,8 +88,16 @@ def choose_method(tried: Sequence[Sequence[LabelCandidate]], parts: Sequence[Row
     By cross-fitted values if every candidate has them, otherwise by the paper's rule on the values of the rows that it was fitted to.
     """
     if parts is None or any(own.held_out is None for each in tried for own in each):
-        merits = [merit([_in_sample(own) for own in each], [own.goal for own in each]) for each in tried]
-        return merits.index(max(merits))
+        in_sample = []
+        for each in tried:
+            rows = [own.trace.iloc[own.chosen] for own in each]
+            broken = {"too_low", "rate_too_low"}  # of a rate, which belongs to a group
+            lost = [any(note.kind in broken and note.numbers.get("group", True) is not None for note in own.why) for own in each]
+            results = [
+                LabelResult(row["gap"], row["performance"], np.nan, -1.0 if low else None) for row, low in zip(rows, lost, strict=True)
+            ]
+            in_sample.append(merit(results, [own.goal for own in each]))
+        return in_sample.index(max(in_sample))
     pairs = [list(zip(each, parts, strict=True)) for each in tried]
     size, error = np.array([[size_and_error(*pair) for pair in each] for each in pairs]).transpose(2, 1, 0)  # (labels, methods)
     later = np.array([any(few_rows_for_probes(*pair) for pair in each) for each in pairs], dtype=np.float64)
@@ -107,7 +115,7 @@ def size_and_error(candidate: LabelCandidate, rows: Rows) -> tuple[float, float]
     """|gap| of a candidate as the root mean square of its two estimates, and its standard error."""
     row, held = candidate.trace.iloc[candidate.chosen], candidate.held_out
     assert held is not None  # the caller compares cross-fitted candidates
-    held_out_gap = float(Evidence.of(held.after[None], rows, candidate.goal).gap[0])
+    held_out_gap = float(StepEstimates.of(held.after[None], rows, candidate.goal).gap[0])
     return float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2)), float(row["gap_se"])
 
 
@@ -120,13 +128,6 @@ def performance_holds(candidate: LabelCandidate) -> bool:
 def few_rows_for_probes(candidate: LabelCandidate, rows: Rows) -> bool:
     """Whether a candidate is the result of probes, which have many coefficients, on few rows."""
     return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
-
-
-def _in_sample(candidate: LabelCandidate) -> LabelResult:
-    """The chosen step of a candidate; `spare` is negative if it does not keep the rates of its goal."""
-    row = candidate.trace.iloc[candidate.chosen]
-    broken = any(note.kind == "rate_too_low" or (note.kind == "too_low" and note.numbers["group"] is not None) for note in candidate.why)
-    return LabelResult(float(row["gap"]), float(row["performance"]), float(row["threshold"]), -1.0 if broken else None)
 
 
 # Steps, by cross-fitted values.
@@ -144,13 +145,13 @@ class ChosenStep:
 
 
 def choose_step(
-    each: Sequence[Evidence],
+    each: Sequence[StepEstimates],
     steps: Sequence[int],
-    least: float = LEAST,
+    least: float = LEAST_GAP,
     without: BoolArray | None = None,
     originals: Sequence[float] | None = None,
 ) -> ChosenStep:
-    """The step to keep, from the evidence of each label; the first step is the original.
+    """The step to keep, from the estimates of each label; the first step is the original.
 
     `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `originals` has the
     performance of the original on the rows of each label, from which the goal of the result counts a relative minimum; by default the
@@ -160,9 +161,22 @@ def choose_step(
     originals = [float(own.performance[0]) for own in each] if originals is None else originals
     settled = tuple(goal.settled(original) for original, goal in zip(originals, goals, strict=True))
     size, error = np.abs([own.gap for own in each]), np.array([own.gap_se() for own in each])  # (labels, steps)
-    needed = [_needed(own) for own in each]
+    needed: list[list[tuple[FloatArray, float]]] = []  # of each label, the performances (steps,) that must reach a limit, with that limit
+    kept: list[BoolArray] = []  # the steps that clearly keep the rates of every group
+    for own in each:
+        needed.append([])
+        for f in (own.f, own.held):  # the estimates; and the held-out decisions, for which the original's performance is enough
+            if f is not None:
+                reached = own.performance if f is own.f else replace(own, f=f).performance
+                limit = own.goal.settled(float(reached[0])).min_performance  # a relative one is counted from the original's
+                assert limit is not None  # cross-fitted selection always keeps performance
+                needed[-1].append((reached, limit if f is own.f else min(limit, float(reached[0]))))
+        kept.append(np.ones(len(own.f), bool))
+        for name, minimum in own.goal.keep.items():
+            rate, before = own.cells.rate(name), minimum == BEFORE
+            lower = rate - (rate[0] if before else float(minimum)) - SURE * own.rate_se(name, against=0 if before else None)
+            kept[-1] &= ~(lower < -NOISE).any(-1)  # groups whose rate is undefined do not count
     enough = [np.logical_and.reduce([reached >= limit - NOISE for reached, limit in limits]) for limits in needed]
-    kept = [_kept(own) for own in each]
     varied = np.ones(len(steps), bool) if without is None else ~without
     fine = varied & np.logical_and.reduce([*enough, *kept, *~np.isnan(size)])
     one_se = goals[0].selection == "one-se"
@@ -177,16 +191,25 @@ def choose_step(
 
     row = choose(size, error, fine, equal, [(False, False)] * len(steps), later)  # steps have the rule of their method
     if row is None:
-        lacking = tuple((_none_surely(*own),) for own in zip(each, settled, enough, kept, strict=True))
-        return ChosenStep(0, steps[0], lacking, (False,) * len(each), settled)
+        none: list[Why] = []  # how many steps meet each constraint, and the best performance
+        for own, goal, enough_own, kept_own in zip(each, settled, enough, kept, strict=True):
+            best = int(own.performance.argmax())
+            numbers = {"best": float(own.performance[best]), "error": float(own.performance_se()[best])}
+            counts = {"enough": int(enough_own.sum()), "kept": int(kept_own.sum()), "of": len(steps)}
+            limits = {"min_performance": goal.min_performance, "keep": goal.keep}
+            none.append((Note("none_surely", goal.performance, {**counts, **numbers, **limits}),))
+        return ChosenStep(0, steps[0], tuple(none), (False,) * len(each), settled)
     # The qualified steps that are clearly within a label's maximum gap; without one, all of them.
     upper = size + SURE * error
     certain = [fine if goal.max_gap is None else fine & (own <= goal.max_gap + NOISE) for own, goal in zip(upper, settled, strict=True)]
     worst = int(size[:, 0].argmax())
     within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
     z = float(size[worst, 0]) / max(each[worst].cautious_se(), NOISE)
-    if fine[0] and row and (within or not _better(each[worst], row) or z < least):
-        row = 0
+    if fine[0] and row:
+        first, after = each[worst].gap[0], each[worst].gap[row]
+        better = abs(after) < abs(first) - NOISE and abs(after - first) > CHANGE * each[worst].gap_se(against=0, signed=True)[row]
+        if within or not better or z < least:
+            row = 0
     why: list[Why] = []
     for k, own in enumerate(each):
         lacks = {"performance": ~enough[k], "rates": ~kept[k], "varied": ~varied, "labels": ~fine, "sure": fine}
@@ -200,14 +223,8 @@ def choose_step(
     return ChosenStep(row, steps[row], tuple(why), tuple(met), settled)
 
 
-def _better(evidence: Evidence, row: int) -> bool:
-    """Whether a step has a smaller |gap| than the original, by a change of the signed gap that is more than chance."""
-    before, after = evidence.gap[0], evidence.gap[row]
-    return bool(abs(after) < abs(before) - NOISE and abs(after - before) > CHANGE * evidence.change_se()[row])
-
-
 def _reason(
-    evidence: Evidence,
+    evidence: StepEstimates,
     goal: Goal,
     steps: Sequence[int],
     row: int,
@@ -252,40 +269,30 @@ def _reason(
     return (Note("declined", goal.measure, {**estimate, **about, "nearest": nearest}),)
 
 
-def _needed(evidence: Evidence) -> list[tuple[FloatArray, float]]:
-    """The performances (steps,) that must reach a limit, each with that limit; a relative one is counted from the original's.
-
-    They are the estimates and the performance of the held-out decisions, for which that of the original is enough.
-    """
-    needed = []
-    for f in (evidence.f, evidence.held):
-        if f is not None:
-            reached = evidence.performance if f is evidence.f else replace(evidence, f=f).performance
-            least = evidence.goal.settled(float(reached[0])).min_performance
-            assert least is not None  # cross-fitted selection always keeps performance
-            needed.append((reached, least if f is evidence.f else min(least, float(reached[0]))))
-    return needed
-
-
-def _kept(evidence: Evidence) -> BoolArray:
-    """The steps that clearly keep the rates of every group."""
-    kept = np.ones(len(evidence.f), bool)
-    for name, least in evidence.goal.keep.items():
-        rate = evidence.rate(name)
-        if least == BEFORE:
-            lower = rate - rate[0] - SURE * evidence.rate_se(name, against=0)
-        else:
-            lower = rate - float(least) - SURE * evidence.rate_se(name)
-        kept &= ~(lower < -NOISE).any(-1)  # groups whose rate is undefined do not count
-    return kept
-
-
-def _none_surely(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray) -> Note:
-    """The note on a choice without any qualified step: how many steps meet each constraint, and the best performance."""
-    best = int(evidence.performance.argmax())
-    numbers = {"best": float(evidence.performance[best]), "error": float(evidence.performance_se()[best])}
-    counts = {"enough": int(enough.sum()), "kept": int(kept.sum()), "of": len(kept)}
-    return Note("none_surely", goal.performance, {**counts, **numbers, "min_performance": goal.min_performance, "keep": goal.keep})
+def cross_fitted(
+    candidate: LabelCandidate, evidence: StepEstimates, chosen: ChosenStep, at: int, rows: Sequence[int], part: Rows, run: MethodRun
+) -> LabelCandidate:
+    """One label's candidate with its corrected trace and its held-out decisions; `rows` are those of the trace that could be chosen."""
+    trace, place = candidate.trace.copy(), chosen.at
+    columns = {
+        "gap_honest": evidence.gap,
+        "gap_se": evidence.gap_se(),
+        "performance_honest": evidence.performance,
+        "performance_se": evidence.performance_se(),
+    }
+    places = trace.index[[*rows, rows[place]]]  # if a row stands for several shares, the chosen one is written last
+    for name, values in columns.items():
+        trace.loc[places, name] = [*values, values[place]]
+    assert evidence.held is not None
+    return replace(
+        candidate,
+        trace=trace,
+        why=chosen.why[at],
+        met_in_sample=chosen.met[at],
+        goal=chosen.goals[at].derived(selection=run.selection),
+        notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": len(run.rows)})),
+        held_out=HeldOut(evidence.held[0], evidence.held[place], part, list(run.goals.values())[at], len(run.goals)),
+    )
 
 
 # Steps, by the paper's rule.
@@ -326,26 +333,31 @@ class Merit(NamedTuple):
     value: float
 
 
-def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
-    """The merit of a step by the settled goals of its labels.
+def merits(size: FloatArray, performance: FloatArray, spare: FloatArray, goals: Sequence[Goal]) -> tuple[IntArray, FloatArray]:
+    """The tiers and values (steps,) of steps by the settled goals of their labels, from |gap|, performance and margin (labels, steps).
 
     The largest |gap| of all labels counts, if every label has its minimum performance (or, without one, its maximum |gap|); with maximum
     gaps only, the mean performance. If a label misses its goal, the largest shortfall counts. A goal without limits, as of classifiers that
-    are compared without a repair set, is met by every step.
+    are compared without a repair set, is met by every step. The margin over the limits of kept rates is NaN if the goal keeps none.
     """
-    kept = all(result.spare is None or result.spare >= -NOISE for result in each)
-    margins: list[float] = []
-    sizes: list[float] = []
-    for result, goal in zip(each, goals, strict=True):
+    kept, limited = ~(spare < -NOISE).any(0), [goal.min_performance is not None for goal in goals]
+    margin = np.full(size.shape[1], np.inf)
+    for k, goal in enumerate(goals):
         if goal.min_performance is not None:
-            margins.append(result.performance - goal.min_performance)
-            sizes.append(result.size)
-        else:
-            margins.append(np.inf if goal.max_gap is None else goal.max_gap - result.size)
-    feasible = kept and min(margins) >= -NOISE
-    best = -max(sizes) if sizes else float(np.mean([result.performance for result in each]))
-    value = best if feasible else min(margins)
-    return Merit(int(kept) + int(feasible), -np.inf if np.isnan(value) else value)
+            margin = np.minimum(margin, performance[k] - goal.min_performance)
+        elif goal.max_gap is not None:
+            margin = np.minimum(margin, goal.max_gap - size[k])
+    fine = kept & (margin >= -NOISE)
+    value = np.where(fine, -size[limited].max(0) if any(limited) else performance.mean(0), margin)
+    return kept.astype(np.int64) + fine, np.where(np.isnan(value), -np.inf, value)
+
+
+def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
+    """The merit of one step, from the results of its labels."""
+    rows = [(own.size, own.performance, np.nan if own.spare is None else own.spare) for own in each]
+    size, performance, spare = np.array(rows).T[:, :, None]
+    tier, value = merits(size, performance, spare, goals)
+    return Merit(int(tier[0]), float(value[0]))
 
 
 def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
@@ -383,22 +395,60 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     With a maximum |gap| only: the best performance among steps within it. If no step qualifies: the best performance, or the smallest
     |gap|, and `met` is False. If the goal keeps rates, steps that do not keep them come last.
     """
-    spare = trace["spare"].tolist() if "spare" in trace and goal.keep else [None] * len(trace)
-    columns = (trace["gap"].tolist(), trace["performance"].tolist(), [np.nan] * len(trace), spare)
-    results = [LabelResult(*row) for row in zip(*columns, strict=True)]
-    merits = [merit([result], [goal]) for result in results]
-    row, fine = merits.index(max(merits)), sum(own.tier == 2 for own in merits)
-    size, performance = results[row].size, results[row].performance
+    size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()
+    spare = trace["spare"].to_numpy() if "spare" in trace and goal.keep else np.full(len(trace), np.nan)
+    tier, value = merits(size[None], performance[None], spare[None], [goal])
+    top = np.flatnonzero(tier == tier.max())
+    row, fine = int(top[value[top].argmax()]), int((tier == 2).sum())
     if goal.min_performance is None:
         by = "performance" if fine else "gap"
-        return Selection(row, (selected("step", by, goal, fine, len(trace), size),), bool(fine))
+        return Selection(row, (selected("step", by, goal, fine, len(trace), size[row]),), bool(fine))
     without_gap = goal.derived(max_gap=None)
     if not fine:
-        return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance),), False)
+        return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance[row]),), False)
     why = selected("step", "gap", without_gap, fine, len(trace))
-    if goal.max_gap is not None and size > goal.max_gap + NOISE:
-        return Selection(row, (why, too_large(goal.measure, size, goal.max_gap)), False)
+    if goal.max_gap is not None and size[row] > goal.max_gap + NOISE:
+        return Selection(row, (why, too_large(goal.measure, size[row], goal.max_gap)), False)
     return Selection(row, (why,), True)
+
+
+def nearness(candidate: LabelCandidate, goal: Goal) -> Note | None:
+    """The note on the steps that came nearest to a goal that the chosen one misses; None if it meets all limits in the trace.
+
+    For each limit of the goal: the number of steps that meet it, and the values of the step that is nearest to it. `goal` is the goal as
+    given. With cross-fitted selection, the values are those that the choice was based on: upper limits of |gap|, estimated performance.
+    """
+    trace, honest = candidate.trace, "gap_honest" in candidate.trace
+    limits_goal = goal if honest else candidate.goal  # with a derived minimum performance, which honest selection does not have
+    size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN if a quotient is undefined
+    if honest:
+        trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
+        size, performance = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy(), trace["performance_honest"].to_numpy()
+    # For each limit: the value of each step (for rates, the smallest margin over their limits), and the amount by which it misses it.
+    demands: dict[str, tuple[FloatArray, FloatArray]] = {}
+    if limits_goal.min_performance is not None:
+        demands["performance"] = performance, np.clip(limits_goal.min_performance - performance, 0.0, None)
+    if limits_goal.max_gap is not None:
+        demands["gap"] = size, np.where(np.isnan(size), np.inf, np.clip(size - limits_goal.max_gap, 0.0, None))
+    if limits_goal.keep and "spare" in trace and not honest:  # otherwise there is a note for each rate that is too low
+        demands["rates"] = trace["spare"].to_numpy(), np.clip(-trace["spare"].to_numpy(), 0.0, None)
+    if not demands:
+        return None
+    short = np.stack([own for _, own in demands.values()])  # (demands, steps)
+    have, chosen = short <= NOISE, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])
+    if have[:, chosen].all() or (len(demands) == 1 and have.any()):
+        return None  # with one limit, the method had other reasons not to choose those steps
+    # For each limit, the step nearest to it; among equals, the one nearest to the other limits.
+    rows = dict.fromkeys(int(np.lexsort((short.sum(0), own))[0]) for own in short)
+    numbers = {
+        "of": have.shape[1],
+        "surely": honest,
+        "have": {what: int(own.sum()) for what, own in zip(demands, have, strict=True)},
+        "apart": len(demands) > 1 and bool(have.any(1).all() and not have.all(0).any()),
+        "nearest": [{what: float(reached[row]) for what, (reached, _) in demands.items()} for row in rows],
+    }
+    limits = {name: getattr(limits_goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
+    return Note("nearest", "steps", {**numbers, **limits})
 
 
 def plain_rule(method: str, threshold: float, rows: Rows, goal: Goal, original: bool = False) -> Threshold:

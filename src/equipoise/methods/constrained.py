@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from equipoise.errors import BadInput, pick
-from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
+from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
     from equipoise.models import Repairable
 
-PAPER = """@inproceedings{cotter2019two,
+COTTER = """@inproceedings{cotter2019two,
   title     = {Two-Player Games for Efficient Non-Convex Constrained Optimization},
   author    = {Cotter, Andrew and Jiang, Heinrich and Sridharan, Karthik},
   booktitle = {International Conference on Algorithmic Learning Theory},
   year      = {2019}
 }"""
-TINY = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
-EPOCHS = 15  # of the paper's schedule
+EDGE_OF_SCORES = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
+FIXED_EPOCHS = 15  # of the paper's schedule
 STRIDE = 20  # number of steps that an accepted trial of the adaptive schedule counts as
 PACE = 20  # steps in which a constant gap adds itself, times the penalty, to its multiplier: networks need time to respond
 FAR = 30.0  # largest shift of logits
 
 
 @dataclass(frozen=True)
-class Settings:
+class ConstrainedSettings:
     """Tuned on Adult, Bank, COMPAS and two simulations. `penalty` is rho, `teacher` the teacher's share in the labels of the task loss."""
 
     learning_rate: float = 1e-3  # of the adaptive schedule: the first one tried
@@ -73,17 +73,17 @@ class Settings:
 
 @method(
     "constrained",
-    settings=Settings,
+    settings=ConstrainedSettings,
     title="fine-tuning on the task with one multiplier per gap, all groups at once",
-    paper=PAPER,
+    paper=COTTER,
     counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    cost=lambda speed, settings: scheduled_work(speed, settings, EPOCHS),
+    cost=lambda speed, settings: scheduled_work(speed, settings, FIXED_EPOCHS),
     effort=0.5,
     in_auto=3,
 )
-def constrained(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def constrained(model: Repairable, data: Data, goal: Goal, settings: ConstrainedSettings, rng: Rng) -> Steps:
     """A step every few mini-batches of the augmented Lagrangian."""
     balance = _Balance(data, settings)
     balance.update(data.start, steps=0)
@@ -96,7 +96,7 @@ def constrained(model: Repairable, data: Data, goal: Goal, settings: Settings, r
     def follow(now: Evaluation, batches: int | None) -> None:
         balance.update(now, batches or STRIDE)
 
-    yield from scheduled(model, data, rng("constrained"), optimiser, descend, follow, settings, EPOCHS)
+    yield from scheduled(model, data, rng("constrained"), optimiser, descend, follow, settings, FIXED_EPOCHS)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
@@ -111,16 +111,16 @@ class _Balance:
     pull: Tensor  # both are set by `update`
     threshold: Tensor
 
-    def __init__(self, data: Data, settings: Settings) -> None:
+    def __init__(self, data: Data, settings: ConstrainedSettings) -> None:
         self.penalty = settings.penalty
         scores, thresholds = data.start.scores, data.start.threshold
-        original, decisions = logit(scores.clip(TINY, 1 - TINY)), decided_at(scores, thresholds)
+        original, decisions = logit(scores.clip(EDGE_OF_SCORES, 1 - EDGE_OF_SCORES)), decided_at(scores, thresholds)
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
         self.sides: list[_Side] = []
         for rows, own in data.parts:
             taught = posterior(original[rows], own.y, own.codes, len(own.levels))
             side = _Side(rows, own, taught, np.zeros(len(own.levels) - 1))
-            side.weigh(side.cells(decisions))
+            side.weigh(own.cells(decisions[rows]))
             self.sides.append(side)
             # Both classes have half of the weight, and all labels the same: the mean over the rows where the label is known.
             share, say = own.y.mean(), len(scores) / len(own.y)
@@ -141,7 +141,7 @@ class _Balance:
         """Updates the multipliers by the gaps of the current decisions and the steps since the last update, and the pull on each row."""
         decisions, pull = decided_at(now.scores, now.threshold), np.zeros(now.scores.shape)
         for side in self.sides:
-            cells = side.cells(decisions)
+            cells = side.labels.cells(decisions[side.rows])
             gaps = gap_values(side.labels.measure, cells)
             if is_quotient(side.labels.measure):  # its weights are those around these decisions
                 side.weigh(cells)
@@ -166,10 +166,6 @@ class _Side:
     taught: FloatArray  # (n,)
     multipliers: FloatArray  # (gaps,)
     weights: FloatArray = field(default_factory=lambda: np.empty(0))  # (gaps, n)
-
-    def cells(self, decisions: FloatArray) -> Cells:
-        """The cell table of decisions on all rows."""
-        return tabulate_codes(decisions[self.rows], self.labels.y, self.labels.codes, self.labels.levels)
 
     def weigh(self, cells: Cells) -> None:
         """Sets the weights of every gap from the teacher's probabilities."""
@@ -201,4 +197,4 @@ def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.ND
 
 def _logits(thresholds: FloatArray) -> Tensor:
     """The logits of the threshold of each row."""
-    return single_precision(logit(np.clip(thresholds, TINY, 1 - TINY)))
+    return single_precision(logit(np.clip(thresholds, EDGE_OF_SCORES, 1 - EDGE_OF_SCORES)))

@@ -9,17 +9,20 @@ import importlib
 import math
 import pkgutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections import UserDict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, LabelKind, Rows, Scores, generator
+from equipoise.data import Cohort, LabelKind, Rows, generator
 from equipoise.errors import BadInput, UnknownName, pick
 from equipoise.measures import FloatArray, Rule, is_quotient
+from equipoise.methods.candidate import Progress
 from equipoise.methods.evaluation import Evaluation, Label
 from equipoise.methods.goal import Goal, Note, Why, keeping, raise_together
 
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
+WITHOUT_METHODS = ("blind_rule", "eq_debias", "recalibration", "steps")  # modules that register none: imported by those who use them
+PART_TOO_SMALL = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels of a multi-label network
-LEAST = 0.5  # smallest gap, in standard errors, on which a method acts whose rule does not need each patient's group
+LEAST_GAP = 0.5  # smallest gap, in standard errors, on which a method acts whose rule does not need each patient's group
 GROUP_SURE = 3.0  # the same for a rule that needs it
 FOLDS = 5  # cross-fitting folds of methods that fit a decision rule, which is cheap
 SAMPLE = {True: 32, False: 256}  # rows to time, for images and tables: about one mini-batch of a method
@@ -53,7 +58,7 @@ def unknown_work(_speed: "Speed", _settings: Any) -> Work:
 
 def rule_work(speed: "Speed", _settings: Any) -> Work:
     """The work of a method that only fits a decision rule to the scores."""
-    unchanged = "scores" if isinstance(speed.repair, Scores) else "network"
+    unchanged = "scores" if speed.model is None else "network"
     return Work(len(speed.repair), 1, f"another decision rule for the same {unchanged}; it will need each patient's group")
 
 
@@ -96,7 +101,7 @@ class Fit:
     notes: tuple[Note, ...] = ()
     model: "nn.Module | None" = None  # the network with its probes; None: the original
     steps: tuple[FitStep, ...] = ()  # one per row of the trace; step k is comparable between sets of rows
-    grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `frontier.along`)
+    grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `rules.along`)
 
 
 @dataclass(frozen=True)
@@ -176,61 +181,87 @@ class Method:
         """The smallest gap, in standard errors, for which its result replaces the original."""
         if self.acts_from is not None:
             return self.acts_from
-        return GROUP_SURE if self.needs_group else LEAST
+        return GROUP_SURE if self.needs_group else LEAST_GAP
+
+    def takes(self, measure: str) -> bool:
+        """Whether it can reduce gaps in this measure."""
+        return self.quotients or not is_quotient(measure)
 
     @property
     def on_scores(self) -> bool:
         """Whether it can be run on scores without a network."""
         return self.kind != Kind.STEPS
 
-    @property
-    def runs_others(self) -> bool:
-        """Whether it chooses among other methods."""
-        return self.kind == Kind.OTHERS
-
     def unit(self, settings: Mapping[str, Any]) -> str:
         """The unit of its steps with these settings; empty if steps are independent."""
         return self.counts if isinstance(self.counts, str) else self.counts(self.settings(**settings))
 
+
+@dataclass(frozen=True, eq=False)
+class MethodRun:
+    """The input of a run: a method, a network with its repair set, the goal of each label, a seed, settings, and the training set."""
+
+    method: Method
+    model: "nn.Module | None"  # None: scores without a network
+    rows: Rows
+    goals: Mapping[str, Goal]  # by label, with one selection
+    seed: int
+    settings: Any
+    train: Cohort | None = None
+    progress: Progress | None = None
+    deadline: float | None = None  # by time.monotonic(), after which no further step is taken; None: no limit
+    refuse_constant: bool = False  # steps with constant decisions are not chosen
+
+    @cached_property
+    def in_sample(self) -> dict[str, Goal]:
+        """The goals for the method itself, which chooses in-sample; cross-fitted selection among its steps comes afterwards."""
+        return {label: goal.for_steps() for label, goal in self.goals.items()}
+
     @property
-    def stepwise(self) -> bool:
-        """Whether each step builds on the last, so that the trace is a path."""
-        return bool(self.counts)
+    def selection(self) -> str:
+        """The selection of all goals."""
+        return next(iter(self.goals.values())).selection
+
+    @property
+    def network(self) -> "nn.Module":
+        """The network; raises `BadInput` for scores without a network."""
+        if self.model is None:
+            raise BadInput(f"{self.method.name} changes a network, and scores have none")
+        return self.model
+
+    @property
+    def cohort(self) -> Cohort:
+        """The rows that the network takes; raises `BadInput` for scores without a network."""
+        if not isinstance(self.rows, Cohort):
+            raise BadInput(f"{self.method.name} shows rows to a network, and scores have none")
+        return self.rows
+
+    def within(self, share: float) -> "MethodRun":
+        """The run with this share of the remaining time."""
+        now = time.monotonic()
+        return self if self.deadline is None else replace(self, deadline=now + share * max(0.0, self.deadline - now))
 
 
-class _Methods(MutableMapping[str, Method]):
+class _Methods(UserDict[str, Method]):
     """Methods by name, in alphabetical order; the modules of this folder are imported on first access."""
 
     def __init__(self) -> None:
-        self._registered: dict[str, Method] = {}
-        self._complete = False
+        self.registered: dict[str, Method] = {}  # so far
+        self.complete = False
 
-    def _all(self) -> dict[str, Method]:
-        if not self._complete:
-            self._complete = True
+    @property
+    def data(self) -> dict[str, Method]:  # type: ignore[override]
+        """All methods; `UserDict` reads them here."""
+        if not self.complete:
+            self.complete = True
             package = importlib.import_module("equipoise.methods")
-            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-                importlib.import_module(module.name)
-        return self._registered
-
-    def __getitem__(self, name: str) -> Method:
-        return self._all()[name]
-
-    def __setitem__(self, name: str, registered: Method) -> None:
-        self._registered[name] = registered
-
-    def __delitem__(self, name: str) -> None:
-        del self._all()[name]
+            for module in pkgutil.iter_modules(package.__path__):
+                if module.name not in WITHOUT_METHODS:
+                    importlib.import_module(f"{package.__name__}.{module.name}")
+        return self.registered
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._all()))
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def registered(self, name: str) -> Method | None:
-        """The method of this name if it is registered already; imports no module."""
-        return self._registered.get(name)
+        return iter(sorted(self.data))
 
 
 METHODS = _Methods()
@@ -245,10 +276,10 @@ def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: 
     """A decorator that registers a method under a name, with its metadata (see `Method`)."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
-        existing = METHODS.registered(name)
+        existing = METHODS.registered.get(name)
         if existing is not None and existing.run.__module__ != run.__module__:
             raise ValueError(f"two methods are named {name!r}: in {existing.run.__module__} and in {run.__module__}")
-        METHODS[name] = Method(name, run, settings, title, **about)
+        METHODS.registered[name] = Method(name, run, settings, title, **about)
         return run
 
     return register
@@ -262,11 +293,6 @@ def cross_fitting_parts(method: Method, rows: int) -> int:
 def adaptive(settings: Any) -> bool:
     """Whether a method with these settings controls its own steps, so that its work is proportional to the rows."""
     return getattr(settings, "schedule", "") == "adaptive"
-
-
-def takes(name: str, measure: str) -> bool:
-    """Whether a method can reduce gaps in this measure."""
-    return METHODS[name].quotients or not is_quotient(measure)
 
 
 def make_settings(name: str, given: Mapping[str, Any]) -> Any:

@@ -25,42 +25,29 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import isotonic_regression, linprog
 
+from equipoise import measures
 from equipoise.data import MISSING, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
-from equipoise.measures import (
-    AFFINE_PERFORMANCE,
-    FloatArray,
-    IntArray,
-    Rule,
-    cells_at,
-    group_positions,
-    normalised,
-    performance_functional,
-    row_draws,
-    sums_at,
-    tabulate,
-    terms,
-)
+from equipoise.measures import FloatArray, Rule, cells_at, group_positions, normalised, row_draws, sums_at, tabulate, terms
 from equipoise.methods.choosing import select, too_large, too_low
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.frontier import SHARES, original_rule, rule_trace
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.rules import Cut, Groups, RuleByGroup, Share, of_every_group
+from equipoise.methods.rules import SHARES, Cut, Groups, RuleByGroup, Share, of_every_group, original_rule, rule_trace
 
-KIND = "equalised-odds"
-PAPER = """@inproceedings{hardt2016equality,
+EQUALISED_ODDS = "equalised-odds"
+HARDT = """@inproceedings{hardt2016equality,
   title     = {Equality of Opportunity in Supervised Learning},
   author    = {Hardt, Moritz and Price, Eric and Srebro, Nathan},
   booktitle = {Advances in Neural Information Processing Systems},
   year      = {2016}
 }"""
 BASES = ("score", "threshold")
-TOLERANCE = 1e-10  # the tightest that HiGHS accepts
+SOLVER_TOLERANCE = 1e-10  # the tightest that HiGHS accepts
 DUST = 1e-9  # a gap below this is rounding error of the solver
 
 
 @dataclass(frozen=True)
-class Settings:
+class EqualisedOddsSettings:
     """The input of the derived predictor: the score, or whether it reaches a threshold."""
 
     base: str = "score"
@@ -78,11 +65,6 @@ class Steps:
 
     thresholds: tuple[Cut, ...]  # ascending
     probabilities: tuple[Share, ...]  # one more: below the first threshold, from the first on, ...
-
-    def __call__(self, score: FloatArray) -> FloatArray:
-        place = np.searchsorted(np.array(self.thresholds), score, side="right")
-        chance: FloatArray = np.array(self.probabilities)[place]
-        return chance
 
     def __str__(self) -> str:
         later = [f"{p:.3g} from score {t:.4g}" for t, p in zip(self.thresholds, self.probabilities[1:], strict=True)]
@@ -104,7 +86,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     steps: tuple[Steps, ...]
     shares: tuple[Share, ...]  # of each group among the fitted rows
     origin: str = "given"
-    KIND: ClassVar[str] = KIND
+    KIND: ClassVar[str] = EQUALISED_ODDS
     randomised: ClassVar[bool] = True
 
     def problems(self) -> list[str]:
@@ -120,8 +102,9 @@ mean of these, weighted M 0.5, F 0.5 (given)'
 
     def decide(self, scores: Scores) -> FloatArray:
         """The probability of a positive decision, the expectation of `draw`."""
-        codes = group_positions(self.groups, scores, KIND)
-        chances = np.stack([steps(scores.score) for steps in self.steps])
+        codes = group_positions(self.groups, scores, EQUALISED_ODDS)
+        places = [np.searchsorted(np.array(own.thresholds), scores.score, side="right") for own in self.steps]
+        chances = np.stack([np.array(own.probabilities)[place] for own, place in zip(self.steps, places, strict=True)])
         chances = np.concatenate([chances, (np.array(self.shares) @ chances)[None]])  # the last is for a missing group, code -1
         rows: FloatArray = chances[codes, np.arange(len(scores))]
         return np.clip(rows, 0.0, 1.0)
@@ -150,11 +133,11 @@ class Corners:
 
 
 @method(
-    KIND,
-    settings=Settings,
+    EQUALISED_ODDS,
+    settings=EqualisedOddsSettings,
     title="randomised thresholds with equal TPR and FPR (Hardt)",
     kind=Kind.RULE,
-    paper=PAPER,
+    paper=HARDT,
     needs_group=True,
     without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
     quotients=False,
@@ -165,7 +148,7 @@ class Corners:
     effort=0.2,
     in_auto_scores=5,
 )
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+def fit(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedOddsSettings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     n, attribute, weight = tabulate(scores.score, scores.y, scores.attribute).n, scores.attribute, normalised(scores.weight)
     if problems := [
@@ -175,26 +158,51 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
         if not n[code].all()
     ]:
         raise EmptyCell(*problems)
-    original, settled = original_rule(KIND, scores, goal)
+    original, settled = original_rule(EQUALISED_ODDS, scores, goal)
     mass = np.ones(len(scores)) if weight is None else weight
     known = attribute.codes >= 0
     counts = sums_at(attribute.codes[known], mass[known], len(attribute.levels))
     shares, totals = counts / counts.sum(), sums_at(scores.y, mass, 2)
-    corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
+    corners: list[Corners] = []
+    for code, share in enumerate(shares):
+        sides = (attribute.codes == which for which in (code, MISSING))
+        (score, y, own_mass), stray = ((scores.score[rows], scores.y[rows], mass[rows]) for rows in sides)
+        if settings.base == "threshold":
+            cuts = np.array([settings.threshold])
+            # None, those above, all, and those below, for a group whose score is worse than chance.
+            decisions = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+        else:  # the corners of the ROC curve's convex hull: where the isotonic regression of label on score takes a step
+            values, place = np.unique(score, return_inverse=True)
+            sizes = sums_at(place, own_mass, len(values))
+            risks = sums_at(place, own_mass * y, len(values)) / sizes
+            first = isotonic_regression(risks, weights=sizes).blocks[1:-1]  # of each block's scores
+            below, above = values[first - 1], values[first]
+            middle = below + (above - below) / 2
+            cuts = np.where(middle > below, middle, above)  # two neighbouring floats have nothing between them
+            decisions = np.tri(len(cuts) + 2, len(cuts) + 1, -1)[:, ::-1]  # none, then one block more at a time from the top
+        # The weighted number of negatives and positives in each block of scores (blocks, 2), of this group and of rows without one.
+        table, strays = (
+            sums_at(2 * np.searchsorted(cuts, own, side="right") + labels, masses, 2 * (len(cuts) + 1)).reshape(-1, 2)
+            for own, labels, masses in ((score, y, own_mass), stray)
+        )
+        corners.append(Corners(cuts, decisions, decisions @ (table / table.sum(0)), decisions @ (table + share * strays)))
 
     def solved(origin: str, low: FloatArray | None = None, high: FloatArray | None = None) -> EqualisedOdds:
-        weights = _solve(corners, totals, goal.performance, low, high)
-        steps = tuple(_steps(part, own) for part, own in zip(corners, weights, strict=True))
-        return EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), f"{origin} on {len(scores):,} rows of {scores.name}")
+        steps = []  # the mixture as one probability per block; neighbouring blocks with equal probabilities are joined
+        for part, weights in zip(corners, _solve(corners, totals, goal.performance, low, high), strict=True):
+            chance = np.clip(weights @ part.decisions, 0.0, 1.0)
+            changes = np.flatnonzero(np.abs(np.diff(chance)) > SOLVER_TOLERANCE)
+            steps.append(Steps(tuple(part.cuts[changes].tolist()), tuple(np.append(chance[changes], chance[-1]).tolist())))
+        return EqualisedOdds(attribute.levels, tuple(steps), tuple(shares.tolist()), f"{origin} on {len(scores):,} rows of {scores.name}")
 
     def grid() -> list[Rule]:
         before = cells_at(scores, original.value)
         rates = np.stack([before.rate("fpr"), before.rate("tpr")], axis=-1)  # (groups, 2)
         left = [(share, (1.0 - share) * (rates - rates[0])) for share in SHARES]
-        origin = f"{KIND} that removes {{:.0%}} of the gaps in TPR and FPR"
+        origin = f"{EQUALISED_ODDS} that removes {{:.0%}} of the gaps in TPR and FPR"
         return [solved(origin.format(share), np.minimum(gaps, 0.0), np.maximum(gaps, 0.0)) for share, gaps in left]
 
-    rule = solved(f"{KIND} with the best {goal.performance.replace('_', ' ')}")
+    rule = solved(f"{EQUALISED_ODDS} with the best {goal.performance.replace('_', ' ')}")
     trace = rule_trace([original, rule], scores, settled.derived(keep={}))
     trace.loc[trace["gap"].abs() < DUST, "gap"] = 0.0
     notes = [Note("needs_group"), Note("randomised")]
@@ -209,39 +217,6 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     return Fit(rule, trace, 1, tuple(why), select(trace.iloc[1:], settled).met, settled, tuple(notes), grid=grid)
 
 
-def _corners(scores: Scores, mass: FloatArray, code: int, share: float, settings: Settings) -> Corners:
-    """The corners of one group."""
-    sides = (scores.attribute.codes == which for which in (code, MISSING))
-    own, stray = ((scores.score[rows], scores.y[rows], mass[rows]) for rows in sides)
-    if settings.base == "threshold":
-        cuts = np.array([settings.threshold])
-        # None, those above, all, and those below, for a group whose score is worse than chance.
-        decisions = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
-    else:
-        cuts = _hull_cuts(*own)
-        decisions = np.tri(len(cuts) + 2, len(cuts) + 1, -1)[:, ::-1]  # none, then one block more at a time from the top
-    table, strays = (_by_block(cuts, *rows) for rows in (own, stray))
-    return Corners(cuts, decisions, decisions @ (table / table.sum(0)), decisions @ (table + share * strays))
-
-
-def _hull_cuts(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
-    """The thresholds at the corners of the ROC curve's convex hull: where the isotonic regression of label on score takes a step."""
-    values, place = np.unique(score, return_inverse=True)
-    counts = sums_at(place, weight, len(values))
-    share = sums_at(place, weight * y, len(values)) / counts
-    first = isotonic_regression(share, weights=counts).blocks[1:-1]  # the lowest score of each block but the bottom one
-    below, above = values[first - 1], values[first]
-    middle = below + (above - below) / 2
-    cuts: FloatArray = np.where(middle > below, middle, above)  # two neighbouring floats have nothing between them
-    return cuts
-
-
-def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
-    """The weighted number of negatives and positives in each block of scores (blocks, 2)."""
-    place = np.searchsorted(cuts, score, side="right")
-    return sums_at(2 * place + y, weight, 2 * (len(cuts) + 1)).reshape(-1, 2)
-
-
 def _solve(
     corners: Sequence[Corners], totals: FloatArray, performance: str, low: FloatArray | None = None, high: FloatArray | None = None
 ) -> list[FloatArray]:
@@ -251,56 +226,41 @@ def _solve(
     the common rates (2), s. For accuracy and balanced accuracy s = 1; for F1, 2 TP / (TP + FP + P), the denominator is fixed at P instead,
     which makes the quotient linear.
     """
-    sizes = [len(part.rates) for part in corners]
-    ends = np.cumsum(sizes)
-    width = int(ends[-1]) + 3
-    equal, scale = slice(width - 3, width - 1), width - 1
-    rows = []
-    for part, end, size in zip(corners, ends, sizes, strict=True):
-        block = np.zeros((3, width))
-        block[:2, end - size : end] = part.rates.T
-        block[:2, equal] = -np.eye(2)
-        block[2, end - size : end], block[2, scale] = 1.0, -1.0
-        rows.append(block)
-    last, target = np.zeros((1, width)), np.zeros(width)
-    worth = np.concatenate([part.worth for part in corners])  # (z, 2)
-    last[0, scale] = 1.0
-    if performance in AFFINE_PERFORMANCE:
-        target[: width - 3] = worth @ performance_functional(performance, totals[None]).w[0]
+    ends = np.cumsum([len(part.rates) for part in corners])
+    groups, width = len(corners), int(ends[-1]) + 3
+    unequal, sums = np.zeros((groups, 2, width)), np.zeros((groups + 1, width))  # a group's rates less the common ones; its sum of z less s
+    for k, (part, end) in enumerate(zip(corners, ends, strict=True)):
+        own = slice(end - len(part.rates), end)
+        unequal[k, :, own], unequal[k, :, -3:-1] = part.rates.T, -np.eye(2)
+        sums[k, own], sums[k, -1] = 1.0, -1.0
+    target, worth = np.zeros(width), np.concatenate([part.worth for part in corners])  # (z, 2)
+    sums[-1, -1] = 1.0
+    if performance in measures.AFFINE_PERFORMANCE:
+        target[:-3] = worth @ measures.performance_functional(performance, totals[None]).w[0]
     else:
-        last[0, : width - 3] = worth.sum(-1) / totals[1]
-        target[: width - 3] = 2.0 * worth[:, 1] / totals[1]
-    right = np.zeros(3 * len(corners) + 1)
-    right[-1] = 1.0
-    equations, limits = np.concatenate([*rows, last]), None
-    if low is not None and high is not None:
-        unequal = np.stack([block[:2] for block in rows])  # (groups, 2, width): a group's rates less the common ones
+        sums[-1, :-3] = worth.sum(-1) / totals[1]
+        target[:-3] = 2.0 * worth[:, 1] / totals[1]
+    if low is None or high is None:
+        equations = np.concatenate([*(np.concatenate([unequal[k], sums[k : k + 1]]) for k in range(groups)), sums[-1:]])
+        limits = np.empty((0, width))
+    else:
         above, below = unequal.copy(), -unequal
-        above[:, :, scale] -= high
-        below[:, :, scale] += low
-        limits = np.concatenate([above, below]).reshape(-1, width)
-        equations, right = np.concatenate([*(block[2:] for block in rows), last]), np.append(np.zeros(len(corners)), 1.0)
-    options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
+        above[:, :, -1] -= high
+        below[:, :, -1] += low
+        equations, limits = sums, np.concatenate([above, below]).reshape(-1, width)
     solved = linprog(
         -target,
         A_ub=limits,
-        b_ub=None if limits is None else np.zeros(len(limits)),
+        b_ub=np.zeros(len(limits)),
         A_eq=equations,
-        b_eq=right,
+        b_eq=np.eye(len(equations))[-1],
         bounds=(0, None),
         method="highs",
-        options=options,
+        options={"primal_feasibility_tolerance": SOLVER_TOLERANCE, "dual_feasibility_tolerance": SOLVER_TOLERANCE},
     )
     if not solved.success:  # no positive decisions are always feasible, so the solver failed
         raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
-    parts = np.split(solved.x[: width - 3], ends[:-1])
-    kept = [np.where(z > TOLERANCE * z.sum(), z, 0.0) for z in parts]  # without the solver's rounding errors
+    kept = [
+        np.where(z > SOLVER_TOLERANCE * z.sum(), z, 0.0) for z in np.split(solved.x[:-3], ends[:-1])
+    ]  # without the solver's rounding errors
     return [z / z.sum() for z in kept]
-
-
-def _steps(part: Corners, weights: FloatArray) -> Steps:
-    """The mixture as one probability per block; neighbouring blocks with equal probabilities are joined."""
-    chance = np.clip(weights @ part.decisions, 0.0, 1.0)
-    changes = np.flatnonzero(np.abs(np.diff(chance)) > TOLERANCE)
-    kept = np.append(chance[changes], chance[-1])
-    return Steps(tuple(part.cuts[changes].tolist()), tuple(kept.tolist()))

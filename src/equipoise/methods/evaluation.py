@@ -1,7 +1,7 @@
 """The evaluation of a step: gap, performance and threshold of every label, from an exact sweep of all thresholds.
 
 A method reads its rows through `Data`, with one entry in `Data.labels` per label; a single label is the case of length one. A row is a row
-of the table or, for a multi-label network, a pair of an image and a label (see models.many_outputs). Each label of a multi-label network
+of the table or, for a multi-label network, a pair of an image and a label (see models.score). Each label of a multi-label network
 has its own threshold, swept on the rows where the label is known. Classes are decided by argmax, and each class has the gaps and the
 performance of "this class or another".
 """
@@ -13,27 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from equipoise import measures
 from equipoise.data import UNKNOWN, BoolArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import (
-    RATES,
-    SINGLE_PRECISION,
-    Cells,
-    FloatArray,
-    IntArray,
-    Sweep,
-    gap_values,
-    is_quotient,
-    largest_gap,
-    linearised,
-    normalised,
-    performance_values,
-    require_cells,
-    sweep,
-    tabulate,
-    tabulate_codes,
-    worst_gap,
-)
+from equipoise.measures import RATES, Cells, FloatArray, IntArray, Sweep, gap_values, is_quotient, require_cells, sweep, tabulate, worst_gap
 from equipoise.methods.goal import BEFORE, Goal, Keep
 
 if TYPE_CHECKING:
@@ -67,11 +50,11 @@ class Label:
         cells = tabulate(np.zeros(len(rows)), rows.y, rows.attribute)
         require_cells(goal.measure, cells, rows.name)
         for rate in goal.keep:
-            require_cells({rate: 1.0}, cells, rows.name)
+            require_cells(rate, cells, rows.name)
         if len(np.unique(rows.y)) < 2:
             raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")
-        attribute, weight = rows.attribute, normalised(rows.weight)
-        rounding = 0.0 if isinstance(rows, Scores) else SINGLE_PRECISION
+        attribute, weight = rows.attribute, measures.normalised(rows.weight)
+        rounding = 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
         limits = (goal.measure, goal.performance, goal.keep)
         return cls(name, rows.y, attribute.codes, attribute.levels, *limits, weight, goal.threshold, rounding)
 
@@ -98,7 +81,7 @@ class Label:
         """The result of given decisions (n,), such as those of a class."""
         cells = self.cells(decisions)
         margin = None if self.least is None else float(spare(kept_rates(self.keep, cells), self.least))
-        return LabelResult(float(worst_gap(self.measure, cells)), float(performance_values(self.performance, cells)), HALF, margin)
+        return LabelResult(float(worst_gap(self.measure, cells)), float(measures.performance_values(self.performance, cells)), HALF, margin)
 
     def keeping(self, decisions: FloatArray, result: "LabelResult") -> "tuple[Label, LabelResult]":
         """The label with the limits of its kept rates, from the original's decisions (n,), and its result with the margin over them."""
@@ -110,7 +93,7 @@ class Label:
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,)."""
-        return tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
+        return measures.tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
 
     @property
     def moving(self) -> bool:
@@ -120,7 +103,7 @@ class Label:
     def functional(self, decisions: FloatArray) -> tuple[float, FloatArray]:
         """The offset and the weights w (n,) of the largest gap, linearised at these decisions (n,)."""
         cells = self.cells(decisions)
-        affine = linearised(self.measure, cells, int(np.nanargmax(np.abs(gap_values(self.measure, cells)))) + 1)
+        affine = measures.linearised(self.measure, cells, int(np.nanargmax(np.abs(gap_values(self.measure, cells)))) + 1)
         return float(affine.offset), affine.weights(self.y, self.codes)
 
 
@@ -221,7 +204,7 @@ class Data:
             else:
                 results.append(label.original(scores[rows]) if original else label.evaluate(scores[rows], max_gap))
                 thresholds[rows] = results[-1].threshold
-        gap = float(largest_gap(np.array([result.gap for result in results])))
+        gap = float(measures.largest_gap(np.array([result.gap for result in results])))
         performance = float(np.mean([result.performance for result in results]))
         return Evaluation(scores, gap, performance, thresholds, tuple(results), float(np.mean(recalls)) if recalls else None)
 

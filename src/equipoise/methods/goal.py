@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from equipoise.data import LabelKind
-from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name
 from equipoise.specification import Share, Specification, is_share, one_of, setting
 
@@ -146,18 +145,17 @@ class Goal(Specification):
         """The allowed loss of performance, for a goal without a minimum performance."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
 
-    @property
-    def keeps_performance(self) -> bool:
-        """Whether a minimum performance applies: always, except for selection="paper" with only a maximum gap."""
-        return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
-
     def derived(self, **values: Any) -> "Goal":
         """The goal with other values, which are known to be valid and are not checked again."""
         return self.model_copy(update=values)
 
     def settled(self, original: float) -> "Goal":
-        """The goal with its minimum performance: the one given, or the original's performance less the allowed loss."""
-        if self.min_performance is None and self.keeps_performance:
+        """The goal with its minimum performance: the one given, or the original's performance less the allowed loss.
+
+        With selection="paper" and only a maximum gap, there is none.
+        """
+        keeps = self.max_loss is not None or self.max_gap is None or self.selection != "paper"
+        if self.min_performance is None and keeps:
             return self.derived(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
         return self
 
@@ -174,42 +172,3 @@ class Goal(Specification):
         if self.max_loss is not None:
             parts.append(f"{self.performance} >= original - {self.max_loss:g}")
         return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])
-
-
-def given_goal(goal: Goal | None, **parts: Any) -> Goal:
-    """The goal, or the goal of these parts; raises `BadInput` if both are given."""
-    asked = Goal(**parts)
-    if goal is not None and asked != Goal():
-        raise BadInput(f"goal ({goal}) was given next to its parts ({asked}). Put them into the goal, or leave it out")
-    return goal or asked
-
-
-def goals_at(threshold: Mapping[str, float], labels: Sequence[str], goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
-    """The goal of each label: the one for all of them, at the threshold of the label."""
-    from equipoise.measures import thresholds_by_name
-
-    if len(labels) < 2 or goals is not None:
-        why = "goals was given, which has them too" if goals is not None else "there is one label"
-        raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
-    return {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
-
-
-def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
-    """The goal of each label: one goal for all of them, or the goals given by name."""
-    problems: list[str] = []
-    if goals is not None:
-        word = kind.one
-        for name in goals:
-            if name not in labels:
-                problems += UnknownName(f"{word} in goals", name, labels).problems
-        missing = [name for name in labels if name not in goals]
-        if missing:
-            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
-            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
-        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
-            problems.append(f"one selection serves every {word}; the goals have several")
-    raise_all(problems)
-    each = {name: (goals or {}).get(name, goal) for name in labels}
-    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return {name: own.derived(selection=chosen) for name, own in each.items()}

@@ -29,20 +29,10 @@ from typing import Literal
 
 import numpy as np
 
+from equipoise import measures
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import (
-    FEW,
-    AuditSpec,
-    Estimate,
-    FloatArray,
-    Paired,
-    estimate_performance,
-    moments_of,
-    pooled_gaps,
-    simultaneous_gaps,
-    units_of,
-)
+from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, FloatArray, Paired, moments_of, pooled_gaps, simultaneous_gaps, units_of
 from equipoise.methods.evaluation import NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
 
@@ -93,7 +83,7 @@ class JudgedGap:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        sides = {name: getattr(self, name).to_dict() for name in ("before", "after", "change")}
+        sides = {"before": self.before.to_dict(), "after": self.after.to_dict(), "change": self.change.to_dict()}
         return {"group": self.group, "reference": self.reference, **sides}
 
 
@@ -203,10 +193,26 @@ def judge(
     <Outcome.CLOSED: 'closed'>
     """
     before, after = np.asarray(decisions_before, dtype=np.float64), np.asarray(decisions_after, dtype=np.float64)
-    _same_rows(scores_before, scores_after, before, after)
-    scores, pair = scores_before, Paired(scores_before, (before, after), settings)
-    gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(pair, after, goal, labels)
-    old, new = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
+    scores, name = scores_before, scores_before.name
+    if scores is not scores_after and not (np.array_equal(scores.ids, scores_after.ids) and np.array_equal(scores.y, scores_after.y)):
+        raise BadInput(
+            f"a judgement needs the same rows before and after; {name!r} and {scores_after.name!r} differ in ids, labels or order. "
+            "Score both classifiers on the same cohort."
+        )
+    for f in (before, after):
+        if f.shape != (len(scores),):
+            raise BadInput(f"a judgement needs one decision per row: {len(scores):,} of {name!r}; got an array of shape {f.shape}")
+        if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
+            raise BadInput(f"decisions on {name!r} must be 0, 1 or probabilities between them; some are not")
+    pair = Paired(scores, (before, after), settings)
+    simultaneous, judged = _at_level(pair, labels * max(len(pair.attribute.others), 1)), []
+    for was, now in zip(*(simultaneous_gaps(scores, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
+        wide, about = simultaneous.gap_change(goal.measure, was.group), {"group": was.group, "reference": was.reference}
+        ends = {"simultaneous_low": wide.low, "simultaneous_high": wide.high, "patients": was.patients}
+        moved = replace(pair.gap_change(goal.measure, was.group), **about, **ends)
+        judged.append(JudgedGap(was.group, was.reference, was, now, moved))
+    gaps, rates = tuple(judged), _kept_rates(pair, after, goal, labels) if goal.keep else []
+    old, new = (measures.estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     increase, reduce = _factors(gaps, scores, before, after, goal.measure, level)
@@ -215,6 +221,18 @@ def judge(
     if goal.max_gap is not None:
         within = all(gap.known and bool(abs(gap.after.value) <= goal.max_gap + NOISE) for gap in gaps)
         met = kept and all(reached for reached, _, _ in rates) and within
+    harms = []
+    least = min(limit, old.value if old.value >= limit else old.value - goal.allowed_loss)
+    if new.value < least - NOISE:  # undefined performance is no harm
+        relative = goal.min_performance is None or goal.original is not None or old.value < limit  # counted from the original on these rows
+        clear = old.value + change.high < least if relative else new.high < least
+        numbers = {"before": old.value, "after": new.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
+        harms.append(Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)}))
+    for gap, factor in zip(gaps, increase, strict=True):
+        if factor < 1:  # larger than chance explains
+            sides = {"change": gap.change.value, "low": gap.change.simultaneous_low, "high": gap.change.simultaneous_high}
+            values = {"measure": goal.measure, "reference": gap.reference, "before": gap.before.value, "after": gap.after.value}
+            harms.append(Note("larger_gap", gap.group, {**values, **sides}))
     judgement = Judgement(
         outcome=Outcome.UNCHANGED,
         source=source,
@@ -226,11 +244,7 @@ def judge(
         performance_after=new,
         performance_change=change,
         performance_limit=limit,
-        harms=(
-            *_performance_harm(goal, old, new, change, limit),
-            *(_larger_gap(goal.measure, gap) for gap, factor in zip(gaps, increase, strict=True) if factor < 1),
-            *(note for _, harm, note in rates if harm),
-        ),
+        harms=(*harms, *(note for _, harm, note in rates if harm)),
         changed=int((before != after).sum()),
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         patients_needed=None,
@@ -275,60 +289,9 @@ def joint_met(met: Iterable[bool | None]) -> bool | None:
     return all(known) if known else None
 
 
-def _same_rows(before: Scores, after: Scores, *decisions: FloatArray) -> None:
-    """Raises `BadInput` unless both are scores of the same rows, with one valid decision per row."""
-    if before is not after and not (np.array_equal(before.ids, after.ids) and np.array_equal(before.y, after.y)):
-        raise BadInput(
-            f"a judgement needs the same rows before and after; {before.name!r} and {after.name!r} differ in ids, labels or order. "
-            "Score both classifiers on the same cohort."
-        )
-    for f in decisions:
-        if f.shape != (len(before),):
-            raise BadInput(f"a judgement needs one decision per row: {len(before):,} of {before.name!r}; got an array of shape {f.shape}")
-        if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
-            raise BadInput(f"decisions on {before.name!r} must be 0, 1 or probabilities between them; some are not")
-
-
-def _gaps(pair: Paired, before: FloatArray, after: FloatArray, measure: str, labels: int) -> tuple[JudgedGap, ...]:
-    """The gap of every group but the reference, before and after, with its change."""
-    ends = zip(*(simultaneous_gaps(pair.scores, f, measure, pair.settings, labels) for f in (before, after)), strict=True)
-    simultaneous = _at_level(pair, labels * max(len(pair.attribute.others), 1))
-    gaps = []
-    for old, new in ends:
-        wide = simultaneous.gap_change(measure, old.group)
-        change = replace(
-            pair.gap_change(measure, old.group),
-            group=old.group,
-            reference=old.reference,
-            simultaneous_low=wide.low,
-            simultaneous_high=wide.high,
-            patients=old.patients,
-        )
-        gaps.append(JudgedGap(old.group, old.reference, old, new, change))
-    return tuple(gaps)
-
-
 def _at_level(pair: Paired, claims: int) -> Paired:
     """The pair with simultaneous intervals for this number of claims (Bonferroni)."""
     return replace(pair, settings=pair.settings.model_copy(update={"level": 1 - (1 - pair.settings.level) / claims}))
-
-
-def _performance_harm(goal: Goal, before: Estimate, after: Estimate, change: Estimate, limit: float) -> list[Note]:
-    """The note on performance below its limit; if the original is below it too, below the original's less the allowed loss."""
-    least = min(limit, before.value if before.value >= limit else before.value - goal.allowed_loss)
-    if not after.value < least - NOISE:  # undefined performance is no harm
-        return []
-    relative = goal.min_performance is None or goal.original is not None or before.value < limit  # counted from the original on these rows
-    clear = before.value + change.high < least if relative else after.high < least
-    numbers = {"before": before.value, "after": after.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
-    return [Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)})]
-
-
-def _larger_gap(measure: str, gap: JudgedGap) -> Note:
-    """The note on a gap that is larger than chance explains."""
-    change = {"change": gap.change.value, "low": gap.change.simultaneous_low, "high": gap.change.simultaneous_high}
-    values = {"measure": measure, "reference": gap.reference, "before": gap.before.value, "after": gap.after.value}
-    return Note("larger_gap", gap.group, {**values, **change})
 
 
 def _factors(
@@ -392,24 +355,19 @@ def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> lis
 
 def _patients_needed(judgement: Judgement, increase: FloatArray, reduce: FloatArray) -> int | None:
     """The approximate number of patients for a clear outcome, from intervals that shrink with its root; None above `MOST_NEEDED`."""
-    gaps, limit = judgement.gaps, judgement.max_gap
+    gaps, limit, patients = judgement.gaps, judgement.max_gap, 0.0
     if not gaps or judgement.short:
         least = min((gap.before.patients for gap in gaps), default=0)
-        return _usable(judgement.patients * FEW / least) if least and least < FEW else None
-    factors = [float(min(increase) if judgement.larger else max(reduce))]
-    if judgement.performance_after.value >= judgement.performance_limit - NOISE and all(abs(gap.after.value) < limit for gap in gaps):
-        ends = [(gap.after.value, gap.after.simultaneous_low, gap.after.simultaneous_high) for gap in gaps]
-        factors.append(max(max((high - value) / (limit - value), (value - low) / (limit + value)) for value, low, high in ends))  # to close
-    return _usable(judgement.patients * min(factors) ** 2) if min(factors) > 1 else None
-
-
-def _usable(patients: float) -> int | None:
-    """A number of patients, rounded up to two digits; None if it is too large to be of use.
-
-    >>> _usable(2311.4), _usable(87.2), _usable(2e5)
-    (2400, 88, None)
-    """
-    if patients > MOST_NEEDED:
+        patients = judgement.patients * FEW_PATIENTS / least if least and least < FEW_PATIENTS else 0.0
+    else:
+        factors = [float(min(increase) if judgement.larger else max(reduce))]
+        if judgement.performance_after.value >= judgement.performance_limit - NOISE and all(abs(gap.after.value) < limit for gap in gaps):
+            ends = [(gap.after.value, gap.after.simultaneous_low, gap.after.simultaneous_high) for gap in gaps]
+            factors.append(
+                max(max((high - value) / (limit - value), (value - low) / (limit + value)) for value, low, high in ends)
+            )  # to close
+        patients = judgement.patients * min(factors) ** 2 if min(factors) > 1 else 0.0
+    if not patients or patients > MOST_NEEDED:
         return None
-    unit = 10 ** max(int(math.log10(max(patients, 1.0))) - 1, 0)
+    unit = 10 ** max(int(math.log10(max(patients, 1.0))) - 1, 0)  # rounded up to two digits
     return int(math.ceil(patients / unit) * unit)

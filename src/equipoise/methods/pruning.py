@@ -35,7 +35,7 @@ NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "
 
 
 @dataclass(frozen=True)
-class Settings:
+class PruningSettings:
     """`units` per step, or a number of `steps` in all (B in the paper); `layers` is a name pattern, or several."""
 
     units: int | None = None
@@ -77,7 +77,7 @@ class Settings:
         return max(1, -(-total // self.steps)) if self.steps is not None else max(1, total // 350)
 
 
-def cost(speed: Speed, settings: Settings) -> Work:
+def cost(speed: Speed, settings: PruningSettings) -> Work:
     """The work: one pass with gradients per step."""
     import torch
 
@@ -95,7 +95,7 @@ def cost(speed: Speed, settings: Settings) -> Work:
 
 @method(
     "pruning",
-    settings=Settings,
+    settings=PruningSettings,
     title="switching off the units that drive the gap (the paper's Algorithm 1)",
     paper=MARCINKEVICS,
     counts="units pruned",
@@ -105,7 +105,7 @@ def cost(speed: Speed, settings: Settings) -> Work:
     cost=cost,
     effort=3.0,
 )
-def pruning(model: Repairable, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+def pruning(model: Repairable, data: Data, goal: Goal, settings: PruningSettings, rng: Rng) -> Steps:
     """A step per set of units that is switched off."""
     import torch
 

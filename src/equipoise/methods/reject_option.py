@@ -23,31 +23,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise import measures
 from equipoise.data import Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures import (
-    QUOTIENTS,
-    Cells,
-    FloatArray,
-    IntArray,
-    Rule,
-    cell_index,
-    cells_at,
-    gap_values,
-    is_quotient,
-    normalised,
-    performance_values,
-    terms,
-    worst_gap,
-)
+from equipoise.measures import QUOTIENTS, Cells, FloatArray, IntArray, Rule, cell_index, cells_at, gap_values, normalised, terms, worst_gap
 from equipoise.methods.choosing import selected
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.frontier import gap_windows, original_rule, rule_trace
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.rules import Cut, Groups, RuleByGroup, Share
+from equipoise.methods.rules import Cut, Groups, RuleByGroup, Share, gap_windows, original_rule, rule_trace
 
-KIND = "reject-option"
-PAPER = """@inproceedings{kamiran2012decision,
+REJECT_OPTION = "reject-option"
+KAMIRAN = """@inproceedings{kamiran2012decision,
   title     = {Decision Theory for Discrimination-Aware Classification},
   author    = {Kamiran, Faisal and Karim, Asim and Zhang, Xiangliang},
   booktitle = {IEEE International Conference on Data Mining},
@@ -56,11 +42,11 @@ PAPER = """@inproceedings{kamiran2012decision,
 POINT = "point (threshold, margin)"
 DIRECTIONS = ("auto", "kamiran")
 LOW, HIGH = 0.01, 0.99  # of the thresholds, as in AIF360
-NOISE = 1e-12  # tolerance in comparisons of sums of counts
+COUNT_NOISE = 1e-12  # tolerance in comparisons of sums of counts
 
 
 @dataclass(frozen=True)
-class Settings:
+class RejectOptionSettings:
     """The maximum |gap| if the goal has none, and the size of the grid."""
 
     max_gap: float = 0.05
@@ -95,7 +81,7 @@ class RejectOption(RuleByGroup):
     favoured: tuple[str, ...]
     groups: Groups
     origin: str = "given"
-    KIND: ClassVar[str] = KIND
+    KIND: ClassVar[str] = REJECT_OPTION
 
     @property
     def missing(self) -> float:  # type: ignore[override]
@@ -120,11 +106,11 @@ class RejectOption(RuleByGroup):
 
 
 @method(
-    KIND,
-    settings=Settings,
+    REJECT_OPTION,
+    settings=RejectOptionSettings,
     title="a band around the threshold decided by group (Kamiran)",
     kind=Kind.RULE,
-    paper=PAPER,
+    paper=KAMIRAN,
     needs_group=True,
     without_group="its threshold without the band",
     labels=ONE_BY_ONE,
@@ -134,14 +120,32 @@ class RejectOption(RuleByGroup):
     effort=0.2,
     in_auto_scores=4,
 )
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+def fit(scores: Scores, goal: Goal, settings: RejectOptionSettings = RejectOptionSettings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
-    original, settled = original_rule(KIND, scores, goal)
+    original, settled = original_rule(REJECT_OPTION, scores, goal)
     levels, max_gap = scores.attribute.levels, settings.max_gap if goal.max_gap is None else goal.max_gap
-    thresholds, margins = _grid(scores.score, original.value, settings)
-    sides = _sides(scores, original.value, goal.measure, settings.direction)
+    thresholds = np.linspace(LOW, HIGH, settings.thresholds)  # (t,)
+    if settings.quantiles:
+        shares = (np.arange(settings.quantiles) + 0.5) / settings.quantiles
+        thresholds = np.unique(np.concatenate([thresholds, np.quantile(scores.score, shares), [original.value]]))
+    widest = np.clip(np.minimum(thresholds, 1 - thresholds), 0.0, None)
+    margins = np.linspace(np.zeros_like(widest), widest, settings.margins, axis=-1)  # (t, m), evenly spaced up to the nearer end of [0, 1]
+    # The sets of groups that the band may favour (sets, groups): the k groups with the lowest rates, for each k.
+    groups, before = len(levels), cells_at(scores, original.value)
+    sides = np.arange(groups)[None] > 0
+    if settings.direction != "kamiran":
+        # A miss rate falls as positive decisions are added, and so does a PPV, since scores at the threshold are the least certain: who is
+        # disadvantaged follows from positive decisions, not from the sign of the measure.
+        quotient = measures.is_quotient(goal.measure)
+        sign = (-1.0 if QUOTIENTS[goal.measure] else 1.0) if quotient else np.sign(sum(terms(goal.measure).values())) or 1.0
+        ahead = np.append(sign * gap_values(goal.measure, before), 0.0)
+        order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
+        sides = np.argsort(order) < np.arange(1, groups)[:, None]
     gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
-    rank = _rank(gap, performance, settled.min_performance, max_gap)
+    # 2: minimum performance and maximum gap are kept; 1: only the minimum performance; 0: neither; -1: the gap is undefined.
+    least = settled.min_performance
+    enough = np.ones(gap.shape, bool) if least is None else performance >= least - COUNT_NOISE
+    rank = np.where(np.isnan(gap), -1, np.where(enough, 1 + (np.abs(gap) <= max_gap + COUNT_NOISE), 0))
     best = _best(rank, gap, performance)  # for each margin, over thresholds and sides
     steps = np.arange(len(best))
     at = best % len(thresholds)
@@ -158,14 +162,14 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     def grid() -> list[Rule]:
         rules: list[Rule] = []
         for share, low, high in gap_windows(scores, goal, original.value):
-            inside = np.where(np.isnan(gap), -1, np.where((gap >= low - NOISE) & (gap <= high + NOISE), 2, 1))
+            inside = np.where(np.isnan(gap), -1, np.where((gap >= low - COUNT_NOISE) & (gap <= high + COUNT_NOISE), 2, 1))
             point = int(_best(inside.reshape(-1), gap.reshape(-1), performance.reshape(-1)))
             step, point = divmod(point, gap.shape[1])
-            rules.append(rule_at(step, point, f"{KIND} that removes {share:.0%} of the gap"))
+            rules.append(rule_at(step, point, f"{REJECT_OPTION} that removes {share:.0%} of the gap"))
         return rules
 
     step = int(_best(rank[steps, best], gap[steps, best], performance[steps, best]))
-    rule, top = rule_at(step, int(best[step]), f"chosen by {KIND} with {settled}"), int(rank[step, best[step]])
+    rule, top = rule_at(step, int(best[step]), f"chosen by {REJECT_OPTION} with {settled}"), int(rank[step, best[step]])
     limits = settled.derived(max_gap=max_gap, max_loss=None)
     if top == 1:
         why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
@@ -174,31 +178,6 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
         why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
     met, notes = top == 2 or (top == 1 and goal.max_gap is None), (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     return Fit(rule, trace, step + 1, (why,), met, settled, notes, grid=grid)
-
-
-def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
-    """Thresholds (t,) and the margins of each (t, m), evenly spaced up to the nearer end of [0, 1]."""
-    thresholds = np.linspace(LOW, HIGH, settings.thresholds)
-    if settings.quantiles:
-        shares = (np.arange(settings.quantiles) + 0.5) / settings.quantiles
-        thresholds = np.unique(np.concatenate([thresholds, np.quantile(score, shares), [original]]))
-    widest = np.clip(np.minimum(thresholds, 1 - thresholds), 0.0, None)
-    return thresholds, np.linspace(np.zeros_like(widest), widest, settings.margins, axis=-1)
-
-
-def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> npt.NDArray[np.bool_]:
-    """The sets of groups that the band may favour (sets, groups): the k groups with the lowest rates, for each k."""
-    groups = len(scores.attribute.levels)
-    if direction == "kamiran":
-        return np.arange(groups)[None] > 0
-    cells = cells_at(scores, threshold)
-    # A miss rate falls as positive decisions are added, and so does a PPV, since scores at the threshold are the least certain: who is
-    # disadvantaged follows from positive decisions, not from the sign of the measure.
-    sign = (-1.0 if QUOTIENTS[measure] else 1.0) if is_quotient(measure) else np.sign(sum(terms(measure).values())) or 1.0
-    ahead = np.append(sign * gap_values(measure, cells), 0.0)
-    order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
-    place = np.argsort(order)
-    return place < np.arange(1, groups)[:, None]
 
 
 def _evaluate(
@@ -222,20 +201,14 @@ def _evaluate(
         favoured = np.append(side, False)[:, None]
         cells = Cells(attribute.levels, above[0], np.where(missing[:, None], plain, np.where(favoured, low, high)))  # (m, t, groups + 1, 2)
         gaps.append(worst_gap(goal.measure, cells))
-        performances.append(performance_values(goal.performance, cells))
+        performances.append(measures.performance_values(goal.performance, cells))
     return np.concatenate(gaps, -1), np.concatenate(performances, -1)
-
-
-def _rank(gap: FloatArray, performance: FloatArray, min_performance: float | None, max_gap: float) -> IntArray:
-    """2: minimum performance and maximum gap are kept; 1: only the minimum performance; 0: neither; -1: the gap is undefined."""
-    enough = np.ones(gap.shape, bool) if min_performance is None else performance >= min_performance - NOISE
-    return np.where(np.isnan(gap), -1, np.where(enough, 1 + (np.abs(gap) <= max_gap + NOISE), 0))
 
 
 def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
     """The best point of each row (..., points): highest rank; then best performance, or smallest |gap| in rank 1; then smallest |gap|."""
     size = np.where(np.isnan(gap), np.inf, np.abs(gap))
     value = np.where(rank == rank.max(-1, keepdims=True), np.where(rank == 1, -size, performance), -np.inf)
-    level = value >= value.max(-1, keepdims=True) - NOISE
+    level = value >= value.max(-1, keepdims=True) - COUNT_NOISE
     index: IntArray = np.where(level, size, np.inf).argmin(-1)
     return index

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 SCHEDULES = ("adaptive", "paper")
 UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
 SHARE = 0.05  # of the original gap: one step of the grid, and the aim of a trial
-LEAST, MOST = 0.02, 0.15  # smallest and largest change by an accepted trial, as shares of the original gap
+LEAST_CHANGE, MOST_CHANGE = 0.02, 0.15  # smallest and largest change by an accepted trial, as shares of the original gap
 FLAT = 1e-3  # thresholds within this of the best performance count as equally good, however many rows there are
 CHANCE = 0.5  # performance of random decisions
 CLOSE = 0.01  # a gap that counts as zero
 BEYOND = 0.2  # how far a run goes beyond zero, as a share of the original gap
 EVALS_PER_EPOCH = 3  # of the paper's schedule
-FEW = 4  # mini-batches per trial
+TRIAL_BATCHES = 4  # mini-batches per trial
 GROWTH = 10.0  # factor of the learning rate until a trial moves the gap
 FASTER, SLOWER = 2.0, 0.1  # largest and smallest factor of the learning rate after that
 ROOM = 2.0  # factor by which the limit on the learning rate is relaxed after each accepted trial
@@ -94,9 +94,9 @@ class Control:
                 return False, None
             self.done = True  # no state was found between the two sides of zero
             return self._accept(share)
-        if change > max(MOST, 2 * self.coarse) and self._reject("far", max(SLOWER, min(0.5, SHARE / change))):
+        if change > max(MOST_CHANGE, 2 * self.coarse) and self._reject("far", max(SLOWER, min(0.5, SHARE / change))):
             return False, None
-        if change <= -max(LEAST, self.coarse / 2) and self._reject("back", 0.3):
+        if change <= -max(LEAST_CHANGE, self.coarse / 2) and self._reject("back", 0.3):
             return False, None
         return self._accept(share)
 
@@ -118,10 +118,10 @@ class Control:
             self.rate, self.too_high = self.worked, np.inf
             self.rejected.clear()
         else:
-            if change >= LEAST:
+            if change >= LEAST_CHANGE:
                 self.moved, self.worked = True, self.rate
                 self.rejected.clear()
-            factor = min(FASTER, max(0.5, SHARE / abs(change))) if abs(change) >= LEAST else FASTER if self.moved else GROWTH
+            factor = min(FASTER, max(0.5, SHARE / abs(change))) if abs(change) >= LEAST_CHANGE else FASTER if self.moved else GROWTH
             higher = self.rate * factor
             self.rate = higher if higher < self.too_high else max(self.rate, float(np.sqrt(self.rate * self.too_high)))
             self.too_high *= ROOM
@@ -148,7 +148,7 @@ def trials(
 
     def advance() -> bool:
         nonlocal waiting, left
-        for _ in range(FEW):
+        for _ in range(TRIAL_BATCHES):
             if not waiting and left > 0:
                 waiting, left = list(model.batches(shuffle, batch, least)), left - 1
             if waiting:
@@ -188,7 +188,7 @@ def check_schedule(method: str, settings: Any) -> None:
     if settings.schedule == "adaptive" and getattr(settings, "evals_per_epoch", None) is not None:
         raise BadInput(
             f"{method}.evals_per_epoch={settings.evals_per_epoch} is for the fixed schedule: the adaptive one evaluates after "
-            f'{FEW} mini-batches. Leave it out, or use schedule="paper"'
+            f'{TRIAL_BATCHES} mini-batches. Leave it out, or use schedule="paper"'
         )
 
 
@@ -208,8 +208,8 @@ def scheduled_work(speed: Speed, settings: Any, epochs: int, most: str = "") -> 
         evaluations = batches // max(1, batches // (settings.evals_per_epoch or EVALS_PER_EPOCH))
         what = f"{most}{epochs} epochs of fine-tuning with {evaluations} evaluations each"
         return Work(epochs * rows * (speed.backward + evaluations), epochs * evaluations, what)
-    steps, per_trial = settings.max_steps, FEW * min(settings.batch, rows) * speed.backward
-    return Work(steps * (rows + per_trial), steps, f"at most {steps} evaluations, each after {FEW} mini-batches")
+    steps, per_trial = settings.max_steps, TRIAL_BATCHES * min(settings.batch, rows) * speed.backward
+    return Work(steps * (rows + per_trial), steps, f"at most {steps} evaluations, each after {TRIAL_BATCHES} mini-batches")
 
 
 def scheduled(
@@ -279,7 +279,7 @@ def adaptive(
         accepted = slow = False
         if not control.done:
             gap, holds = smooth_gap(data, evaluation), all(np.array([result.performance for result in evaluation.each]) >= least)
-            slow = control.removed(gap) - control.share < LEAST
+            slow = control.removed(gap) - control.share < LEAST_CHANGE
             accepted, number = control.judge(gap, holds)
             if number is not None:
                 yield Step(number, progress, 100 * SHARE, seen=evaluation)

@@ -1,22 +1,333 @@
 """Classifiers: whatever gives rows a score. A network, a file that holds one, a fitted estimator, or a function.
 
 `classifier` takes in a user's object or file once: a network becomes a torch.nn.Module, which offers layers and gradients too
-(`is_network`), and everything else a `Predictor`. `predict` gives the scores of either; scores by themselves pass through it unchanged.
-Torch is imported only if there is a network.
+(`is_network`), and everything else a `Predictor`: scikit-learn estimators and pipelines, those of XGBoost, LightGBM and CatBoost, and
+functions. They take rows as they stand in the user's table: raw columns, which a pipeline encodes itself, or arrays. A repair does not
+change them: it is a decision rule on their scores. `predict` gives the scores of either; scores by themselves pass through it unchanged.
+
+Estimators are read from .skops files, which list every type they would build, and from pickles (.pkl, .pickle, .joblib), which run code
+when read. A pickle is read only if the user declares it trusted; a .skops file with types other than those of scikit-learn and numpy only
+if the user names each of them. Torch is imported only if there is a network.
 """
 
+import logging
+import re
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.data import Cohort, Rows, Scores
-from equipoise.errors import BadInput
-from equipoise.models.predictors import Predictor, can_predict, is_estimator_file, is_network, load_predictor, made_by, predictor
+import numpy as np
+import pandas as pd
+
+from equipoise.data import Cohort, Columns, Rows, Scores
+from equipoise.errors import BadInput, MissingExtra, Misuse, Untrusted, did_you_mean, first_line, pip_advice, raise_all
+from equipoise.measures import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from typing_extensions import TypeIs
 
+ESTIMATOR, FUNCTION = "estimator", "function"
+READS = ("predict_proba", "decision_function")  # scores come from the first of these methods that an estimator has
+OBVIOUS = ({0, 1}, {-1, 1}, {"0", "1"})  # pairs of classes whose larger one is the positive class
+LIBRARY_NAMES = re.compile(r"(Column_|f|x)?\d+")  # names that a library gave to the columns of an array
+SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
+# Arrays of scikit-learn and types of NumPy that skops does not know; reading them runs no code.
+TRUSTED_TYPES = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor", "numpy.dtype")
+log = logging.getLogger(__name__)
 NETWORKS = (("torch", "Module"), ("torch", "ExportedProgram"), ("onnxruntime", "InferenceSession"))  # package and class
+NOT_A_CLASSIFIER = {  # by type: what to do with objects that are no classifiers
+    "type": "Give a fitted instance of it, not the class.",
+    "Booster": "Its predictions are those of a function: eq.audit(lambda rows: booster.predict(rows), cohort), or use the "
+    "library's scikit-learn class (XGBClassifier, LGBMClassifier).",
+    "RegressorMixin": "It predicts a number, not a class. If that is a probability: eq.audit(lambda rows: model.predict(rows), cohort).",
+    "ClassifierMixin": "It has neither predict_proba nor decision_function, so that there are no scores. Use probability=True or "
+    "sklearn.calibration.CalibratedClassifierCV.",
+}
+
+
+def made_by(value: object, package: str, name: str) -> bool:
+    """Whether a value's class, or one that it derives from, has this name in a package; the package is not imported for it."""
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
+
+
+def is_network(model: object) -> "TypeIs[nn.Module]":
+    """Whether a model is a torch.nn.Module, which has layers and gradients. Does not import torch."""
+    return made_by(model, "torch", "Module")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A classifier that is not a torch.nn.Module. `scores(rows)` is the probability of the positive class.
+
+    >>> found = predictor(lambda rows: rows["age"] / 100)
+    >>> found.kind, found.scores(pd.DataFrame({"age": [30, 50]})).tolist()
+    ('function', [0.3, 0.5])
+    """
+
+    model: Any
+    kind: str  # estimator or function
+    reads: str  # the method that gives the scores; empty for a function
+    libraries: Mapping[str, str]  # the libraries of its classes, with their versions
+    columns: tuple[str, ...] | None = None  # the columns that it was fitted on, in order; None if it has no names for them
+    width: int | None = None  # the number of columns that it was fitted on
+    classes: tuple[object, ...] = ()  # as in `classes_`
+    positive: object = None  # the class whose probability is the score
+    output: str = "auto"  # the output of a function: probability or logit
+
+    def __repr__(self) -> str:
+        shown = "" if self.columns is None else f", {len(self.columns)} columns"
+        return f"Predictor({type(self.model).__name__}, {self.reads or self.kind}{shown})"
+
+    def scores(self, rows: object) -> FloatArray:
+        """The probability of the positive class for each row: of a frame with the columns it was fitted on, or of an array (n, ...)."""
+        (inputs, shown), function = self._inputs(rows), getattr(self.model, self.reads) if self.reads else self.model
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # deprecations inside the library
+                raw = function(inputs)
+        except BadInput:
+            raise
+        except Exception as error:  # a library or a function may raise anything; the columns help more than a traceback
+            if (kind := type(error).__name__) == "NotFittedError":
+                raise BadInput(f"the {type(self.model).__name__} is not fitted. Fit it before it is audited or repaired.") from error
+            raise BadInput(
+                f"the model raised {kind} on {len(inputs):,} rows with {shown}: {first_line(error)}. "
+                "Give it the rows that it was trained on, in the same form."
+            ) from error
+        count = len(inputs)
+        try:
+            values = np.asarray(_array(raw), dtype=np.float64)
+        except (TypeError, ValueError):
+            raise BadInput(f"the model must return numbers, one per row; it returned {type(raw).__name__}.") from None
+        if values.shape == (count, 2) and self.output != "logit":
+            values = values[:, self.classes.index(self.positive) if self.classes else 1]
+        elif values.shape in ((count,), (count, 1)):
+            values = values.reshape(count)
+        else:
+            positive = "raw[:, 1] - raw[:, 0], the logit" if values.shape == (count, 2) else "the probability"  # two logits, by `output`
+            raise BadInput(
+                f"the model must return one probability per row, shape ({count},), or those of two classes, ({count}, 2); it returned "
+                f"{values.shape}. Wrap it in a function that returns {positive} of the positive class."
+            )
+        if bad := int((~np.isfinite(values)).sum()):
+            raise BadInput(f"the model gave NaN or infinity for {bad:,} of {count:,} rows. Check them for missing values.")
+        if self.reads == "decision_function" or self.output == "logit":
+            from scipy.special import expit
+
+            first = self.reads == "decision_function" and self.classes and self.positive != self.classes[-1]
+            return np.asarray(expit(-values if first else values))
+        if outside := int(((values < 0) | (values > 1)).sum()):
+            raise BadInput(
+                f"the model must return probabilities; {outside:,} of {count:,} lie outside [0, 1], from {values.min():g} to "
+                f'{values.max():g}. If they are logits: eq.predictor(model, output="logit").'
+            )
+        return values
+
+    def predict(self, cohort: Cohort, output: str = "auto") -> Scores:
+        """The cohort's scores, with the columns of the table for rules that read features."""
+        if cohort.several:
+            raise BadInput(
+                f"{self!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
+                f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."
+            )
+        model = self if output == "auto" or self.kind == ESTIMATOR else replace(self, output=output)
+        scores = Scores.of(cohort, np.concatenate([np.empty(0), *map(model.scores, cohort.source.plain())]))
+        groups = [attribute.name for attribute in cohort.attributes]
+        features = cohort.source.features(self.columns).drop(columns=groups, errors="ignore")
+        return scores.with_features(features) if features.shape[1] else scores
+
+    def _inputs(self, rows: Any) -> tuple[Any, str]:
+        """The rows as the classifier takes them, the columns it was fitted on in their order, and these columns or their shape in words."""
+        shown = ""
+        if isinstance(rows, pd.DataFrame):
+            names = list(map(str, rows.columns))
+            if self.columns is not None:
+                advice = "Add it; where it is the group, keep it as an input (attribute_as_input=True, or data.features)."
+                missing = {name: did_you_mean(name, names, 0.6) for name in self.columns if name not in names}
+                raise_all([f"no column {name!r}, which the model was fitted on.{guess} {advice}" for name, guess in missing.items()])
+                return rows.set_axis(names, axis=1)[list(self.columns)], f"columns {', '.join(self.columns)}"
+            if self.width is None:
+                return rows, f"columns {', '.join(names)}"
+            if text := [str(name) for name in rows.columns if not pd.api.types.is_numeric_dtype(rows[name])]:
+                raise BadInput(
+                    f"the model was fitted on an array of {self.width} numbers per row, and {', '.join(map(repr, text))} hold text. "
+                    "Name the columns that are its inputs, in their order: features=[...] (data.features)."
+                )
+            shown, rows = f" ({', '.join(names)})", rows.to_numpy(dtype=float, na_value=np.nan)
+        try:
+            array = rows if self.kind == FUNCTION and made_by(rows, "torch", "Tensor") else _array(rows)
+        except (TypeError, ValueError):
+            raise Misuse("the scores of a classifier", "rows as a pandas frame or an array", rows) from None
+        if self.width is not None and array.ndim == 2 and array.shape[1] != self.width:
+            raise BadInput(
+                f"the model was fitted on {self.width} columns and the rows have {array.shape[1]}{shown}. "
+                "Name those that are its inputs, in their order: features=[...] (data.features)."
+            )
+        return array, f"shape {tuple(array.shape)}"
+
+
+def predictor(model: object, *, positive: object = None, output: str = "auto") -> Predictor:
+    """A fitted estimator, or a function from rows to probabilities, as `eq.audit` and `eq.debias` take it.
+
+    An estimator has `predict_proba`, or `decision_function`, whose values the logistic function maps to scores: the decision threshold 0
+    becomes 0.5. `positive` names the positive class, unless the classes are 0 and 1, -1 and 1, or False and True. A function gets the raw
+    columns of a table as a frame, or a tensor; give `output="logit"` if it returns logits.
+    """
+    if isinstance(model, Predictor):
+        return model
+    if (reads := scores_method(model)) is None:
+        raise Misuse("eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, NOT_A_CLASSIFIER)
+    if output not in ("auto", "probability", "logit"):
+        raise BadInput(f"output must be auto, probability or logit; got {output!r}")
+    if not reads:
+        return Predictor(model, FUNCTION, "", libraries_of(model), output=output)
+    return Predictor(model, ESTIMATOR, reads, libraries_of(model), *_columns(model), *_classes(model, positive), output)
+
+
+def scores_method(model: object) -> str | None:
+    """The method of an estimator that gives its scores, empty for a function; None for anything else, such as a network or a class."""
+    if isinstance(model, type) or is_network(model):
+        return None
+    return next((name for name in READS if callable(getattr(model, name, None))), "" if callable(model) else None)
+
+
+def _array(values: Any) -> Any:
+    """Values, which may be a tensor on any device, as an array."""
+    return np.asarray(values.detach().cpu() if made_by(values, "torch", "Tensor") else values)
+
+
+def _classes(model: Any, positive: object) -> tuple[tuple[object, ...], object]:
+    """The two classes of an estimator, if it names them, and the positive one."""
+    names = _attribute(model, "classes_")
+    if names is None:
+        return (), positive
+    if isinstance(names, list) and names and not np.isscalar(names[0]):
+        raise BadInput("the model has several outputs. Give a model of one label, or a function that returns the probability of one.")
+    classes = tuple(np.asarray(names).tolist())
+    if len(classes) != 2:
+        shown = ", ".join(map(repr, classes[:8]))
+        raise BadInput(
+            f"the model has {len(classes)} classes ({shown}); an audit needs two. Give a function that returns the probability of the one "
+            "that is the label: lambda rows: model.predict_proba(rows)[:, k]."
+        )
+    if positive is None and set(classes) not in OBVIOUS:
+        raise BadInput(
+            f"the model's classes are {classes[0]!r} and {classes[1]!r}; which of them is the positive one, as 1 is in the label? Name it: "
+            f"--set data.positive={classes[0]} or {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}))."
+        )
+    if positive is None:
+        return classes, max(classes)  # True == 1
+    if positive not in classes:  # a word from a command line may stand for a number
+        positive = next((name for name in classes if str(name) == positive), positive)
+    if positive not in classes:
+        raise BadInput(f"positive={positive!r} is none of the model's classes, {', '.join(map(repr, classes))}. Name one of them.")
+    return classes, positive
+
+
+def _columns(model: Any) -> tuple[tuple[str, ...] | None, int | None]:
+    """The names of the columns that an estimator was fitted on, if it has them, and their number."""
+    width = _attribute(model, "n_features_in_")
+    count = None if width is None else int(width)
+    for names in (_attribute(model, "feature_names_in_"), _attribute(model, "feature_names_")):
+        if names is not None and len(names) and not all(LIBRARY_NAMES.fullmatch(str(name)) for name in names):
+            return tuple(map(str, names)), count
+    return None, count
+
+
+def _attribute(model: Any, name: str) -> Any:
+    try:
+        return getattr(model, name, None)
+    except Exception:  # each library's own (CatBoostError, ...), from a property of an estimator that is not fitted or has no names
+        return None
+
+
+def libraries_of(model: object) -> dict[str, str]:
+    """The libraries of a classifier's classes, including those of a pipeline's steps, with their versions."""
+    parameters = getattr(model, "get_params", None)
+    steps = parameters(deep=True).values() if callable(parameters) else ()
+    modules = {type(part).__module__.partition(".")[0] for part in (model, *steps)}
+    packages, versions = _packages(), {}
+    for module in sorted(modules - {"builtins", "__main__", "numpy"}):
+        for package in packages.get(module, [])[:1]:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
+    return versions
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    """The packages that provide each module. Cached, since reading the metadata of all installed packages takes half a second."""
+    return packages_distributions()
+
+
+def load_predictor(path: str | Path, *, trusted: Sequence[str] = (), trust_pickle: bool = False, positive: object = None) -> Predictor:
+    """The classifier in a file of an estimator; `trusted` names types in a .skops file, `trust_pickle` lets a pickle run its code."""
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"no such file: {path}. Name the file with the estimator ({SKOPS}, or {', '.join(PICKLES)}).")
+    return predictor_in(path.read_bytes(), str(path), trusted=trusted, trust_pickle=trust_pickle, positive=positive)
+
+
+def load_estimator(
+    path: str | Path, columns: Columns, *, trusted: Sequence[str] = (), trust_pickle: bool = False
+) -> tuple[Predictor, Columns]:
+    """The estimator in a file, and the raw columns that it reads: the given features, or the columns it was fitted on."""
+    estimator = load_predictor(path, positive=columns.positive, trusted=trusted, trust_pickle=trust_pickle)
+    return estimator, columns.changed(features=columns.features or estimator.columns, raw=True)
+
+
+def predictor_in(
+    content: bytes, source: str, *, trusted: Sequence[str] = (), trust_pickle: bool = False, positive: object = None
+) -> Predictor:
+    """The classifier in the bytes of such a file."""
+    if not source.endswith(SKOPS) and not trust_pickle:
+        raise Untrusted(
+            f"{source} is a pickle, which can run any code when it is read. Save the estimator with skops instead: "
+            f"skops.io.dump(model, 'model{SKOPS}'). If you know who wrote the file, read it with --set model.trust_pickle=true "
+            "(Python: trust_pickle=True)."
+        )
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if source.endswith(SKOPS):
+                import skops.io
+
+                known = [*trusted, *TRUSTED_TYPES]
+                if unknown := [name for name in skops.io.get_untrusted_types(data=content) if name not in known]:
+                    options = " ".join(f"--set model.trust_types={name}" for name in unknown)
+                    raise Untrusted(
+                        f"{source} holds types that are not known to be harmless: {', '.join(unknown)}. Find out what they are; those that "
+                        f"you trust can be named: {options} (Python: trusted={unknown!r})."
+                    )
+                model = skops.io.loads(content, trusted=known)
+            else:
+                import joblib
+
+                model = joblib.load(BytesIO(content))
+    except Untrusted:
+        raise
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == "skops":
+            raise MissingExtra("skops", "sklearn", f"reading {source}") from error
+        raise BadInput(f"{source} cannot be read: no module named {error.name!r}.{pip_advice(error)}") from error
+    except Exception as error:  # a damaged archive, or a pickle, which may raise anything
+        raise BadInput(f"{source} cannot be read: {type(error).__name__}: {first_line(error)}. Save the estimator again.") from error
+    messages = [str(warning.message) for warning in caught]
+    for text in dict.fromkeys(message.splitlines()[0] for message in messages if "version" in message):
+        log.warning("%s: %s", source, text)
+    if scores_method(model) is None:
+        raise BadInput(
+            f"{source} holds an object of type {type(model).__name__}, which has neither predict_proba nor decision_function. "
+            "Save a fitted classifier by itself."
+        )
+    return predictor(model, positive=positive)
 
 
 def classifier(subject: object) -> "nn.Module | Predictor | None":
@@ -24,13 +335,23 @@ def classifier(subject: object) -> "nn.Module | Predictor | None":
 
     Files are exported programs (.pt2), ONNX files (.onnx), estimators (.skops) and folders of transformers.
     """
-    if isinstance(subject, (str, Path)) and is_estimator_file(subject):
-        return load_predictor(subject)
-    if isinstance(subject, (str, Path)) or any(made_by(subject, *kind) for kind in NETWORKS):
-        from equipoise.models.loading import taken_in
+    if isinstance(subject, (str, Path)):
+        if (name := str(subject)).endswith((SKOPS, *PICKLES)):
+            return load_predictor(name)
+        from equipoise.models.loading import includes_weights, load_model
+        from equipoise.models.vision import is_folder
 
-        return taken_in(subject)
-    return predictor(subject) if isinstance(subject, Predictor) or can_predict(subject) else None
+        return load_model(name) if includes_weights(name) or is_folder(name) else None
+    if not any(made_by(subject, *kind) for kind in NETWORKS):
+        return predictor(subject) if isinstance(subject, Predictor) or scores_method(subject) is not None else None
+    from equipoise.models.programs import OnnxNetwork, exported_object
+    from equipoise.models.vision import HuggingFaceNetwork
+
+    if made_by(subject, "onnxruntime", "InferenceSession"):
+        return OnnxNetwork(b"", "an ONNX session", session=subject)
+    if not is_network(subject):
+        return exported_object(subject)
+    return HuggingFaceNetwork(subject) if made_by(subject, "transformers", "PreTrainedModel") else subject
 
 
 def predict(model: "nn.Module | Predictor | None", cohort: Rows, *, output: str = "auto", raw: "Tensor | None" = None) -> Scores:
@@ -59,8 +380,8 @@ def scores_by_label(
     """
     if len(labels) == 1 or not is_network(model):  # which raises an error for several labels
         return {labels[0]: predict(model, cohort, output=output)}
-    from equipoise.models.many_outputs import chosen_outputs, scores_of
-    from equipoise.models.score import set_output
+    from equipoise.models.score import chosen_outputs, scores_of, set_output
 
     set_output(model, output)
-    return scores_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs).views(cohort.labels), cohort)
+    chosen = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    return scores_of({label: chosen.view(at) for at, label in enumerate(cohort.labels)}, cohort)

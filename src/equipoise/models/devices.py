@@ -24,9 +24,9 @@ from equipoise.data import Images, IntArray
 from equipoise.errors import BadInput, first_line
 
 RESIDENT = 0.25  # share of the GPU's free memory that resident rows may take
-FEW = 1024  # number of rows up to which a copy is not worth keeping
-LARGE = 2**22  # size of a matrix from which products with it are computed on the GPU
-ROOM = 8  # memory for products with a matrix, as a multiple of its size
+FEW_IMAGES = 1024  # number of images up to which a copy is not worth keeping
+LARGE_MATRIX = 2**22  # size of a matrix from which products with it are computed on the GPU
+MATRIX_ROOM = 8  # memory for products with a matrix, as a multiple of its size
 DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: the network's, or a GPU for images
 log = logging.getLogger(__name__)
 Step = Callable[..., None]
@@ -36,19 +36,21 @@ Pool = Any  # memory that several recordings share, since only one of them runs 
 class Feed:
     """Rows of inputs on a device, by their positions."""
 
-    def __init__(self, inputs: Tensor | Images, device: torch.device) -> None:
+    def __init__(self, inputs: Any, device: torch.device) -> None:  # a tensor or Images
         self.inputs, self.device = inputs, device
         self.shape = inputs.shape
         self.most = sys.maxsize  # largest batch; lowered if the device's memory is too small
-        self._scale = inputs.scale(device) if isinstance(inputs, Images) else None
+        self._images = inputs if isinstance(inputs, Images) else None
+        self._scale = None if self._images is None else self._images.scale(device)
+        self.transform = None if self._images is None else self._images.transform
         self._resident: Tensor | None = None
         self._positions: Tensor | None = None  # of the rows among the resident ones; None: the same
-        if isinstance(inputs, Images) and (shared := _shared_copy(inputs, device)) is not None:
+        if self._images is not None and (shared := _shared_copy(self._images, device)) is not None:
             self._resident, self._positions = shared
-        elif device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device) and _fits(inputs.nbytes, device):
+        elif device.type == "cuda" and (self._images is not None or inputs.device != device) and _fits(inputs.nbytes, device):
             self._resident = torch.cat([self._raw(part).to(device) for part in torch.arange(len(inputs)).split(4096)])
-            if isinstance(inputs, Images):
-                _share(inputs, self._resident)
+            if self._images is not None:
+                _share(self._images, self._resident)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -59,7 +61,7 @@ class Feed:
         return self._resident is not None
 
     def _raw(self, index: Tensor) -> Tensor:
-        return self.inputs.raw(index) if isinstance(self.inputs, Images) else self.inputs[index.to(self.inputs.device)]
+        return self.inputs[index.to(self.inputs.device)] if self._images is None else self._images.raw(index)
 
     def __call__(self, index: Tensor) -> Tensor:
         """The rows at these positions, as the network takes them: normalised, and channels-last for images on a GPU."""
@@ -68,7 +70,7 @@ class Feed:
             x = self._resident.index_select(0, index if self._positions is None else self._positions[index])
         else:
             x = to_device(self._raw(index), self.device)
-        x = self.inputs.normalise(x, self._scale) if isinstance(self.inputs, Images) else x
+        x = x if self._images is None else self._images.normalise(x, self._scale)
         return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
 
 
@@ -86,7 +88,7 @@ _copies: dict[int, list[tuple[IntArray, Tensor]]] = {}  # by the id of the pixel
 def _share(images: Images, resident: Tensor) -> None:
     """Keeps a copy of images in a read-only memory-mapped file for other feeds; changes of writeable pixels would not reach the copy."""
     pixels = images.pixels
-    if not isinstance(pixels, np.memmap) or pixels.flags.writeable or len(images) <= FEW:
+    if not isinstance(pixels, np.memmap) or pixels.flags.writeable or len(images) <= FEW_IMAGES:
         return
     if id(pixels) not in _copies:
         weakref.finalize(pixels, _copies.pop, id(pixels), None)
@@ -162,7 +164,7 @@ def compute_device(model: nn.Module, inputs: Tensor | Images) -> torch.device:
 def product_device(model: nn.Module, inputs: Tensor | Images, numbers: int) -> torch.device | None:
     """The network's GPU for products with a matrix of this size in double precision; None if numpy is the better choice."""
     device = compute_device(model, inputs)
-    if device.type != "cuda" or numbers < LARGE or ROOM * 8 * numbers > torch.cuda.mem_get_info(device)[0]:
+    if device.type != "cuda" or numbers < LARGE_MATRIX or MATRIX_ROOM * 8 * numbers > torch.cuda.mem_get_info(device)[0]:
         return None
     return device
 

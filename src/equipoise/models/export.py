@@ -23,29 +23,24 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, first_line, raise_all
-from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
+from equipoise.models import programs
 from equipoise.models.heads import BiasScore, Recalibrated
-from equipoise.models.many_outputs import WRAPPED, as_matrix
-from equipoise.models.onnx_network import (
-    ORIGINAL_ONNX,
-    RAW,
-    AroundOnnx,
-    check_mergeable,
-    onnx_in,
-    open_session,
-    require_onnx,
-    write_merged,
-)
-from equipoise.models.score import evaluating
+from equipoise.models.loading import Code, fit_weights, network_with
+from equipoise.models.mlp import MLP
+from equipoise.models.programs import ORIGINAL_ONNX, PROGRAM, OnnxNetwork, onnx_file_and_output, onnx_in, quiet, weights_of
+from equipoise.models.score import WRAPPED, as_matrix, evaluating
 from equipoise.models.units import MASK
-from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of
+from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of, safetensors_in
 
-TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
+ONNX_TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
+REPAIRED_WEIGHTS, REPAIRED_PROGRAM = "repaired.safetensors", f"repaired{PROGRAM}"
 HEADS = "heads.safetensors"  # next to the weights of a network with heads
 Around = BiasScore | Recalibrated  # modules that a repair may wrap around a network
-KINDS: dict[str, type[BiasScore] | type[Recalibrated]] = {"bias-score": BiasScore, "recalibrated": Recalibrated}
+HEAD_KINDS: dict[str, type[BiasScore] | type[Recalibrated]] = {kind.kind: kind for kind in (BiasScore, Recalibrated)}
 INSIDE = "network."  # prefix of the keys of the network inside the heads
 ONE_FILE = 2**30  # bytes; the weights of a larger network go into a second file next to the ONNX file
+PREFIX = "original/"  # for the names of a user's ONNX graph
+RAW = "raw"  # the output of that graph, as an input of the part around it
 MASKED_LOADING = """\
 masks = {k.removesuffix(".unit_mask"): state.pop(k) for k in list(state) if k.endswith(".unit_mask")}
 model.load_state_dict(state, strict=True)
@@ -72,7 +67,7 @@ class Exported:
     @property
     def agrees(self) -> bool:
         """Whether the difference is within rounding."""
-        return self.max_difference <= TOLERANCE * max(1.0, self.largest)
+        return self.max_difference <= ONNX_TOLERANCE * max(1.0, self.largest)
 
 
 def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -84,7 +79,7 @@ def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
     ['module.weight', 'module.bias']
     """
     weights = {key: value.detach().cpu().contiguous().clone() for key, value in _unwrapped(original, model).items()}
-    prefix = state_prefix(original, model)
+    prefix = prefix_of(original, weights)
     names = {key: key.removeprefix(prefix) for key in original}  # the network's key for each key of the original
     added = weights.keys() - set(names.values())
     masks = {f"{prefix}{key}": weights[key] for key in weights if key in added and key.endswith(MASK)}
@@ -97,11 +92,6 @@ def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
     problems += [f"{key!r} is not among the original weights" for key in added if not key.endswith(MASK)]
     raise_all(problems, "weights to write")
     return {key: weights[name] for key, name in names.items()} | masks
-
-
-def state_prefix(original: Mapping[str, Tensor], model: nn.Module) -> str:
-    """The prefix of the original's keys that the network's keys lack, such as `module.`; empty if there is none."""
-    return prefix_of(original, _unwrapped(original, model))
 
 
 def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -123,15 +113,24 @@ def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> 
 
 def plain_weights(model: nn.Module, checkpoint: Checkpoint | None = None) -> Mapping[str, Tensor]:
     """The original weights or, without a checkpoint, those of the network without heads."""
-    if checkpoint is not None:
-        return checkpoint.state
     heads = heads_of(model)
-    return weights_of(model if heads is None else heads.network)
+    return checkpoint.state if checkpoint is not None else weights_of(model if heads is None else heads.network)
 
 
-def masks_in(state: Mapping[str, Tensor]) -> list[str]:
-    """The names of the layers that have a mask among these weights."""
-    return [key.removesuffix(MASK) for key in state if key.endswith(MASK)]
+def about_weights(model: nn.Module, checkpoint: Checkpoint | None = None) -> dict[str, Any]:
+    """What one needs to know to load the weights that `save_weights` writes: files, nesting, prefix, masks, and what the heads are."""
+    original = plain_weights(model, checkpoint)
+    heads = heads_of(model, original)
+    return {
+        "program": REPAIRED_PROGRAM if programs.program_in(model) else None,
+        "heads": HEADS if heads else None,
+        "reading": str(heads.reading) if heads else "",
+        "recalibrated": heads is not None and heads.kind == Recalibrated.kind,
+        "under": None if checkpoint is None else checkpoint.under,
+        "prefix": prefix_of(original, _unwrapped(original, model)),
+        "masks": [key.removesuffix(MASK) for key in state_like(original, model) if key.endswith(MASK)],
+        "masked_loading": MASKED_LOADING.rstrip(),
+    }
 
 
 def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None = None) -> list[Path]:
@@ -150,21 +149,46 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
             save(folder / name)
         written.append(folder / name)
 
-    write("repaired.safetensors", lambda path: save_file(state, path))
+    write(REPAIRED_WEIGHTS, lambda path: save_file(state, path))
     if (graph := onnx_in(model)) is not None:
         content = graph.content
         if not content:
             raise BadInput("a session of onnxruntime cannot be saved. Give the file that it was made of, 'net.onnx', in its place.")
         write(ORIGINAL_ONNX, lambda path: path.write_bytes(content))
-    if program := program_in(model):
-        write(f"repaired{PROGRAM}", partial(save_exported, program))
-    elif checkpoint is not None and isinstance(checkpoint.whole, dict):
+    if program := programs.program_in(model):
+        write(REPAIRED_PROGRAM, partial(programs.save_exported, program))
+    elif checkpoint is not None and checkpoint.whole is not None:
         whole = state if checkpoint.under is None else {**checkpoint.whole, checkpoint.under: state}
         write("repaired.pt", partial(torch.save, whole))
     if heads := heads_of(model, original):
         metadata = {"format": "pt", "heads": json.dumps(heads.to_dict())}
         write(HEADS, lambda path: save_file(_head_weights(heads), path, metadata))
     return written
+
+
+def saved_network(
+    contents: Mapping[str, bytes], source: Callable[[str], str], load: str | None, code: Code | None, given: nn.Module | None
+) -> nn.Module:
+    """The network in files that `save_weights` wrote, by their names, in eval mode and without heads; `source` names a file in errors.
+
+    It is built by `load` and its code, or is that of `train` for tables (load=None), or a copy of the given one.
+    """
+    if ORIGINAL_ONNX in contents:
+        graph = onnx_file_and_output(load or "")
+        return OnnxNetwork(contents[ORIGINAL_ONNX], source(ORIGINAL_ONNX), graph[1] if graph else None)
+    if code is not None and code.named.endswith(PROGRAM):
+        return network_with(code.named, code, None, str(code.path))
+    place = source(REPAIRED_WEIGHTS)
+    state = safetensors_in(contents[REPAIRED_WEIGHTS], place)
+    if given is not None:
+        return fit_weights(copy.deepcopy(given), state, place).eval()
+    if load is not None:
+        return network_with(load, code, state, place)
+    first = state.get("linears.0.weight")
+    if first is None or first.ndim != 2:
+        raise BadInput(f"{place} does not hold the weights of the network that eq.train builds. Copy the folder again, or repair again.")
+    depth = sum(key.startswith("linears.") and key.endswith(".weight") for key in state) - 1
+    return fit_weights(MLP(first.shape[1], first.shape[0], depth), state, place).eval()
 
 
 def _head_weights(heads: Around) -> dict[str, Tensor]:
@@ -186,7 +210,7 @@ def heads_in(network: nn.Module, content: bytes, path: str) -> Around:
         plain = json.loads(header["__metadata__"]["heads"])
         state = load(content)
         layers = plain["layers"]
-        heads = KINDS[plain["kind"]].from_dict(network, plain)
+        heads = HEAD_KINDS[plain["kind"]].from_dict(network, plain)
     except BadInput:
         raise
     except Exception as error:  # another file, or a damaged one: safetensors, JSON and torch each raise their own
@@ -219,14 +243,22 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class _Served(nn.Module):
-    """The network's output and, with a threshold, the score and the decision (in double precision, as in the decision rule)."""
+    """The network's output and, with a threshold, the score and the decision (in double precision, as in the decision rule).
+
+    A network around an ONNX file is a function of the rows and of the file's output for them.
+    """
 
     def __init__(self, network: nn.Module, threshold: float | None, probability: bool) -> None:
         super().__init__()
         self.network, self.threshold, self.probability = network, threshold, probability
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, of_graph: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+        graph = onnx_in(self.network)
+        if graph is not None:
+            graph.given = of_graph
         raw: Tensor = self.network(x)
+        if graph is not None:
+            graph.given = None
         if self.threshold is None:
             return raw
         score = raw.reshape(x.shape[0]).double()
@@ -240,7 +272,7 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
     The output of the network is `output`. With a threshold there are also `score` (the sigmoid of the output, if that is a logit) and
     `decision` (0 or 1). Raises ExportFailed if an operator has no ONNX counterpart.
     """
-    require_onnx(("onnx", "onnxscript", "onnxruntime"), "writing and checking an ONNX file")
+    programs.require_onnx(("onnx", "onnxscript", "onnxruntime"), "writing and checking an ONNX file")
     path = Path(path)
     names = ["output"] if threshold is None else ["output", "score", "decision"]
     few = sample[: min(len(sample), 3)]
@@ -255,10 +287,13 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
                 program.save(str(path), external_data=large)
             opset = int(program.model.opset_imports.get("", 0))
         else:  # the user's ONNX file and the modules around it as one file
-            check_mergeable(graph)
-            program = _program(AroundOnnx(served), {"input": few, RAW: graph.raw(few)}, names)
+            if not graph.content:
+                raise ValueError("a session of onnxruntime cannot be written; give the file: eq.debias('net.onnx', ...)")
+            if graph.rows is not None:
+                raise ValueError(f"{graph.source} takes batches of exactly {graph.rows} rows; export it with a dynamic first axis")
+            program = _program(served, {"input": few, RAW: graph.raw(few)}, names)
             with quiet():
-                opset = write_merged(graph, program.model_proto, path)
+                opset = _write_merged(graph, program.model_proto, path)
     except OSError:
         raise
     except Exception as error:  # the exporter runs a network of any kind through four libraries, which raise their own errors
@@ -267,7 +302,7 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
         what = "the network cannot be written as ONNX" if graph is None else "the repaired model cannot be written as one ONNX file"
         raise ExportFailed(f"{what}: {_root_cause(error)}") from error
     try:
-        session = open_session(str(path), str(path))
+        session = programs.open_session(str(path), str(path))
         written = torch.from_numpy(session.run(["output"], {"input": sample.cpu().numpy()})[0]).reshape(-1).double()
     except Exception as error:  # onnxruntime raises its own, one per status code
         path.unlink(missing_ok=True)
@@ -300,6 +335,45 @@ def _program(module: nn.Module, inputs: Mapping[str, Tensor], names: list[str]) 
         part.doc_string = None
         part.metadata_props.clear()
     return program
+
+
+def _write_merged(network: OnnxNetwork, around: Any, path: Path) -> int:
+    """Writes the user's graph and an exported one around it (input, raw) as one file with one input, and returns its opset."""
+    import onnx
+    from onnx import compose, helper, version_converter
+
+    opset = next(entry.version for entry in around.opset_import if entry.domain in ("", "ai.onnx"))
+    original = onnx.load_model_from_string(network.content)
+    original_opset = next((entry.version for entry in original.opset_import if entry.domain in ("", "ai.onnx")), opset)
+    if original_opset > opset:
+        around, opset = version_converter.convert_version(around, original_opset), original_opset
+    elif original_opset < opset:
+        original = version_converter.convert_version(original, opset)
+    for part in (original, original.graph):
+        part.doc_string = ""
+    original = compose.add_prefix(original, PREFIX)
+    rows, original_input = around.graph.input[0], original.graph.input[0]
+    cast = helper.make_node("Cast", [rows.name], [original_input.name], to=original_input.type.tensor_type.elem_type)
+    connect = helper.make_node("Identity", [f"{PREFIX}{network.which}"], [around.graph.input[1].name])
+    graph = helper.make_graph(
+        [cast, *original.graph.node, connect, *around.graph.node],
+        "repaired",
+        [copy.deepcopy(rows)],
+        list(around.graph.output),
+        [*original.graph.initializer, *around.graph.initializer],
+    )
+    graph.sparse_initializer.extend(original.graph.sparse_initializer)
+    versions = {entry.domain: entry.version for entry in (*original.opset_import, *around.opset_import)} | {"": opset}
+    joined = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid(domain, number) for domain, number in versions.items() if domain != "ai.onnx"],
+        functions=[*original.functions, *around.functions],
+        ir_version=max(original.ir_version, around.ir_version),
+        producer_name="equipoise",
+    )
+    onnx.checker.check_model(joined)
+    path.write_bytes(joined.SerializeToString())
+    return int(opset)
 
 
 def _root_cause(error: BaseException) -> str:

@@ -13,7 +13,7 @@ network on a few rows.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,16 +24,15 @@ from torch.nn import functional as F
 from equipoise.data import FloatArray, Images
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of
-from equipoise.models.many_outputs import OneOutput, as_matrix
 from equipoise.models.probes import Probe
 from equipoise.models.readings import Reading, Shown, read, read_all
-from equipoise.models.score import as_scores, logit_of, outputs, recorded_outputs
+from equipoise.models.score import WRAPPED, OneOutput, as_matrix, as_scores, logit_of, outputs, recorded_outputs
 
 STEEP = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
-NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
-FEW = 64  # rows on which a folded network is compared with the expected outputs
-AT_ONCE = 4096  # rows whose features are scored at a time
-SAME = 1e-5  # relative to the outputs, or to 1 if these are smaller
+NEVER_BIAS = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
+FOLDED_ROWS = 64  # rows on which a folded network is compared with the expected outputs
+SCORED_AT_ONCE = 4096  # rows whose features are scored at a time
+SAME_OUTPUT = 1e-5  # relative to the outputs, or to 1 if these are smaller
 Maps = Mapping[int, tuple[float, float]]  # slope and intercept of an output, by its number
 
 
@@ -54,6 +53,7 @@ class BiasScore(nn.Module):
     probabilities, until it is recalibrated. It returns a logit or a probability, as the network does, and of the same shape.
     """
 
+    kind = "bias-score"
     cost: Tensor
     centre: Tensor
     slope: Tensor
@@ -81,7 +81,7 @@ class BiasScore(nn.Module):
         """The structure as plain values for JSON; the numbers are in the state dict."""
         shape = {"features": self.task.in_features - 1, "groups": self.cost.shape[1]}
         reading = {"layers": list(self.reading.layers), "inputs": self.reading.inputs}
-        return {"kind": "bias-score", **reading, "labels": list(self.labels), "output": self.output, **shape}
+        return {"kind": self.kind, **reading, "labels": list(self.labels), "output": self.output, **shape}
 
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "BiasScore":
@@ -120,7 +120,7 @@ def bias_scores(networks: Sequence[BiasScore], shown: Shown) -> list[FloatArray]
         modules = [module.to(shown.device) for module in copy.deepcopy(modules)]  # in one copy, so that they still share one network
     batches: list[Tensor] = []
     with torch.no_grad():
-        for raw, features in zip(shown.raw.split(AT_ONCE), shown.seen.split(AT_ONCE), strict=True):
+        for raw, features in zip(shown.raw.split(SCORED_AT_ONCE), shown.seen.split(SCORED_AT_ONCE), strict=True):
             raw, features = raw.to(shown.device), features.to(shown.device)
             batches.append(torch.stack([module.score(raw, features).float() for module in modules]).cpu())
     return list(as_scores(torch.cat(batches, dim=1), first.output).numpy())
@@ -131,7 +131,7 @@ def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], device=like.device, dtype=like.dtype)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
-        layer.bias.copy_(torch.from_numpy(np.maximum(bias, NEVER)))
+        layer.bias.copy_(torch.from_numpy(np.maximum(bias, NEVER_BIAS)))
     return layer
 
 
@@ -148,41 +148,25 @@ def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads,
 class ManyBiasScores(nn.Module):
     """A multi-label network in which the heads of bias scores replace some outputs; the others are unchanged.
 
-    The network runs once. Shape and names of the outputs are unchanged.
+    The network runs once. Shape and names of the outputs are unchanged. The heads are those of one bias score per output, whose layers are
+    named as in the network inside `OneOutput`.
     """
 
-    def __init__(self, network: nn.Module, heads: Mapping[int, BiasScore], output: str) -> None:
+    def __init__(self, network: nn.Module, scores: Mapping[int, BiasScore], output: str) -> None:
         super().__init__()
-        self.network, self.output, self.columns = network, output, list(heads)
-        self.heads = nn.ModuleList(heads.values())  # without the network, which they share
+        self.network, self.output, self.columns = network, output, list(scores)
+        self.heads = nn.ModuleList(copy.deepcopy(score) for score in scores.values())
+        for head in self.heads_by_output.values():
+            head.network = nn.Identity()  # they share the network
+            head.reading = replace(head.reading, layers=tuple(name.removeprefix(WRAPPED) for name in head.reading.layers))
         for name in ("pathologies", "targets"):
             if (names := getattr(network, name, None)) is not None:
                 setattr(self, name, names)
 
-    @classmethod
-    def of(cls, network: nn.Module, scores: Mapping[int, BiasScore], output: str, prefix: str = "") -> "ManyBiasScores":
-        """The heads of one bias score per output; removes `prefix` from the names of the layers that they read."""
-        heads = {column: copy.deepcopy(score) for column, score in scores.items()}
-        for head in heads.values():
-            head.network = nn.Identity()
-            head.reading = replace(head.reading, layers=tuple(name.removeprefix(prefix) for name in head.reading.layers))
-        return cls(network, heads, output)
-
-    def to_dict(self) -> dict[str, object]:
-        """The structure as plain values for JSON; the numbers are in the state dict."""
-        heads = {str(column): head.to_dict() for column, head in self.heads_by_output.items()}
-        return {"kind": "many-bias-scores", "output": self.output, "heads": heads}
-
-    @classmethod
-    def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "ManyBiasScores":
-        """A module of the structure in `plain` around a network; load its state dict afterwards."""
-        heads = {int(column): BiasScore.from_dict(nn.Identity(), head) for column, head in plain["heads"].items()}
-        return cls(network, heads, str(plain["output"]))
-
     @property
     def heads_by_output(self) -> dict[int, BiasScore]:
         """The head of each output that has one."""
-        return {column: head for column, head in zip(self.columns, self.heads, strict=True) if isinstance(head, BiasScore)}
+        return dict(zip(self.columns, cast(Sequence[BiasScore], self.heads), strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.heads_by_output
@@ -196,6 +180,7 @@ class ManyBiasScores(nn.Module):
 class Recalibrated(nn.Module):
     """A network whose logit is replaced by slope * logit + intercept. It returns a logit or a probability, as the network does."""
 
+    kind, reading = "recalibrated", ""  # it reads no features
     slope: Tensor
     intercept: Tensor
 
@@ -213,7 +198,7 @@ class Recalibrated(nn.Module):
 
     def to_dict(self) -> dict[str, object]:
         """The structure as plain values for JSON; the numbers are in the state dict."""
-        return {"kind": "recalibrated", "layers": [], "output": self.output}
+        return {"kind": self.kind, "layers": [], "output": self.output}
 
     @classmethod
     def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "Recalibrated":
@@ -237,19 +222,24 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
     if isinstance(changed, BiasScore):
         changed.recalibrate(*maps[0])
         return changed
-    inner = changed.inner if isinstance(changed, OneOutput) else changed
+    which = int(changed.which) if isinstance(changed, OneOutput) else None
+    inner = changed if which is None else changed.inner
     if isinstance(inner, ManyBiasScores):
-        heads = inner.heads_by_output
-        by_output = {int(changed.which): pair for pair in maps.values()} if isinstance(changed, OneOutput) else maps
-        if not by_output.keys() <= heads.keys():
+        by_output = maps if which is None else {which: maps[0]}
+        if not by_output.keys() <= inner.heads_by_output.keys():
             return None
         for column, pair in by_output.items():
-            heads[column].recalibrate(*pair)
+            inner.heads_by_output[column].recalibrate(*pair)
         return changed
-    few = inputs[: min(FEW, len(inputs))]
-    before, layer, sums = _last_layer(changed, few)
-    if layer is None or layer.bias is None:
-        return None
+    few = inputs[: min(FOLDED_ROWS, len(inputs))]
+    with recorded_outputs(changed, (nn.Linear,)) as calls:
+        before = outputs(changed, few, taken=as_matrix)
+    name, last = calls[-1] if calls else ("", before)
+    if sum(called == name for called, _ in calls) != 1 or last.ndim != 2 or len(last) != len(before):
+        return None  # no linear layer ran last, or it ran several times
+    layer, sums = cast(nn.Linear, changed.get_submodule(name)), last.float().cpu()
+    if layer.bias is None:
+        return None  # type: ignore[unreachable]
     expected = before.clone()
     for column, (slope, intercept) in maps.items():
         layer_outputs = torch.sigmoid(sums) if output == "probability" else sums
@@ -266,16 +256,4 @@ def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, outp
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    return bool(torch.allclose(a, b, rtol=SAME, atol=SAME))
-
-
-def _last_layer(network: nn.Module, few: Tensor) -> tuple[Tensor, nn.Linear | None, Tensor]:
-    """The outputs (rows, outputs) for a few inputs, and the linear layer that ran last, with its outputs."""
-    with recorded_outputs(network, (nn.Linear,)) as calls:
-        raw = outputs(network, few, taken=as_matrix)
-    if not calls:
-        return raw, None, raw
-    name, sums = calls[-1]
-    once = sum(called == name for called, _ in calls) == 1
-    layer = network.get_submodule(name) if once and sums.ndim == 2 and len(sums) == len(raw) else None
-    return raw, layer if isinstance(layer, nn.Linear) else None, sums.float().cpu()
+    return bool(torch.allclose(a, b, rtol=SAME_OUTPUT, atol=SAME_OUTPUT))

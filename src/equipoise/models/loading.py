@@ -21,14 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data import ImageFolder, Transform, as_transform, sha256
-from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.models.exported import PROGRAM, exported_in, exported_object
-from equipoise.models.hugging_face import HuggingFaceNetwork, is_folder, load_hugging_face
-from equipoise.models.many_outputs import OneOutput, output_named
-from equipoise.models.onnx_network import ONNX, OnnxNetwork, load_onnx, onnx_file_and_output
-from equipoise.models.predictors import is_network, made_by, pip_advice
+from equipoise.errors import BadInput, did_you_mean, pip_advice, raise_all
+from equipoise.models.programs import ONNX, PROGRAM, exported_in, load_onnx, onnx_file_and_output
+from equipoise.models.score import OneOutput, output_named
 from equipoise.models.units import MASK, MASKED
-from equipoise.models.vision import BACKBONES, backbone, prepare_torchvision
+from equipoise.models.vision import BACKBONES, HuggingFaceNetwork, backbone, is_folder, load_hugging_face, prepare_torchvision
 from equipoise.models.weights import bare, file_content, load_weights, misfits, prefix_of
 
 
@@ -134,7 +131,7 @@ def factory_in(code: Code) -> object:
     name = code.named.rpartition(":")[2]
     prepare_torchvision()  # otherwise the user's own `import torchvision` may fail
     with running(code):
-        module = _run_file(code) if code.in_file else _import_module(code)
+        module = _module_of(code)
         factory = getattr(module, name, None)  # a module may have its own __getattr__
     if factory is None:
         raise BadInput(f"{code.place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
@@ -153,32 +150,28 @@ class _ContentLoader(importlib.machinery.SourceFileLoader):
         return code
 
 
-def _run_file(code: Code) -> ModuleType:
+def _module_of(code: Code) -> ModuleType:
+    """The module that the code is, run in its own folder (see `own_folder`) from the very bytes that were found."""
+    if not code.in_file:
+        module = importlib.import_module(code.place)
+        file = getattr(module, "__file__", None)
+        if code.path is not None and (file is None or Path(file).absolute() != code.path or sha256(code.path.read_bytes()) != code.sha256):
+            raise BadInput(
+                f"the module {code.place} was imported from {file}, not from {code.path} as it was found. Name the file: "
+                "--model file.py:factory"
+            )
+        return module
     assert code.path is not None  # it is a file
     name = f"equipoise_user_{code.path.stem}"
     loader = _ContentLoader(name, str(code.path), code.content)
     spec = importlib.util.spec_from_file_location(name, code.path, loader=loader)
     assert spec is not None  # there is a loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        with own_folder(code):
-            loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    return module
-
-
-def _import_module(code: Code) -> ModuleType:
-    with _searching(code.searched_here):
-        module = importlib.import_module(code.place)
-    file = getattr(module, "__file__", None)
-    if code.path is not None and (file is None or Path(file).absolute() != code.path or sha256(code.path.read_bytes()) != code.sha256):
-        raise BadInput(
-            f"the module {code.place} was imported from {file}, not from {code.path} as it was found. Name the file: "
-            "--model file.py:factory"
-        )
     return module
 
 
@@ -204,17 +197,6 @@ def running(code: Code) -> Iterator[None]:
             advice = " It ended the program; guard that with `if __name__ == '__main__':`."
         again = f"python {code.path}" if code.in_file else f"python -c 'import {code.place}'"
         raise BadInput(f"{code.named} raised {description} ({file}, line {line}).{advice} The whole traceback: {again}") from error
-
-
-def taken_in(subject: object) -> nn.Module | None:
-    """The network that an object of torch, transformers or onnxruntime is, or that a file or folder holds; None if there is none."""
-    if isinstance(subject, (str, Path)):
-        return load_model(str(subject)) if includes_weights(str(subject)) or is_folder(str(subject)) else None
-    if made_by(subject, "onnxruntime", "InferenceSession"):
-        return OnnxNetwork(b"", "an ONNX session", session=subject)
-    if not is_network(subject):
-        return exported_object(subject)
-    return HuggingFaceNetwork(subject) if made_by(subject, "transformers", "PreTrainedModel") else subject
 
 
 def load_model(
@@ -284,7 +266,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
         return exported_in(code.content, str(code.path))
     with own_folder(code):
         function = factory_in(code)
-        if is_network(function):
+        if isinstance(function, nn.Module):
             return function
         if not callable(function):
             raise BadInput(f"{factory} is of type {type(function).__name__}. Name a function or class that returns a torch.nn.Module.")
@@ -292,7 +274,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
             raise BadInput(f"{factory} needs the arguments {', '.join(arguments)}. Name a function without arguments that calls it.")
         with running(code):
             model = function()
-        if not is_network(model):
+        if not isinstance(model, nn.Module):
             raise BadInput(f"{factory} returned an object of type {type(model).__name__}. Return a torch.nn.Module.")
         return model
 

@@ -12,12 +12,11 @@ tensor, and follows the gradient within it.
 """
 
 import copy
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from equipoise.models.devices import Captured, Pool, device_of, to_device
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
 CPU_CHUNK = 512  # rows of one evaluation step: activations of a chunk stay in the processor's cache
-CHUNK = 2**14  # on other devices, which are faster in few large steps
+DEVICE_CHUNK = 2**14  # on other devices, which are faster in few large steps
 NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default  # named in full: choosing the variant takes as long as the operation
 RELU_BACKWARD = torch.ops.aten.threshold_backward.default
 RECORD_AFTER = 8  # occurrences of a step before it is recorded, since a recording takes as long as a hundred steps
@@ -103,7 +102,7 @@ class FlatMLP:
     def __init__(self, model: MLP, device: torch.device | None = None) -> None:
         self.device = device or device_of(model)
         self.original_device = device_of(model)
-        self.chunk = CPU_CHUNK if self.device.type == "cpu" else CHUNK
+        self.chunk = CPU_CHUNK if self.device.type == "cpu" else DEVICE_CHUNK
         self.model = copy.deepcopy(model).to(self.device).eval()
         self.width, self.depth = model.width, model.depth
         self.limit = round(model.dropout.p * 65536)  # below which 16 random bits drop a unit
@@ -177,7 +176,16 @@ class FlatMLP:
             a = linear(h).relu_()
             if masks is not None:
                 a.mul_(masks[k])
-            mean, inverse, centred = _moments(norm, a[0], training)
+            if training:  # normalised by the batch, which updates the running statistics
+                rows = a.shape[2]
+                mean = a[0].sum(1).div_(rows)
+                centred = a[0] - mean[:, None]
+                variance = torch.linalg.vecdot(centred, centred).div_(rows)
+                norm.mean.lerp_(mean, MOMENTUM)
+                norm.variance.lerp_(variance * (rows / (rows - 1)), MOMENTUM)
+            else:
+                mean, variance, centred = norm.mean, norm.variance, a[0] - norm.mean[:, None]
+            inverse = torch.rsqrt(variance + EPS)
             forward.append((linear, norm, h, a, mean, inverse))
             h = centred.mul_((norm.weight * inverse)[:, None]).add_(norm.shift)[None]
         d = slope(self.out(h)[0, 0])[None, None]
@@ -222,22 +230,6 @@ class FlatMLP:
         if self.device.type == "cpu":
             return numbers.new_zeros(1).index_add_(0, torch.zeros_like(self.block), numbers)
         return self.block_sums(numbers).sum(0, keepdim=True)
-
-
-def _moments(norm: _Norm, a: Tensor, training: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and inverse deviation (width,) of a batch norm, and the centred activations (width, rows).
-
-    In training they are those of the batch, which update the running ones.
-    """
-    if not training:
-        return norm.mean, torch.rsqrt(norm.variance + EPS), a - norm.mean[:, None]
-    rows = a.shape[1]
-    mean = a.sum(1).div_(rows)
-    centred = a - mean[:, None]
-    variance = torch.linalg.vecdot(centred, centred).div_(rows)
-    norm.mean.lerp_(mean, MOMENTUM)
-    norm.variance.lerp_(variance * (rows / (rows - 1)), MOMENTUM)
-    return mean, torch.rsqrt(variance + EPS), centred
 
 
 class Recorder:
@@ -298,14 +290,13 @@ class Critic(nn.Module):
         return x
 
 
-class Optimiser(Protocol):
-    """Takes steps along the accumulated gradients and clears them. Implementations derive from it, since it keeps their moments."""
+class Optimiser(ABC):
+    """Takes steps along the accumulated gradients and clears them, and keeps the moments that the next step depends on."""
 
-    rate: float
-    moments: list[Tensor]  # what the next step depends on, besides the gradient and the number of steps
-    steps: int
-    _marked: list[Tensor]
-    _marked_steps: int
+    def __init__(self, rate: float, moments: Sequence[Tensor] = ()) -> None:
+        self.rate, self.moments, self.steps = rate, list(moments), 0
+        self._marked: list[Tensor] = []
+        self._marked_steps = 0
 
     @abstractmethod
     def step(self) -> None:
@@ -329,9 +320,8 @@ class FlatSteps(Optimiser):
     """Plain gradient descent over the flat buffer of an MLP, in single precision."""
 
     def __init__(self, flat: FlatMLP, rate: float, moments: Sequence[Tensor] = ()) -> None:
-        self.flat, self.moments, self.steps = flat, list(moments), 0
-        self._marked, self._marked_steps, self.restored = [], 0, False
-        self.set_rate(rate)
+        super().__init__(float(np.float32(rate)), moments)
+        self.flat, self.restored = flat, False
 
     def set_rate(self, rate: float) -> None:
         self.rate = float(np.float32(rate))
@@ -402,11 +392,10 @@ class Blockwise(Optimiser):
     """Blockwise Adam over the parameters of any module."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float) -> None:
-        self.parameters, self.rate, self.steps = list(parameters), rate, 0
+        self.parameters = list(parameters)
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros((), device=p.device) for p in self.parameters]
-        self.moments = [*self.means, *self.squares]
-        self._marked, self._marked_steps = [], 0
+        super().__init__(rate, [*self.means, *self.squares])
 
     @torch.no_grad()
     def step(self) -> None:
@@ -425,13 +414,12 @@ class TorchSteps(Optimiser):
     """An optimiser of torch."""
 
     def __init__(self, inner: torch.optim.Optimizer, rate: float) -> None:
-        self.inner, self.rate, self.steps = inner, rate, 0
-        self._marked, self._marked_steps = [], 0
+        super().__init__(rate)
+        self.inner = inner
 
-    @property
-    def moments(self) -> list[Tensor]:  # type: ignore[override]
-        """None before the first step."""
-        return [value for state in self.inner.state.values() for value in state.values() if isinstance(value, Tensor)]
+    def mark(self) -> None:
+        self.moments = [value for state in self.inner.state.values() for value in state.values() if isinstance(value, Tensor)]
+        super().mark()  # there are none before the first step
 
     def step(self) -> None:
         self.inner.step()

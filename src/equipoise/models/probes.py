@@ -13,7 +13,7 @@ times as long.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
 WORSE = 1.02  # ratio to the best loss beyond which weaker penalties are not tried
 FREE = 30.0  # scale of the network's own logit, large enough that the penalty hardly affects it
-NEVER = -1  # the fold of rows that are never held out
-FEW = 2**22  # numbers below which numpy's threads would take longer to synchronise than to compute
-LEAST = 0.2  # smallest share of the time of a fit that is assumed to grow with the rows, whatever a short measurement shows
+NEVER_HELD_OUT = -1  # the fold of rows that are never held out
+FEW_NUMBERS = 2**22  # numbers below which numpy's threads would take longer to synchronise than to compute
+LEAST_GROWTH = 0.2  # smallest share of the time of a fit that is assumed to grow with the rows, whatever a short measurement shows
 NARROW = 120  # number of features up to which Newton's method is always faster
 TALL = 10  # rows per feature above which it is faster with more features
 SMALL = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's tolerance is 1e-4
@@ -87,15 +87,15 @@ def fit_probe(
     if more is not None:
         counts = np.concatenate([counts, _shares(target[known], classes)[more[1]] / _shares(more[1], classes)[more[1]]])
         x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
-        known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
+        known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER_HELD_OUT)])
     features = Features(x, device)
     mean, spread = features[known].moments()
     scale = np.where(spread > np.maximum(1e-6 * (1 + np.abs(mean)), finest), spread, np.inf)  # a constant carries no information
     if free:
         scale[-free:] /= FREE
     z = features.standardised(mean, scale).x
-    best: tuple[float, Fit] | None = None
-    with _limited_threads(x.size):
+    best: tuple[float, PenaltyFit] | None = None
+    with _thread_pools().limit(limits=1) if x.size < FEW_NUMBERS else nullcontext():
         for fit in fits(z, target, classes, folds, known, counts, PENALTIES):
             loss = log_loss(fit.held_out[:n][known[:n]], target[:n][known[:n]])
             if best is None or loss < best[0]:
@@ -117,11 +117,6 @@ def _shares(target: IntArray, classes: int) -> FloatArray:
 def log_loss(chances: FloatArray, target: IntArray) -> float:
     """The mean log loss of probabilities (n, classes)."""
     return float(-np.log(np.clip(chances[np.arange(len(target)), target], 1e-12, None)).mean())
-
-
-def _limited_threads(numbers: int) -> AbstractContextManager[object]:
-    """One thread for numpy's products with few numbers; otherwise all threads."""
-    return _thread_pools().limit(limits=1) if numbers < FEW else nullcontext()
 
 
 @cache
@@ -150,7 +145,13 @@ def probe_seconds(x: FloatArray, target: IntArray, classes: int, folds: int, row
     fit_seconds(1)  # the first fit loads libraries
     whole = fit_seconds(1)
     quarter = fit_seconds(4) if len(x) >= 8 * folds else 0.0
-    return whole + max(0, rows - len(x)) * max(whole - quarter, LEAST * whole) / (0.75 * len(x))
+    return whole + max(0, rows - len(x)) * max(whole - quarter, LEAST_GROWTH * whole) / (0.75 * len(x))
+
+
+def _tensor(values: Any, device: "torch.device") -> "torch.Tensor":
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
 
 class Features:
@@ -158,18 +159,10 @@ class Features:
 
     def __init__(self, x: Any, device: "torch.device | None" = None) -> None:
         self.numpy = isinstance(x, np.ndarray) and device is None
-        self.x = x
-        if device is not None:
-            self.x = self._tensor(x).to(device)
-
-    @staticmethod
-    def _tensor(values: Any) -> "torch.Tensor":
-        import torch
-
-        return torch.from_numpy(np.ascontiguousarray(values))
+        self.x = x if device is None else _tensor(x, device)
 
     def _to_device(self, values: Any) -> Any:
-        return values if self.numpy else self._tensor(values).to(self.x.device)
+        return values if self.numpy else _tensor(values, self.x.device)
 
     def to_numpy(self, values: Any = None) -> FloatArray:
         """Values on the device as an array; by default the features."""
@@ -212,7 +205,7 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class PenaltyFit:
     """A regression with one penalty."""
 
     penalty: float
@@ -222,7 +215,7 @@ class Fit:
 
 def fits(
     z: Any, target: IntArray, classes: int, folds: IntArray, known: BoolArray, counts: FloatArray, penalties: Sequence[float]
-) -> Iterator[Fit]:
+) -> Iterator[PenaltyFit]:
     """The regressions of a target on standardised features (n, d), fitted to the `known` rows with the weights in `counts`.
 
     Products with features in a tensor are computed on its device. Rows in a fold below 0 are never held out. Give the penalties from the
@@ -234,15 +227,20 @@ def fits(
     if classes == 2 and narrow and all(len(np.unique(target[rows])) == 2 for rows in trained):
         newton = _Newton(features[known], target[known], folds[known], counts[known])
         while penalties:
-            solution = newton.fit(penalties[0])
+            try:
+                solution = newton.fit(penalties[0])
+            except LinAlgError:
+                break
             if solution is None:  # not converged
                 break
             whole, without_fold = solution
+            weights = np.stack([np.zeros(len(whole) - 1), whole[:-1]]), np.array([0.0, whole[-1]])  # the second class against the first
+            final: Callable[[], Any] = partial(tuple, weights)
             logits = features.times(whole[:-1]) + whole[-1]
             for fold, theta in enumerate(without_fold):
                 logits[folds == fold] = features[folds == fold].times(theta[:-1]) + theta[-1]
             positive = expit(logits)
-            yield Fit(penalties[0], np.column_stack([1 - positive, positive]), partial(_two_class_weights, whole))
+            yield PenaltyFit(penalties[0], np.column_stack([1 - positive, positive]), final)
             penalties = penalties[1:]
     x = features.to_numpy()
 
@@ -253,12 +251,7 @@ def fits(
         held_out = np.empty((len(x), classes))
         for fold in held:
             held_out[folds == fold] = probabilities(*fitted(trained[fold], penalty), x[folds == fold])
-        yield Fit(penalty, held_out, partial(fitted, known, penalty))
-
-
-def _two_class_weights(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Weights (2, d) and biases (2,) of two classes, the second against the first."""
-    return np.stack([np.zeros(len(theta) - 1), theta[:-1]]), np.array([0.0, theta[-1]])
+        yield PenaltyFit(penalty, held_out, partial(fitted, known, penalty))
 
 
 def regression(z: FloatArray, target: IntArray, classes: int, penalty: float, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -303,22 +296,13 @@ class _Newton:
     def fit(self, penalty: float) -> tuple[FloatArray, FloatArray] | None:
         """Slopes and intercept (d + 1,) of all rows, and (folds, d + 1) without each fold; None if they do not converge."""
         ridge = self.ridge / penalty
-        try:
-            hessians = self._fit_all_rows(ridge)
-            without_fold = None if hessians is None else self._fit_without_folds(hessians, ridge)
-        except LinAlgError:
-            return None
-        return None if without_fold is None else (self.theta, without_fold)
-
-    def _fit_all_rows(self, ridge: FloatArray) -> list[FloatArray] | None:
-        """Sets `theta` to the solution and returns the Hessians without each fold there, or one step before; None without convergence."""
         hessian, fold_hessians = np.empty(0), list[FloatArray]()
         loss = self._loss(self.theta, ridge)
         for step in range(NEWTON_STEPS):
             p = expit(self.x.times(self.theta))
             gradient = self.x.against(self.counts * (p - self.y)) + ridge * self.theta
             if step and np.abs(gradient).max() <= self.tolerance:
-                return [hessian - part for part in fold_hessians]
+                break
             weight = self.counts * p * (1 - p)
             fold_hessians = [self.x.gram(weight, fold) for fold in self.folds]
             hessian = self.x.gram(weight, self.never_held_out) + sum(fold_hessians) + np.diag(ridge)
@@ -330,18 +314,17 @@ class _Newton:
                     break
                 move = move / 2
             self.theta, loss = candidate, candidate_loss
-        return None
-
-    def _fit_without_folds(self, hessians: Sequence[FloatArray], ridge: FloatArray) -> FloatArray | None:
-        """The solutions (folds, d + 1) without each fold, started from the solution of all rows and the Hessians there."""
+        else:
+            return None
+        # Without each fold, started from the solution of all rows and the Hessians there, or one step before.
         theta = np.repeat(self.theta[:, None], len(self.folds), 1)
-        factors = [cho_factor(hessian) for hessian in hessians]
+        factors = [cho_factor(hessian - part) for part in fold_hessians]
         for step in range(1, NEWTON_STEPS):
             p = expit(self.x.times(theta))
             gradient = self.x.against(self.counts_without * (p - self.y[:, None])) + ridge[:, None] * theta
             unfinished = np.flatnonzero(np.abs(gradient).max(0) > self.tolerance)
             if not len(unfinished):
-                return theta.T
+                return self.theta, theta.T
             for k in unfinished:
                 if step % CHEAP == 0:
                     weight = self.counts_without[:, k] * p[:, k] * (1 - p[:, k])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import maxsize
 from threading import get_ident
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import BoolArray, Cohort, FloatArray, Images, IntArray, Tensors
+from equipoise.data import BoolArray, Cohort, FloatArray, Images, IntArray, Tensors, check_cohort
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, Ranking, interval, multiplicities, units_of
 from equipoise.models.devices import Feed, compute_device, on_device
@@ -26,11 +27,11 @@ from equipoise.models.probes import fit_probe, folds_of
 from equipoise.models.score import evaluating, in_pieces, logit_of, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.units import MASKED
 
-KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
+READ_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
 WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
 DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 PIXELS = 16  # approximate side of the small picture
-PLACES = 8  # approximate side of the grid of edge strengths
+EDGE_PLACES = 8  # approximate side of the grid of edge strengths
 ROOT_2 = 2.0**0.5
 
 
@@ -56,7 +57,15 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", m
     chosen = pick("depth", depth, DEPTHS)
     if chosen == "auto":
         chosen = "inputs and last" if table else "inputs"
-    layers = [] if chosen == "inputs" else _readable_layers(model, inputs, table)
+    layers: list[str] = []
+    if chosen != "inputs":  # those that a row passes through once, in execution order
+        named = [name for name, module in model.named_modules() if isinstance(module, READ_LAYERS)]
+        device = compute_device(model, inputs)
+        few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
+        with evaluating(network), torch.no_grad(), _recorded_inputs(network, named) as recorded:
+            network(few)
+        layers = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST]
+        layers = layers[1:] if table else layers  # the input of the first is the table
     if chosen in ("last", "inputs and last"):
         layers = layers[-1:]
     elif len(layers) > max_layers:
@@ -70,38 +79,25 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", m
     return reading
 
 
-def _readable_layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
-    """The layers that a row passes through once, in execution order; for a table without the first, whose input is the table."""
-    named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
-    device = compute_device(model, inputs)
-    few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
-    with evaluating(network), torch.no_grad(), _recorded_inputs(network, list(named)) as recorded:
-        network(few)
-    readable = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST]
-    return readable[1:] if table and readable else readable
-
-
 @contextmanager
 def _recorded_inputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Records the inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards."""
+    """Records the inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards.
+
+    The vector is the mean over tokens or positions, and never a view, since later layers may write in place.
+    """
     recorded: dict[str, Tensor] = {}
     thread = get_ident()  # a network may serve several threads at once
 
     def record(name: str, layer: nn.Module, args: tuple[object, ...]) -> None:
-        if get_ident() == thread and args and isinstance(args[0], Tensor) and name not in recorded:
-            recorded[name] = _pooled(args[0], isinstance(layer, nn.Linear))
+        if get_ident() == thread and args and name not in recorded:
+            x = cast(Tensor, args[0])
+            positions = (1, -2, 1) if isinstance(layer, nn.Linear) else (2, -1, 2)  # first, last, and where they are once flattened
+            recorded[name] = x.clone() if x.ndim <= 2 else x.flatten(*positions[:2]).mean(positions[2])
 
     with ExitStack() as hooks:
         for name in names:
             hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(partial(record, name)))
         yield recorded
-
-
-def _pooled(x: Tensor, linear: bool) -> Tensor:
-    """One vector per row: the mean over tokens or positions. Never a view, since later layers may write in place."""
-    if x.ndim <= 2:
-        return x.clone()
-    return x.flatten(1, -2).mean(1) if linear else x.flatten(2).mean(2)
 
 
 def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
@@ -177,7 +173,7 @@ class ReadOnce:
     model: nn.Module
     inputs: Tensor | Images
     rows: IntArray | None = None  # positions among the inputs; None: all
-    _cache: dict[Reading | None, Tensor | Shown] = field(default_factory=dict, repr=False)  # for all rows; None: the outputs
+    _cache: dict[Reading | None, Any] = field(default_factory=dict, repr=False)  # what is read of all rows; None: the outputs
 
     def take(self, rows: IntArray) -> "ReadOnce":
         """The same for some of the rows."""
@@ -185,14 +181,17 @@ class ReadOnce:
 
     def raw(self) -> Tensor:
         """The network's outputs (n,), as returned by `outputs`."""
-        whole = self._outputs()
+        if None not in self._cache:
+            self._cache[None] = outputs(self.model, self.inputs)
+        whole: Tensor = self._cache[None]
         return whole if self.rows is None else whole[torch.from_numpy(self.rows)]
 
     def shown(self, reading: Reading) -> Shown:
         """The network's outputs and the features of a reading for these rows."""
-        whole = self._cache.get(reading)
-        if not isinstance(whole, Shown):
-            whole = self._cache[reading] = _read_rows(self.model, self.inputs, reading, None if reading.layers else self._outputs())
+        if reading not in self._cache:
+            known = None if reading.layers else replace(self, rows=None).raw()
+            self._cache[reading] = _read_rows(self.model, self.inputs, reading, known)
+        whole: Shown = self._cache[reading]
         return whole if self.rows is None else whole.take(self.rows)
 
     def of(self, network: nn.Module) -> bool:
@@ -202,12 +201,6 @@ class ReadOnce:
         a, b = self.model.state_dict(), network.state_dict()
         same = type(network) is type(self.model) and a.keys() == b.keys()
         return same and all(torch.equal(a[name].to(b[name].device), b[name]) for name in a)
-
-    def _outputs(self) -> Tensor:
-        whole = self._cache.get(None)
-        if not isinstance(whole, Tensor):
-            whole = self._cache[None] = outputs(self.model, self.inputs)
-        return whole
 
 
 def picture(x: Tensor) -> Tensor:
@@ -221,7 +214,7 @@ def picture(x: Tensor) -> Tensor:
     torch.Size([2, 768])
     """
     gray = x.mean(1, keepdim=True)
-    return torch.cat([_averaged(gray, PIXELS), *(_averaged(edges, PLACES) for edges in _edges(gray))], dim=1)
+    return torch.cat([_averaged(gray, PIXELS), *(_averaged(edges, EDGE_PLACES) for edges in _edges(gray))], dim=1)
 
 
 def _edges(gray: Tensor) -> Iterator[Tensor]:
@@ -249,10 +242,10 @@ def _averaged(x: Tensor, places: int) -> Tensor:
 
 
 READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
-CHANCE = 0.5  # AUROC of a random score, whatever the sizes of the groups
+CHANCE_AUROC = 0.5  # AUROC of a random score, whatever the sizes of the groups
 AUROC_LABELS: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of its rows
 AUROCS = [f"{name}{bound}" for name in AUROC_LABELS for bound in ("", "_low", "_high")]
-COLUMNS = ["attribute", "layer", "depth", "width", *AUROCS, "chance", "note"]
+ENCODING_COLUMNS = ["attribute", "layer", "depth", "width", *AUROCS, "chance", "note"]
 
 
 def encoding(
@@ -290,8 +283,7 @@ def encoding(
         raise BadInput(
             f"encoding reads the layers of a torch.nn.Module; got {type(model).__name__}. Of a debiasing result, give its .model."
         )
-    if not isinstance(cohort, Cohort):
-        raise BadInput(f"encoding reads a network on a Cohort; got {type(cohort).__name__}")
+    check_cohort("encoding", cohort)
     least = {"folds": (folds, 2), "draws": (draws, 2), "min_patients": (min_patients, 1), "max_layers": (max_layers, 1)}
     problems = [f"{name} must be at least {low}; got {value}" for name, (value, low) in least.items() if value < low]
     if not 0.01 <= level <= 0.9999:
@@ -309,10 +301,10 @@ def encoding(
         for name, depth, values in layers:
             found = [_probe_auroc(values[known], part, fold, *own[:2], draws, level, seed) for own in large.values()]
             place = {"attribute": attribute.name, "layer": name, "depth": depth, "width": values.shape[1]}
-            rows.append({**place, **dict(zip(AUROCS, np.ravel(found).tolist(), strict=True)), "chance": CHANCE, "note": note})
+            rows.append({**place, **dict(zip(AUROCS, np.ravel(found).tolist(), strict=True)), "chance": CHANCE_AUROC, "note": note})
             if progress:
                 progress(len(rows), steps)
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=ENCODING_COLUMNS)
 
 
 def _read_layers(model: nn.Module, cohort: Cohort, max_layers: int) -> list[tuple[str, int, FloatArray]]:
@@ -362,22 +354,18 @@ def _probe_auroc(
     held_out = fit_probe(x[chosen], target, len(kept), fold[chosen]).held_out
     units = units_of(None if cohort.patients is None else cohort.patients[chosen], len(chosen))
     groups = range(1, 2) if len(kept) == 2 else range(len(kept))  # for two groups, both rankings are the same
-    rankings = [Ranking(held_out[:, k], target == k, units) for k in groups]
-    value = float(np.mean([ranking.auroc() for ranking in rankings]))
+    rankings = [Ranking(held_out[:, k], target == k) for k in groups]
+    value = float(np.mean([ranking.ranks().auroc for ranking in rankings]))
     resampled: list[FloatArray] = []
     for block in multiplicities(int(units.max()) + 1, draws, seed):
-        pieces = -(-len(block) * len(chosen) // BLOCK)  # patients with many rows would need much memory at once
-        resampled += [np.mean([ranking.auroc(part) for ranking in rankings], axis=0) for part in np.array_split(block, max(1, pieces))]
+        pieces = max(1, -(-len(block) * len(chosen) // BLOCK))  # patients with many rows would need much memory at once
+        for part in np.array_split(block, pieces):
+            resampled.append(np.mean([ranking.ranks(part[:, units]).auroc for ranking in rankings], axis=0))
     low, high = (float(bound) for bound in interval(np.concatenate(resampled), value, level))
-    wider = _widening(int(fold.max()) + 1)
+    # A bootstrap of cross-fitted scores holds the probes fixed. Probes of different folds are fitted to the same patients, so their errors
+    # are correlated: by Nadeau and Bengio (Inference for the generalization error, 2003) the variance is 1 + folds * (test rows / training
+    # rows) times as large. Without it, 95 % intervals for groups that cannot be read covered 0.5 in 75 to 85 of 100 simulations (400 to
+    # 600 rows), with it in 95 to 97.
+    folds = int(fold.max()) + 1
+    wider = float(np.sqrt(1 + folds / (folds - 1)))
     return value, max(0.0, value - wider * (value - low)), min(1.0, value + wider * (high - value))
-
-
-def _widening(folds: int) -> float:
-    """The factor by which an interval of cross-fitted scores is wider than a bootstrap of these scores, in which the probes are fixed.
-
-    Probes of different folds are fitted to the same patients, so their errors are correlated: by Nadeau and Bengio (Inference for the
-    generalization error, 2003) the variance is 1 + folds * (test rows / training rows) times as large. Without it, 95 % intervals for
-    groups that cannot be read covered 0.5 in 75 to 85 of 100 simulations (400 to 600 rows), with it in 95 to 97.
-    """
-    return float(np.sqrt(1 + folds / (folds - 1)))

@@ -14,38 +14,13 @@ from torch import Tensor, nn
 
 from equipoise.data import Cohort, FloatArray, Images
 from equipoise.errors import BadInput, raise_all
-from equipoise.models import ranks
+from equipoise.models import mlp, ranks, score
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device
-from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, as_matrix, whole_network
-from equipoise.models.mlp import (
-    MLP,
-    OPTIMISERS,
-    Blockwise,
-    FlatAdam,
-    FlatBlockwise,
-    FlatMLP,
-    FlatSteps,
-    Optimiser,
-    Recorder,
-    TorchSteps,
-    copied,
-)
-from equipoise.models.score import (
-    as_scores,
-    evaluating,
-    feed_outputs,
-    in_pieces,
-    logit_of,
-    output_kind,
-    outputs,
-    rows_at_once,
-    sigmoid,
-    single_output,
-    smaller,
-)
+from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copied
+from equipoise.models.score import as_matrix, feed_outputs, labels_of, output_kind, outputs, sigmoid, single_output
 from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
 
-AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
+VALUES_WITH_GRAPH = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
 DISTINCT = 50  # distinct scores in bfloat16, below which rounding would determine thresholds and gaps: full precision is used instead
 Slope = Callable[..., Tensor]  # logits (b, labels) and further values of their rows, each (b, labels) -> derivatives (b, labels)
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
@@ -55,9 +30,9 @@ class Repairable:
     """A copy of a network with one output per row and label, and the rows that it is repaired on."""
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
-        several = isinstance(model, ChosenOutputs)
-        self.inputs, self.labels = inputs, len(model.columns) if isinstance(model, ChosenOutputs) else 1
-        self.rows, self.prefix = len(inputs) * self.labels, WRAPPED if several else ""  # prefix of the names of layers
+        chosen = labels_of(model)
+        several, self.inputs, self.labels = chosen is not None, inputs, 1 if chosen is None else len(chosen.columns)
+        self.rows, self.prefix = len(inputs) * self.labels, score.WRAPPED if several else ""  # prefix of the names of layers
         self.original_device, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
@@ -72,15 +47,17 @@ class Repairable:
         self._kept = copy.deepcopy(self.model)
         self._marked: list[Tensor] = []
         self._layers: list[Layer] = []
-        self._at_once = rows_at_once(self.feed, AT_ONCE.get(self.device.type, AT_ONCE["cpu"]))  # lowered if memory is too small
+        values = VALUES_WITH_GRAPH.get(self.device.type, VALUES_WITH_GRAPH["cpu"])
+        self._at_once = score.rows_at_once(self.feed, values)  # lowered if memory is too small
         self._optimisers: list[Optimiser] = []
         self._steps: dict[tuple[Backward, int], Captured] = {}
         self._backwards: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
-        self._taken = as_matrix if several else _column  # from the network's output to (b, labels)
-        with evaluating(self.model), torch.no_grad():
+        # From the network's output to (b, labels).
+        self._taken = as_matrix if several else lambda raw, rows: single_output(raw, rows)[:, None]
+        with score.evaluating(self.model), torch.no_grad():
             few = self.feed(torch.arange(min(2, len(inputs))))
-            self.width = as_matrix(whole_network(self.model)(few), len(few)).shape[1] if several else 1  # of the output layer
+            self.width = as_matrix(score.whole_network(self.model)(few), len(few)).shape[1] if several else 1  # of the output layer
         # Numbers of parameter tensors: frozen ones (requires_grad=False), and all.
         self.frozen = (sum(not p.requires_grad for p in model.parameters()), sum(1 for _ in model.parameters()))
 
@@ -128,7 +105,7 @@ class Repairable:
         """As `scores_and_features` in eval mode, without a graph; valid as long as the network does not change."""
         batches: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():  # every row once; random batches would compute each many times
-            in_pieces(lambda part: batches.append(self.scores_and_features(part)), torch.arange(self.rows), self.feed)
+            score.in_pieces(lambda part: batches.append(self.scores_and_features(part)), torch.arange(self.rows), self.feed)
         scores, features = (torch.cat(parts) for parts in zip(*batches, strict=True))
 
         def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,12 +119,15 @@ class Repairable:
         source = self.inputs if inputs is None else inputs
         if id(source) not in self._feeds:  # a feed holds its inputs, so that their id is not reused
             self._feeds[id(source)] = Feed(source, self.device)
-        feed = self._feeds[id(source)]
-        scores = self._all_scores(feed)
-        if self.reduced and not self._coarse and len(scores.unique()) < min(DISTINCT, len(feed)):
+        feed, shard = self._feeds[id(source)], ranks.share(torch.arange(len(source)))  # each process computes its share
+        while True:
+            scores = torch.zeros(len(feed), self.labels, dtype=torch.float64)
+            raw = feed_outputs(self.model, feed, shard, fast=not self._coarse, taken=self._taken)
+            scores[shard] = score.as_scores(raw, self.output)
+            scores = self._sum_over_processes(scores)
+            if not self.reduced or self._coarse or len(scores.unique()) >= min(DISTINCT, len(feed)):
+                return scores.reshape(-1).numpy()
             self._coarse = True
-            scores = self._all_scores(feed)
-        return scores.reshape(-1).numpy()
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generator: np.random.Generator | None = None) -> None:
         """Sets the gradient to that of the sum of weights (b,) times scores of the rows index (b,), in eval mode.
@@ -188,7 +168,7 @@ class Repairable:
         """
 
         def backward(raw: Tensor, *row_values: Tensor) -> None:
-            logits = logit_of(raw, self.probability)
+            logits = score.logit_of(raw, self.probability)
             logits.backward(slope(logits.detach(), *row_values))
 
         rows, own_values = self._rows_and_values(index, values)
@@ -227,14 +207,6 @@ class Repairable:
             self._steps[key] = Captured(step, [torch.zeros(rows, dtype=torch.int64, device=self.device), *zeros], pool=self._pool)
         return self._steps[key]
 
-    def _all_scores(self, feed: Feed) -> Tensor:
-        """The scores of all rows of a feed, each process computing its share."""
-        scores = torch.zeros(len(feed), self.labels, dtype=torch.float64)
-        shard = ranks.share(torch.arange(len(feed)))
-        raw = feed_outputs(self.model, feed, shard, fast=not self._coarse, taken=self._taken)
-        scores[shard] = as_scores(raw, self.output)
-        return self._sum_over_processes(scores)
-
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         on_device = tensor.to(self.device) if ranks.size() > 1 else tensor
         ranks.add_up([on_device])
@@ -270,8 +242,8 @@ class Repairable:
         if not parameters:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
         if name == "blockwise":
-            return Blockwise(parameters, rate)
-        return TorchSteps(OPTIMISERS.get(name, torch.optim.SGD)(parameters, lr=rate, fused=self.device.type == "cuda"), rate)
+            return mlp.Blockwise(parameters, rate)
+        return mlp.TorchSteps(mlp.OPTIMISERS.get(name, torch.optim.SGD)(parameters, lr=rate, fused=self.device.type == "cuda"), rate)
 
     def _state(self) -> list[Tensor]:
         """Everything that fine-tuning changes: parameters that are not frozen, and running statistics."""
@@ -295,7 +267,7 @@ class Repairable:
 
     def kept(self) -> nn.Module:
         """The network in the state of the last `keep`."""
-        model = copy.deepcopy(whole_network(self._kept))
+        model = copy.deepcopy(score.whole_network(self._kept))
         if self.device.type == "cuda":
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return model.to(self.original_device)
@@ -305,9 +277,8 @@ class Repairable:
 
         Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
         """
-        patterns = [f"{self.prefix}{p}" for p in ([pattern] if isinstance(pattern, str) else pattern)]
         few = self.feed(torch.arange(min(2, len(self.inputs))))
-        self._layers = find_units(self.model, few, patterns, granularity, self.width)
+        self._layers = find_units(self.model, few, pattern, granularity, self.width, self.prefix)
         return self._layers[-1].end
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
@@ -324,10 +295,10 @@ class Repairable:
                 raw, total = self._influence(order, w, min(self._at_once, max(1, len(order))), criterion)
                 break
             except torch.OutOfMemoryError as error:
-                self._at_once = smaller(min(self._at_once, len(order)), error)
+                self._at_once = score.smaller(min(self._at_once, len(order)), error)
         ranks.add_up([total])
         scores = torch.zeros(len(w), self.labels, dtype=torch.float64)
-        scores[order] = as_scores(raw, self.output).cpu()
+        scores[order] = score.as_scores(raw, self.output).cpu()
         return self._sum_over_processes(scores).reshape(-1).numpy(), combine_sums(criterion, total) / len(w)
 
     def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
@@ -361,19 +332,12 @@ class Repairable:
         """Multiplies every original parameter by a draw from N(1, spread^2)."""
         with torch.no_grad():
             for parameter, original in zip(self.model.parameters(), self._original.parameters(), strict=True):
-                parameter.copy_(original * (1 + spread * _noise(original, generator)))
-
-
-def _column(raw: object, rows: int) -> Tensor:
-    return single_output(raw, rows)[:, None]
-
-
-def _noise(like: Tensor, rng: np.random.Generator) -> Tensor:
-    """Normal numbers in the shape of a tensor; for a GPU drawn there, since drawing millions on the CPU would dominate the time."""
-    if like.is_cuda:
-        device_rng = torch.Generator(like.device).manual_seed(int(rng.integers(2**62)))
-        return torch.randn(like.shape, generator=device_rng, device=like.device)
-    return torch.from_numpy(rng.standard_normal(like.numel(), dtype=np.float32)).view(like.shape)
+                if original.is_cuda:  # drawn there, since drawing millions on the CPU would dominate the time
+                    device_rng = torch.Generator(original.device).manual_seed(int(generator.integers(2**62)))
+                    noise = torch.randn(original.shape, generator=device_rng, device=original.device)
+                else:
+                    noise = torch.from_numpy(generator.standard_normal(original.numel(), dtype=np.float32)).view(original.shape)
+                parameter.copy_(original * (1 + spread * noise))
 
 
 def too_large(rows: int) -> BadInput:
@@ -398,7 +362,7 @@ class RepairableMLP(Repairable):
         self._marked = []
         self._optimisers = []
         self._hidden: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
-        self._run = Recorder(self.flat)
+        self._run = mlp.Recorder(self.flat)
         self._elsewhere: tuple[Tensor | Images, Tensor] = (inputs, self.x)  # the other inputs of an evaluation, on the device
 
     def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -446,7 +410,7 @@ class RepairableMLP(Repairable):
     def _make_optimiser(self, name: str, rate: float) -> Optimiser:
         if name == "adamw":
             raise BadInput("adamw is for networks other than the paper's MLP; use adam")
-        return {"adam": FlatAdam, "blockwise": FlatBlockwise}.get(name, FlatSteps)(self.flat, rate)
+        return {"adam": mlp.FlatAdam, "blockwise": mlp.FlatBlockwise}.get(name, mlp.FlatSteps)(self.flat, rate)
 
     def _state(self) -> list[Tensor]:
         return self.flat.state()
@@ -524,7 +488,7 @@ def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
         problems.append("the network has no parameters. Use a method that leaves it as it is, such as bias-score.")
     if not problems:
         try:
-            raw = outputs(model, cohort.inputs[:4], taken=as_matrix if isinstance(model, ChosenOutputs) else None)
+            raw = outputs(model, cohort.inputs[:4], taken=as_matrix if labels_of(model) else None)
             if not torch.isfinite(raw).all():
                 problems.append(f"the network gives NaN or infinity for rows of {cohort.name!r}")
         except BadInput as error:

@@ -1,36 +1,50 @@
-"""Scores of any network: in eval mode, without gradients, in the memory of one batch. The network is not changed."""
+"""Scores of any network: in eval mode, without gradients, in the memory of one batch. The network is not changed.
+
+Of a network with several outputs, the scores are those of one of them, of some labels, or of mutually exclusive classes. The score of a
+label is the sigmoid of its logit, or its probability; the score of a class is its softmax probability, which is the sigmoid of its log odds
+against all other classes. So methods see scores in [0, 1] with logits behind them, as for a network with one output.
+"""
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import count
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from scipy.special import expit
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from equipoise.data import Cohort, Images, Scores
-from equipoise.errors import BadInput, first_line
-from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
+from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
+from equipoise.errors import BadInput, UnknownName, did_you_mean, first_line, pick, raise_all
+from equipoise.models.devices import Feed, compute_device, device_of, mixed_precision, on_device
 
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
 log = logging.getLogger(__name__)
 _halvings = count()  # how often a batch was too large, in this process
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # their outputs are sums, not probabilities
+PADDINGS = ("same", "valid")  # of a convolution, in words
 OUTPUTS = ("auto", "logit", "probability")
-TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken
+TINY_PROBABILITY = 1e-6  # probabilities are clipped to [TINY_PROBABILITY, 1 - TINY_PROBABILITY] before their logit is taken
 Taken = Callable[[object, int], Tensor]  # a network's output and the number of rows -> the part that is used
 TWO_CLASSES = (
     "Of two classes, return one number: raw[:, 1] - raw[:, 0] if they are logits; or the softmax probability of the positive class, "
     'raw.softmax(1)[:, 1], with model.output = "probability". raw[:, 1] by itself is not a logit.'
 )
 SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common sizes of images in pixels, the most common first
-NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # input values per pass; a GPU needs more to be busy
+WRAPPED = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
+SUMS_TO_ONE = 1e-3  # tolerance for the sum of the probabilities of all classes
+LOST = -1e-6  # the margin of a class that ties with another which comes first
+_logged_orders: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+VALUES_PER_PASS = {"cpu": 2**24, "cuda": 2**25}  # input values per pass; a GPU needs more to be busy
 
 
 @contextmanager
@@ -53,39 +67,26 @@ def fused(model: nn.Module, convolve: Convolve = torch.cudnn_convolution_relu, k
             del module.__dict__["forward"]  # the forward of its class applies again
 
 
-def can_fuse(device: torch.device) -> bool:
-    """Whether the device is a GPU with cuDNN and bfloat16."""
-    cudnn = device.type == "cuda" and torch.version.cuda is not None and torch.backends.cudnn.is_available()
-    return cudnn and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 def _fused_layers(modules: list[nn.Module], convolve: Convolve, kind: torch.dtype) -> Layers | None:
     """The layers of a chain, each pair of a convolution and its ReLU as one; None if there is no such pair."""
+
+    def plain(module: nn.Module, exactly: type[nn.Module]) -> bool:
+        """Whether a layer is of this type, without hooks or a forward of its own."""
+        return type(module) is exactly and not (module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+    def joined(layer: Any) -> Callable[[Tensor], Tensor]:
+        weight, bias = layer.weight.detach().to(kind), layer.bias.detach().to(kind)  # once, not for every batch
+        return lambda x: convolve(x.to(kind), weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+
     layers, rest = Layers(), list(modules)
     while rest:
-        layer = rest.pop(0)
-        if isinstance(layer, nn.Conv2d) and _fusible(layer) and rest and _plain(rest[0], nn.ReLU):
-            layers.append(_fused_convolution(layer, convolve, kind))
+        layer: Any = rest.pop(0)
+        fusible = plain(layer, nn.Conv2d) and layer.bias is not None and layer.padding_mode == "zeros" and layer.padding not in PADDINGS
+        if fusible and rest and plain(rest[0], nn.ReLU):
+            layer = joined(layer)
             rest.pop(0)
-        else:
-            layers.append(layer)
+        layers.append(layer)
     return layers if len(layers) < len(modules) else None
-
-
-def _fused_convolution(layer: nn.Conv2d, convolve: Convolve, kind: torch.dtype) -> Callable[[Tensor], Tensor]:
-    assert layer.bias is not None
-    weight, bias = layer.weight.detach().to(kind), layer.bias.detach().to(kind)  # once, not for every batch
-    return lambda x: convolve(x.to(kind), weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
-
-
-def _plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a layer is of this exact type, without hooks or a forward of its own."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    return type(module) is kind and not any(hooks) and "forward" not in module.__dict__
-
-
-def _fusible(layer: nn.Conv2d) -> bool:
-    return _plain(layer, nn.Conv2d) and layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 @contextmanager
@@ -100,7 +101,7 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module.training = mode
 
 
-def rows_at_once(inputs: Tensor | Images | Feed, numbers: int = NUMBERS["cpu"]) -> int:
+def rows_at_once(inputs: Tensor | Images | Feed, numbers: int = VALUES_PER_PASS["cpu"]) -> int:
     """The number of rows per pass: 4,096 of a table, fewer of images, to bound the memory.
 
     >>> rows_at_once(torch.empty(10, 98)), rows_at_once(torch.empty(10, 3, 224, 224))
@@ -137,7 +138,8 @@ def feed_outputs(
             ) from error
         raw.append((taken or single_output)(found, len(x)).float())
 
-    fusion = fused(model) if fast and can_fuse(feed.device) else nullcontext()
+    cudnn = feed.device.type == "cuda" and torch.version.cuda is not None and torch.backends.cudnn.is_available()
+    fusion = fused(model) if fast and cudnn and torch.cuda.get_device_capability(feed.device) >= (8, 0) else nullcontext()
     with evaluating(model), torch.no_grad(), mixed_precision(feed.device) if fast else nullcontext(), fusion:
         in_pieces(run, rows, feed, batch)
     return torch.cat(raw).cpu() if raw else torch.empty(0)
@@ -145,7 +147,7 @@ def feed_outputs(
 
 def in_pieces(work: Callable[[Tensor], None], rows: Tensor, feed: Feed, batch: int | None = None) -> None:
     """Calls `work` on all rows of a feed in batches. Halves the batch size if the device's memory is too small; the feed remembers it."""
-    start, batch = 0, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"]))
+    start, batch = 0, batch or rows_at_once(feed, VALUES_PER_PASS.get(feed.device.type, VALUES_PER_PASS["cpu"]))
     while start < len(rows):
         batch = min(batch, feed.most)
         try:
@@ -173,9 +175,9 @@ def _shape_advice(model: nn.Module, feed: Feed) -> str:
     if len(feed.shape) != 4:
         return ""
     channels, *size = feed.shape[1:]
-    if isinstance(feed.inputs, Images) and feed.inputs.transform is not None:
+    if (transform := feed.transform) is not None:
         shape = tuple(feed.shape[1:])
-        return f"The transform {feed.inputs.transform.named} returns shape {shape}. Correct it, or images.channels."
+        return f"The transform {transform.named} returns shape {shape}. Correct it, or images.channels."
 
     def accepts(*shape: int) -> bool:
         try:
@@ -201,14 +203,20 @@ def _shape_advice(model: nn.Module, feed: Feed) -> str:
 
 def single_output(raw: object, rows: int) -> Tensor:
     """The network's output as one number per row, or an error."""
-    if not isinstance(raw, Tensor):
-        raise BadInput(f"the network must return one tensor with one number per row; it returned {type(raw).__name__}. Wrap it.")
-    if raw.shape not in ((rows,), (rows, 1)):
+    found = as_tensor(raw, "one number per row")
+    if found.shape not in ((rows,), (rows, 1)):
         raise BadInput(
-            f"the network must return one logit or probability per row, shape ({rows},) or ({rows}, 1); it returned {tuple(raw.shape)}. "
-            + (f"Wrap it. {TWO_CLASSES}" if raw.shape == (rows, 2) else "Wrap it in a module that returns only the positive class.")
+            f"the network must return one logit or probability per row, shape ({rows},) or ({rows}, 1); it returned {tuple(found.shape)}. "
+            + (f"Wrap it. {TWO_CLASSES}" if found.shape == (rows, 2) else "Wrap it in a module that returns only the positive class.")
         )
-    return raw.reshape(rows)
+    return found.reshape(rows)
+
+
+def as_tensor(raw: object, holding: str) -> Tensor:
+    """The output of a network, which may return anything, or an error with its type."""
+    if not isinstance(raw, Tensor):
+        raise BadInput(f"the network must return one tensor, with {holding}; it returned {type(raw).__name__}. Wrap it.")
+    return raw
 
 
 def output_kind(model: nn.Module, inputs: Tensor | Images, output: str = "auto") -> str:
@@ -219,11 +227,12 @@ def output_kind(model: nn.Module, inputs: Tensor | Images, output: str = "auto")
     """
     if output not in OUTPUTS:
         raise BadInput(f"output must be one of {', '.join(OUTPUTS)}; got {output!r}")
-    declared = getattr(model, "output", "auto") if output == "auto" else output
-    if isinstance(declared, str) and declared in ("logit", "probability"):
+    if (declared := own_output(model) if output == "auto" else output) != "auto":
         return declared
     few = inputs[:64]
-    if _ends_in_a_layer(model, few[:2]):
+    with recorded_outputs(model, LAYERS) as recorded:
+        raw = outputs(model, few[:2])
+    if recorded and torch.equal(recorded[-1][1].reshape(-1).float().cpu(), raw):  # of another size, it is not equal
         return "logit"
     return "probability" if looks_like_probability(lambda x: outputs(model, x), few) else "logit"
 
@@ -237,13 +246,6 @@ def looks_like_probability(network: Callable[[Tensor], Tensor], few: Tensor) -> 
     values = torch.cat(raw)
     values = values[~values.isnan()]  # such as a logarithm of a negative input
     return len(values) > 0 and bool(((values >= 0) & (values <= 1)).all())
-
-
-def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
-    """Whether the network returns the output of its last linear or convolutional layer."""
-    with recorded_outputs(model, LAYERS) as recorded:
-        raw = outputs(model, few)
-    return bool(recorded) and torch.equal(recorded[-1][1].reshape(-1).float().cpu(), raw)  # of another size, it is not equal
 
 
 @contextmanager
@@ -282,7 +284,7 @@ def scores_from(raw: Tensor, output: str, cohort: Cohort) -> Scores:
 
 def logit_of(raw: Tensor, probability: bool) -> Tensor:
     """The logit of a raw output."""
-    return torch.logit(raw, TINY) if probability else raw
+    return torch.logit(raw, TINY_PROBABILITY) if probability else raw
 
 
 def network_scores(model: nn.Module, cohort: Cohort, output: str = "auto", raw: Tensor | None = None) -> Scores:
@@ -309,7 +311,284 @@ def set_output(model: nn.Module, asked: str) -> None:
 def resolve_output(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") -> str:
     """The type of the network's output, logit or probability: auto-detected, or as requested, and then marked on the network."""
     detected = output_kind(model, inputs)
-    if asked in ("auto", detected):
-        return detected
-    set_output(model, asked)
-    return output_kind(model, inputs, asked)
+    if asked not in ("auto", detected):
+        set_output(model, asked)
+        return output_kind(model, inputs, asked)
+    return detected
+
+
+def as_matrix(raw: object, rows: int) -> Tensor:
+    """The network's output as (rows, outputs), or an error with its type or shape."""
+    found = as_tensor(raw, "(rows, outputs)")
+    if found.ndim == 1 and len(found) == rows:
+        return found[:, None]
+    if found.ndim != 2 or len(found) != rows:
+        raise BadInput(f"the network must return (rows, outputs), here ({rows}, ...); it returned {tuple(found.shape)}. Wrap it.")
+    return found
+
+
+def output_named(text: str) -> int | str:
+    """An output of a network from a command line or a file: a number, or a name.
+
+    >>> output_named("-1"), output_named("Effusion"), output_named("2\u00b2"), output_named("--5")
+    (-1, 'Effusion', '2\u00b2', '--5')
+    """
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
+
+
+class OneOutput(nn.Module):
+    """One output of a network with many, by name or number, such as one of torchxrayvision's 18 pathologies.
+
+    `output` is logit or probability: as given; or probability if the network applies the sigmoid itself (torchxrayvision's `op_threshs` and
+    `apply_sigmoid`); or the network's own attribute `output`; otherwise "auto", which is auto-detected at prediction.
+
+    A torchxrayvision network with `op_threshs` is calibrated to an operating threshold of 0.5; that is kept. For a pathology without a
+    threshold (NaN) it would return 0.5 for every image: here it returns the plain probability, and a warning is logged.
+    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.XRAY_RANGE)`, or `--set images.normalise=xray`.
+
+    >>> OneOutput(nn.Linear(4, 3), "Effusion", names=["Edema", "Effusion", "Mass"])(torch.zeros(5, 4)).shape
+    torch.Size([5])
+    """
+
+    def __init__(self, inner: nn.Module, which: int | str, *, names: Sequence[str] | None = None, output: str = "auto") -> None:
+        super().__init__()
+        known = _output_names(inner) if names is None else list(map(str, names))
+        if isinstance(which, str):
+            if not known:
+                raise BadInput(f"the network does not name its outputs, so {which!r} cannot be found; give names=[...] or a number")
+            which = known.index(pick("output of the network", which, [name for name in known if name]))
+        elif known and -len(known) <= which < len(known) and not known[which]:
+            trained = ", ".join(filter(None, known))
+            raise BadInput(f"output {which} of the network has no name: it was not trained. Those that were: {trained}")
+        self.inner, self.which = inner, which
+        self._uncalibrated = lacks_threshold(inner, [which])
+        if self._uncalibrated:
+            label = repr(known[which]) if known else str(which)
+            log.warning("the network has no operating threshold for its output %s; its plain probability is used", label)
+        self.output = declared_output(inner) if output == "auto" else output
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw: Tensor = uncalibrated(self.inner, x) if self._uncalibrated else self.inner(x)
+        if raw.ndim != 2 or not -raw.shape[1] <= self.which < raw.shape[1]:
+            raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
+        return raw[:, self.which]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the output can be taken from one pass that serves several outputs, by `taken`."""
+        return not self._uncalibrated and self.output in ("logit", "probability")
+
+    def taken(self, raw: Tensor) -> Tensor:
+        """This output (rows,) from all outputs of the network (rows, outputs)."""
+        return raw[:, self.which]
+
+
+def lacks_threshold(network: nn.Module, columns: Sequence[int]) -> bool:
+    """Whether a network that calibrates itself, as torchxrayvision's do, has no operating threshold for some of these outputs."""
+    thresholds = operating_thresholds(network)
+    return all(-len(thresholds) <= column < len(thresholds) for column in columns) and bool(thresholds[list(columns)].isnan().any())
+
+
+def operating_thresholds(network: nn.Module) -> Tensor:
+    """The thresholds to which a network of torchxrayvision calibrates its outputs; empty for any other."""
+    thresholds: Any = getattr(network, "op_threshs", None)
+    return thresholds if isinstance(thresholds, Tensor) else torch.empty(0)
+
+
+def uncalibrated(network: nn.Module, x: Tensor) -> Tensor:
+    """The output of such a network with 0.5 for a missing threshold, at which calibration has no effect."""
+    plain: Tensor = functional_call(network, {"op_threshs": operating_thresholds(network).nan_to_num(nan=0.5)}, (x,))
+    return plain
+
+
+def declared_output(network: nn.Module) -> str:
+    """The declared kind of a network's output, by its attribute `output` or torchxrayvision's attributes: logit, probability or auto."""
+    if len(operating_thresholds(network)):
+        return "probability"
+    if (applies_sigmoid := getattr(network, "apply_sigmoid", None)) in (True, False):
+        return "probability" if applies_sigmoid else "logit"
+    return own_output(network)
+
+
+def own_output(network: nn.Module) -> str:
+    """The network's attribute `output`, if it is logit or probability; otherwise auto, since it may be anything, such as a layer."""
+    declared = str(getattr(network, "output", "auto"))
+    return declared if declared in OUTPUTS else "auto"
+
+
+class ChosenOutputs(nn.Module):
+    """The outputs of a network for some labels, (rows, labels); for classes, their log odds or probabilities."""
+
+    index: Tensor
+
+    def __init__(self, inner: nn.Module, columns: Sequence[int], kind: LabelKind, output: str, flat: bool = False) -> None:
+        super().__init__()
+        self.inner, self.columns, self.kind, self.output = inner, list(columns), kind, output
+        self.flat = flat  # whether the network gives one number per row, without an axis of outputs
+        self._uncalibrated = lacks_threshold(inner, self.columns)
+        # On the device, so that a step can be recorded; not saved with the weights.
+        self.register_buffer("index", torch.tensor(self.columns, device=device_of(inner)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw = as_matrix(uncalibrated(self.inner, x) if self._uncalibrated else self.inner(x), len(x))
+        if max(self.columns) >= raw.shape[1]:
+            raise BadInput(f"output {max(self.columns)} was asked of a network that returned shape {tuple(raw.shape)}; it has too few")
+        chosen = raw.index_select(1, self.index)
+        return log_odds(chosen) if self.kind.argmax and self.output == "logit" else chosen
+
+    def view(self, at: int) -> nn.Module:
+        """One label, or class, as a network with one output."""
+        if self.kind.argmax:
+            return OneClass(self.inner, self.columns, at, self.output)
+        return self.inner if self.flat else OneOutput(self.inner, self.columns[at], output=self.output)
+
+
+def label_views(model: nn.Module | None, labels: Iterable[str], network: nn.Module | None = None) -> dict[str, nn.Module | None]:
+    """Each label with its output as a network with one output; of one label, the network itself. Or the same outputs of another network."""
+    if (chosen := labels_of(model)) is None:
+        return dict.fromkeys(labels, model if network is None else network)
+    chosen = chosen if network is None else ChosenOutputs(network, chosen.columns, chosen.kind, chosen.output, chosen.flat)
+    return {label: chosen.view(at) for at, label in enumerate(labels)}
+
+
+def labels_of(model: nn.Module | None) -> ChosenOutputs | None:
+    """The network as the outputs of several labels; None if it has one output."""
+    return model if isinstance(model, ChosenOutputs) else None
+
+
+def whole_network(model: nn.Module) -> nn.Module:
+    """The network whose outputs these are, with all of its outputs."""
+    chosen = labels_of(model)
+    return model if chosen is None else chosen.inner
+
+
+def log_odds(z: Tensor) -> Tensor:
+    """The log odds of each class against all others, from logits (rows, classes): their sigmoid is the softmax."""
+    diagonal = torch.eye(z.shape[1], dtype=torch.bool, device=z.device)
+    others: Tensor = z[:, None, :].masked_fill(diagonal, -torch.inf).logsumexp(2)
+    return z - others
+
+
+class OneClass(nn.Module):
+    """The margin between the logit of a class and the largest other logit: 0 (a score of 0.5) is where argmax chooses the class."""
+
+    shared = True
+
+    def __init__(self, inner: nn.Module, columns: Sequence[int], which: int, output: str) -> None:
+        super().__init__()
+        self.inner, self.columns, self.which, self.inner_output, self.output = inner, list(columns), which, output, "logit"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.taken(as_matrix(self.inner(x), len(x)))
+
+    def taken(self, raw: Tensor) -> Tensor:
+        """The margin (rows,) from all outputs of the network (rows, outputs)."""
+        raw = raw[:, self.columns]
+        # In double precision: in bfloat16 and float32, logarithms of different probabilities may be equal.
+        z = raw.double() if self.inner_output == "logit" else raw.double().clamp(min=TINY_PROBABILITY**2).log()
+        others = torch.cat([z[:, : self.which], z[:, self.which + 1 :]], dim=1).amax(1)
+        won = raw.argmax(1) == self.which
+        margin = z[:, self.which] - others
+        return torch.where(won, margin.clamp(min=0.0), margin.clamp(max=LOST)).float()
+
+
+def chosen_outputs(
+    network: nn.Module, inputs: Tensor | Images, labels: Sequence[str], kind: LabelKind, given: Mapping[str, int | str] | None = None
+) -> ChosenOutputs:
+    """The outputs of these labels: as given; or by name, if the network names its outputs; or by position, if it has as many."""
+
+    def in_own_shape(raw: object, rows: int) -> Tensor:
+        return as_matrix(raw, rows).reshape(cast(Tensor, raw).shape)  # after the check, to see whether there is an axis of outputs
+
+    def chosen_columns(x: Tensor) -> Tensor:
+        return outputs(network, x, taken=as_matrix)[:, columns]
+
+    raw = outputs(network, inputs[: min(4, len(inputs))], taken=in_own_shape)
+    width = as_matrix(raw, len(raw)).shape[1]
+    columns = _label_columns(network, labels, kind, given or {}, width)
+    if not _output_names(network) and not kind.argmax and width > 1 and not {*labels} <= {*(given or {})}:
+        order = ", ".join(f"{column} = {label}" for label, column in zip(labels, columns, strict=True))
+        if _logged_orders.get(network) != order:  # once per network and order: one command may ask several times
+            _logged_orders[network] = order
+            log.warning("outputs are taken in the order of the labels: %s. If this is wrong, name them: model.outputs (outputs=)", order)
+    output = declared_output(network)
+    if output not in ("logit", "probability"):
+        output = "probability" if looks_like_probability(chosen_columns, inputs[:64]) else "logit"
+        sums = chosen_columns(inputs[:64]).sum(1) if kind.argmax and output == "probability" else torch.ones(1)
+        if bool(((sums - 1).abs() > SUMS_TO_ONE).any()):
+            raise BadInput(
+                "the network gives probabilities of its classes that do not add up to 1, so they are labels of their own: use label=[...] "
+                'with a column each, or a network that ends in logits or a softmax. If these are logits, say model.output = "logit"'
+            )
+    return ChosenOutputs(network, columns, kind, output, raw.ndim == 1)
+
+
+def _output_names(network: nn.Module) -> list[str]:
+    """The network's own names of its outputs, as torchxrayvision's networks have them; empty if it has none."""
+    declared: Any = getattr(network, "pathologies", getattr(network, "targets", None))
+    return [str(name) for name in declared] if isinstance(declared, (list, tuple)) else []
+
+
+def _label_columns(network: nn.Module, labels: Sequence[str], kind: LabelKind, outputs: Mapping[str, int | str], width: int) -> list[int]:
+    """The column of each label among the network's outputs; an error lists every label without one."""
+    names = _output_names(network)
+    problems: list[str] = []
+    for name in outputs:
+        if name not in labels:
+            problems += UnknownName(f"{kind.one} in outputs", name, labels).problems
+    by_position = not names and width == len(labels)
+    columns: list[int] = []
+    for position, label in enumerate(labels):
+        which = outputs.get(label, label if names else position)
+        if isinstance(which, str):
+            if not names:
+                problems.append(f"the network does not name its outputs, so {which!r} for {label!r} cannot be found; give a number")
+            elif which not in names:
+                named = [name for name in names if name]
+                problems.append(
+                    f"the network names no output {which!r}.{did_you_mean(which, named)} Say which is {label!r}: "
+                    f"outputs={{{label!r}: ...}}. Its outputs are: {', '.join(named)}"
+                )
+            else:
+                columns.append(names.index(which))
+        elif label not in outputs and not by_position:
+            problems.append(
+                f"the network has {width} outputs and does not name them, and there are {len(labels)} {kind}; which is {label!r}? "
+                f"Say outputs={{{label!r}: <number from 0>, ...}}"
+            )
+        elif not 0 <= which < width:
+            problems.append(f"outputs={{{label!r}: {which}}}: the network has outputs 0 to {width - 1}")
+        else:
+            columns.append(which)
+    if len(set(columns)) < len(columns):
+        problems.append(f"two {kind} have the same output of the network: {dict(zip(labels, columns, strict=False))}")
+    if kind.argmax and width != len(labels):
+        problems.append(f"{len(labels)} classes need a network with as many outputs, one each; it has {width}. Name all of its classes")
+    raise_all(problems)
+    return columns
+
+
+def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Scores]:
+    """The scores of each label on the rows where it is known; views of one network share one pass."""
+    raw_outputs: dict[int, Tensor] = {}  # by the id of the network inside the views
+    scores = {}
+    for label, view in views.items():
+        part = cohort.labelled(label)
+        if not isinstance(view, (OneOutput, OneClass)) or not view.shared:  # more than a column or a margin of the network's outputs
+            scores[label] = network_scores(view, part)
+            continue
+        if id(view.inner) not in raw_outputs:
+            raw_outputs[id(view.inner)] = outputs(view.inner, cohort.inputs, taken=as_matrix)
+        raw = raw_outputs[id(view.inner)]
+        values = view.taken(raw)
+        if bad := int((~torch.isfinite(values)).sum()):
+            raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}, output {label!r}")
+        known = cohort.column(label) != UNKNOWN
+        scores[label] = scores_from(values[torch.from_numpy(known)], str(view.output), part)
+    return scores
+
+
+def probabilities_of(chosen: ChosenOutputs, cohort: Cohort) -> dict[str, Scores]:
+    """The probability of each label, or the softmax probability of each class, on the rows where it is known; from one pass."""
+    values = as_scores(outputs(chosen, cohort.inputs, taken=as_matrix), chosen.output).numpy()
+    return {label: Scores.of(cohort.labelled(label), values[cohort.column(label) != UNKNOWN, at]) for at, label in enumerate(cohort.labels)}

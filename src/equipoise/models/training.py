@@ -9,55 +9,41 @@ evaluations). `Training(restore="last", patience=110)` trains as published. The 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
 from equipoise.data import Cohort, check_apart, check_cohort, child_seed, generator
-from equipoise.errors import BadInput, pick, raise_all
+from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device
 from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, Recorder, copied
 from equipoise.models.repairable import too_large
 from equipoise.models.score import as_scores, feed_outputs, output_kind, outputs, single_output
+from equipoise.specification import Specification, one_of
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 Progress = Callable[[int, float], None]  # epoch, validation loss
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Specification):
     """The settings of training. `patience` counts epochs without a better validation loss."""
 
-    epochs: int = 1000
-    batch: int = 64
-    learning_rate: float = 1e-3
-    patience: int = 30
-    plateau: int = 10  # epochs without improvement after which the learning rate falls to a tenth
-    optimiser: str = "adam"  # or adamw
-    schedule: str = "plateau"  # or step: a tenth of the learning rate every `step` epochs
-    step: int = 7
+    epochs: int = Field(default=1000, ge=0)  # 0 epochs return the initial network
+    batch: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    patience: int = Field(default=30, ge=1)
+    plateau: int = Field(default=10, ge=1)  # epochs without improvement after which the learning rate falls to a tenth
+    optimiser: Annotated[str, one_of("optimiser of training", OPTIMISERS)] = "adam"  # or adamw
+    schedule: Annotated[str, one_of("schedule of training", ("plateau", "step"))] = "plateau"  # or step: a tenth every `step` epochs
+    step: int = Field(default=7, ge=1)
     augment: bool = False  # for images: centre crop, flip, translation and rotation at random
-    restore: str = "best"  # the weights with the lowest validation loss; or last: those of the last epoch
-
-    def __post_init__(self) -> None:
-        pick("optimiser of training", self.optimiser, OPTIMISERS)
-        pick("schedule of training", self.schedule, ("plateau", "step"))
-        pick("weights to restore after training", self.restore, ("best", "last"))
-        smallest = {"epochs": 0, "batch": 1, "patience": 1, "plateau": 1, "step": 1}  # 0 epochs return the initial network
-        problems = [
-            f"{name} of training must be at least {least}; got {getattr(self, name)}"
-            for name, least in smallest.items()
-            if getattr(self, name) < least
-        ]
-        if not (isfinite(self.learning_rate) and self.learning_rate > 0):
-            problems.append(f"learning_rate must be a positive number; got {self.learning_rate}")
-        raise_all(problems)
+    # The weights with the lowest validation loss; or last: those of the last epoch.
+    restore: Annotated[str, one_of("weights to restore after training", ("best", "last"))] = "best"
 
 
 IMAGES = Training(epochs=20, batch=32, learning_rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)
@@ -128,32 +114,30 @@ def train(
         )
     if settings is None:
         settings = IMAGES if len(train.inputs.shape) == 4 else Training()
+    if model is None and len(train.inputs.shape) != 2:
+        raise BadInput(
+            f"the default network takes tables; {train.name!r} holds inputs of shape {tuple(train.inputs.shape[1:])}. "
+            "Give a network of your own: train(..., model=net)"
+        )
+    run: _MLPRun | ModuleRun
     if model is None:
-        if len(train.inputs.shape) != 2:
-            raise BadInput(
-                f"the default network takes tables; {train.name!r} holds inputs of shape {tuple(train.inputs.shape[1:])}. "
-                "Give a network of your own: train(..., model=net)"
-            )
-        return _trained(_MLPRun(train, valid, seed, settings), valid, seed, progress)
-    network = copy.deepcopy(model)
-    return _trained(ModuleRun(network, train, valid, seed, settings, output_kind(network, train.inputs)), valid, seed, progress)
-
-
-def _trained(run: "_MLPRun | ModuleRun", valid: Cohort, seed: int, progress: Progress | None) -> nn.Module:
-    """The network after training, until the validation loss has not improved for `patience` epochs, with its best threshold."""
+        run = _MLPRun(train, valid, seed, settings)
+    else:
+        network = copy.deepcopy(model)
+        run = ModuleRun(network, train, valid, seed, settings, output_kind(network, train.inputs))
     best, best_loss, since_best = copied(run.state(), []), float("inf"), 0
     with torch.random.fork_rng():  # a module's dropout draws from torch's own generator
         torch.manual_seed(child_seed(seed, f"dropout {ranks.rank()}" if ranks.rank() else "dropout"))
-        for epoch in range(run.settings.epochs):
+        for epoch in range(settings.epochs):
             loss = run.epoch()
             since_best = 0 if loss < best_loss else since_best + 1
             if loss < best_loss:
                 best, best_loss = copied(run.state(), best), loss
             if progress:
                 progress(epoch, loss)
-            if since_best >= run.settings.patience:
+            if since_best >= settings.patience:  # epochs without a better validation loss
                 break
-    if run.settings.restore == "best":
+    if settings.restore == "best":
         copied(best, run.state())
     network = run.trained()
     network.__dict__["threshold"] = best_cut(as_scores(outputs(network, valid.inputs), run.kind).numpy(), valid.y)
@@ -192,7 +176,10 @@ class _MLPRun:
 
     def epoch(self) -> float:
         """The validation loss after one more epoch."""
-        self._epoch()
+        for index in torch.from_numpy(self.shuffle.permutation(len(self.y))).split(self.settings.batch):
+            if len(index) > 1:  # batch norm has no variance of one row
+                self.recorder(self._gradient, index, self.flat.masks(len(index), self.dropout))
+                self.optimiser.step()
         # The only value per epoch that the GPU is waited for.
         loss = float(F.binary_cross_entropy_with_logits(self.flat.evaluate(self.x_valid), self.y_valid, reduction="none").mean())
         clearly_better = np.float32(loss) < self.plateau * np.float32(1 - 1e-4)
@@ -201,12 +188,6 @@ class _MLPRun:
             self.optimiser.set_rate(float(np.float32(self.optimiser.rate) * np.float32(0.1)))
             self.since_plateau = 0
         return loss
-
-    def _epoch(self) -> None:
-        for index in torch.from_numpy(self.shuffle.permutation(len(self.y))).split(self.settings.batch):
-            if len(index) > 1:  # batch norm has no variance of one row
-                self.recorder(self._gradient, index, self.flat.masks(len(index), self.dropout))
-                self.optimiser.step()
 
     def _gradient(self, index: Tensor, masks: Tensor | None = None) -> None:
         batch, label, share = self.x.index_select(0, index), self.y[index], 1 / len(index)
@@ -308,22 +289,6 @@ class ModuleRun:
         return loss(raw, y, reduction="none")
 
 
-class _Sum(torch.autograd.Function):
-    """The sum over the processes. Each has a part of the loss that depends on the sum, so the gradient is a sum over them too."""
-
-    @staticmethod
-    def forward(_ctx: FunctionCtx, values: Tensor) -> Tensor:
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(_ctx: FunctionCtx, gradient: Tensor) -> Tensor:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
-
-
 class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """A batch norm whose statistics in training mode are those of the rows of all processes (see ranks), as one process computes them."""
 
@@ -333,32 +298,28 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return super().forward(input)
+        from torch.distributed.nn.functional import all_reduce  # not part of every build of torch
+
         own = [0, *range(2, input.ndim)]
         shape = [1, -1, *[1] * (input.ndim - 2)]
         rows = torch.tensor([input.numel() / input.shape[1]], dtype=torch.float64, device=input.device)
         variance, mean = torch.var_mean(input, own, correction=0)
         mean, variance = mean.double(), variance.double()
-        sums: Tensor = _Sum.apply(  # type: ignore[no-untyped-call]
-            torch.cat([rows, rows * mean, rows * (variance + mean.square())])
-        )
+        # Each process has a part of the loss that depends on these sums, so their gradients are summed over the processes too.
+        sums: Tensor = all_reduce(torch.cat([rows, rows * mean, rows * (variance + mean.square())]))
         count, (mean, square) = sums[0], (sums[1:] / sums[0]).chunk(2)
         variance = (square - mean.square()).clamp(min=0)
-        self._follow(mean.detach(), variance.detach(), count.detach())
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            unbiased = variance.detach() * count.detach() / (count.detach() - 1).clamp(min=1)
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), share)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
         scale = (variance + self.eps).rsqrt().to(input.dtype)
         result: Tensor = (input - mean.to(input.dtype).view(shape)) * scale.view(shape)
         if self.weight is not None:
             result = result * self.weight.view(shape) + self.bias.view(shape)
         return result
-
-    def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        """Updates the running statistics."""
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(1)
-        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = variance * count / (count - 1).clamp(min=1)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
 
 def synchronised(model: nn.Module) -> nn.Module:

@@ -26,7 +26,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of, mixed_precision
@@ -79,17 +78,17 @@ class Layer:
 
 
 def find_units(
-    model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", granularity: str = "unit", outputs: int = 1
+    model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", granularity: str = "unit", outputs: int = 1, prefix: str = ""
 ) -> list[Layer]:
     """The layers that match a pattern with units of a granularity: unit, channel, input (of the whole network, a table) or head.
 
     `sample` is a few rows of input, to determine shapes and the order of execution. A last layer as wide as the network's `outputs` is its
-    output layer and has no units.
+    output layer and has no units. `prefix` stands before the names of the layers, which the patterns lack.
     """
     sample = sample[:2].to(device_of(model))
     if granularity == "input":
         return [_input_layer(model, sample)]
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    patterns = [f"{prefix}{one}" for one in ([pattern] if isinstance(pattern, str) else pattern)]
     shapes: dict[str, tuple[int, ...]] = {}
     if granularity == "head":
         kind, advice = "head", 'granularity="head" needs layers of nn.MultiheadAttention; none'
@@ -188,13 +187,67 @@ def gap_gradients(
     if layers[0].kind == "head":
         return _head_gradients(model, layers, x, weight, probability, criterion)
     column = int(weight.abs().sum(0).argmax())
-    tally = _Tally(criterion, weight[:, column].to(x.device), torch.zeros(sum_count(criterion), layers[-1].end, device=x.device))
-    with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), mixed_precision(x.device):
+    w, total = weight[:, column].to(x.device), torch.zeros(sum_count(criterion), layers[-1].end, device=x.device)
+    leaves: list[Tensor] = []
+    f = torch.empty(0)
+
+    def add(layer: Layer, linear: bool, a: Tensor | None, gradient: Tensor) -> None:
+        """Adds a layer's contribution from its gradient and its pre-activation, or its input if the units are columns of the input."""
+        where = slice(layer.start, layer.end)
+        if a is None or criterion == "taylor":  # needs no row axis
+            total[0, where] += _by_unit(gradient if a is None else a.float() * gradient, linear, layer)
+            return
+        if len(gradient) != len(w):
+            raise BadInput(
+                f"layer {layer.name!r} gives {tuple(gradient.shape)} for {len(w)} rows, so its rows cannot be separated, which "
+                f'criterion={criterion!r} needs; name other layers, or use criterion="taylor" or "gradient"'
+            )
+        # As (rows, units, positions).
+        shape = (len(w), -1, layer.size) if linear else (len(w), layer.size, -1)
+        own, slopes = (t.float().reshape(shape).transpose(1, 2) if linear else t.float().reshape(shape) for t in (a, gradient))
+        total[:, where] += row_parts(criterion, own, slopes, w[:, None], f.detach()[:, column, None]).sum(1)
+
+    def watched(layer: Layer, module: nn.Module, value: Tensor) -> Tensor:
+        """The same value; its gradient is added to the sums during the backward pass."""
+        # A copy, since an activation may overwrite the value in place.
+        a = None if criterion == "gradient" else value.detach().clone()
+        copied = value
+        if not value.requires_grad:
+            leaves.append(value.requires_grad_(True))
+            copied = value.clone()  # an activation in place must not overwrite a leaf
+        copied.register_hook(partial(add, layer, isinstance(module, nn.Linear), a))
+        return copied
+
+    def before(layer: Layer, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (watched(layer, module, inputs[0].detach()),)
+
+    def after(layer: Layer, module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        return watched(layer, module, output)
+
+    with ExitStack() as hooks, evaluating(model), frozen(model), torch.enable_grad(), mixed_precision(x.device):
+        for layer in layers:
+            module = model.get_submodule(layer.name)
+            if layer.kind == "input":
+                hooks.enter_context(module.register_forward_pre_hook(partial(before, layer)))
+            else:
+                hooks.enter_context(module.register_forward_hook(partial(after, layer)))
         raw = model(x).reshape(weight.shape).float()
         f = raw if probability else torch.sigmoid(raw)
-        tally.scores = f.detach()[:, column]
         torch.autograd.grad((f * weight.to(f)).sum(), leaves, allow_unused=True)
-    return raw.detach(), tally.total
+    return raw.detach(), total
+
+
+def _by_unit(gradient: Tensor, linear: bool, layer: Layer) -> Tensor:
+    """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
+    if linear:
+        return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
+    if gradient.is_cuda and gradient.ndim == 4:  # channels-last, where a product with ones is many times faster than a sum
+        rows, c, h, w = gradient.shape
+        flat = gradient.permute(0, 2, 3, 1).reshape(rows, -1)
+        summed = (gradient.new_ones(1, rows) @ flat).float().view(h, w, c).permute(2, 0, 1)
+    else:
+        summed = gradient.sum(0, dtype=torch.float32)
+    return summed.reshape(*layer.shape, -1).sum(-1).reshape(-1)
 
 
 def _head_gradients(
@@ -251,86 +304,6 @@ def row_parts(criterion: str, a: Tensor, wg: Tensor, weight: Tensor, f: Tensor) 
         unweighted = fall / torch.where(weight == 0, 1, weight)  # zero where the weight is zero
         fall = fall * (1 - 0.5 * (1 - 2 * f) * unweighted / (f * (1 - f)).clamp(min=TINY_VARIANCE))
     return fall[None]
-
-
-@dataclass
-class _Tally:
-    """The sums over a batch, and the weights and scores of its rows, which the backward pass needs."""
-
-    criterion: str
-    weight: Tensor  # (rows,)
-    total: Tensor  # (sums, units)
-    scores: Tensor | None = None  # (rows,)
-
-    def add(self, layer: Layer, module: nn.Module, gradient: Tensor, a: Tensor | None) -> None:
-        """Adds a layer's contribution from its gradient and its pre-activation, or its input if the units are columns of the input."""
-        where = slice(layer.start, layer.end)
-        if a is None or self.scores is None:
-            self.total[0, where] += _by_unit(gradient, module, layer)
-            return
-        if self.criterion == "taylor":  # needs no row axis
-            self.total[0, where] += _by_unit(a.float() * gradient, module, layer)
-            return
-        rows = len(self.weight)
-        if len(gradient) != rows:
-            shape = tuple(gradient.shape)
-            raise BadInput(
-                f"layer {layer.name!r} gives {shape} for {rows} rows, so its rows cannot be separated, which "
-                f'criterion={self.criterion!r} needs; name other layers, or use criterion="taylor" or "gradient"'
-            )
-
-        def by_row(t: Tensor) -> Tensor:
-            """As (rows, units, positions)."""
-            t = t.float()
-            return t.reshape(rows, -1, layer.size).transpose(1, 2) if isinstance(module, nn.Linear) else t.reshape(rows, layer.size, -1)
-
-        parts = row_parts(self.criterion, by_row(a), by_row(gradient), self.weight[:, None], self.scores[:, None])
-        self.total[:, where] += parts.sum(1)
-
-
-def _by_unit(gradient: Tensor, module: nn.Module, layer: Layer) -> Tensor:
-    """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
-    if isinstance(module, nn.Linear):
-        return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
-    summed = _sum_over_rows(gradient) if gradient.is_cuda and gradient.ndim == 4 else gradient.sum(0, dtype=torch.float32)
-    return summed.reshape(*layer.shape, -1).sum(-1).reshape(-1)
-
-
-def _sum_over_rows(gradient: Tensor) -> Tensor:
-    """The sum over rows of (rows, c, h, w) in channels-last layout, as a product with ones: many times faster there than a sum."""
-    rows, c, h, w = gradient.shape
-    flat = gradient.permute(0, 2, 3, 1).reshape(rows, -1)
-    return (gradient.new_ones(1, rows) @ flat).float().view(h, w, c).permute(2, 0, 1)
-
-
-@contextmanager
-def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterator[list[Tensor]]:
-    """Yields the leaves of a backward pass that adds every unit's contribution to the tally; no hook remains afterwards."""
-    leaves: list[Tensor] = []
-
-    def tap(layer: Layer) -> RemovableHandle:
-        module = model.get_submodule(layer.name)
-
-        def watched(value: Tensor) -> Tensor:
-            """The same value; its gradient is added to the tally during the backward pass."""
-            # A copy, since an activation may overwrite the value in place.
-            a = None if tally.criterion == "gradient" else value.detach().clone()
-            if value.requires_grad:
-                value.register_hook(lambda gradient: tally.add(layer, module, gradient, a))
-                return value
-            leaves.append(value.requires_grad_(True))
-            copied = value.clone()  # an activation in place must not overwrite a leaf
-            copied.register_hook(lambda gradient: tally.add(layer, module, gradient, a))
-            return copied
-
-        if layer.kind == "input":
-            return module.register_forward_pre_hook(lambda _module, inputs: (watched(inputs[0].detach()),))
-        return module.register_forward_hook(lambda _module, _inputs, output: watched(output))
-
-    with ExitStack() as hooks:
-        for layer in layers:
-            hooks.enter_context(tap(layer))
-        yield leaves
 
 
 def proxy(f: Tensor, w: Tensor) -> Tensor:

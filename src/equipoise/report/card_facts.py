@@ -25,16 +25,21 @@ Text = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]
 Texts = Annotated[tuple[Annotated[str, AfterValidator(prose)], ...], Field(strict=False)]  # TOML has lists
 Date = Annotated[Text, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-EXPECTED = {"string_type": "text in quotes", "tuple_type": "a list of texts", "model_type": "a table", "model_attributes_type": "a table"}
+TYPE_NAMES = {
+    "string_type": "text in quotes",
+    "tuple_type": "a list of texts",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
 
 
-class Section(BaseModel):
+class FactSection(BaseModel):
     """A table of card.toml: unknown keys are errors, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Result(Section):
+class Result(FactSection):
     """One result of the user's own safety test."""
 
     label: Text
@@ -53,7 +58,7 @@ class Result(Section):
         return self
 
 
-KEYS = {  # by section of card.toml, the facts that are text; "not provided" unless they are given
+TEXT_FACTS = {  # by section of card.toml, the facts that are text; "not provided" unless they are given
     "model": "name developer contact summary license task type foundation stage version availability regulatory_approval",
     "use": "intended users how population out_of_scope",
     "risks": "limitations biases clinical_risk",
@@ -62,17 +67,17 @@ KEYS = {  # by section of card.toml, the facts that are text; "not provided" unl
     "safety": "goal interpretation test_type testing validation",
     "resources": "evaluation clinical_trial publications reimbursement consent environment",
 }
-OTHERS: dict[str, dict[str, Any]] = {  # those that are not
+OTHER_FACTS: dict[str, dict[str, Any]] = {  # those that are not
     "model": {"release_date": (Date, NOT_PROVIDED), "keywords": (Texts, ()), "ehr": (Texts, ())},  # ehr: compatible record systems
     "safety": {"results": (Annotated[tuple[Result, ...], Field(strict=False)], ())},
     "resources": {"citation": (str, NOT_PROVIDED)},  # BibTeX, unchanged
 }
-MADE: Any = create_model  # models whose fields are only known here
-SECTIONS: dict[str, Any] = {
-    name: MADE(name, __base__=Section, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHERS.get(name, {}))
-    for name, keys in KEYS.items()
+MODEL: Any = create_model  # models whose fields are only known here
+FACT_SECTIONS: dict[str, Any] = {
+    name: MODEL(name, __base__=FactSection, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHER_FACTS.get(name, {}))
+    for name, keys in TEXT_FACTS.items()
 }
-Facts: Any = MADE("Facts", __base__=Section, **{name: (section, section()) for name, section in SECTIONS.items()})
+Facts: Any = MODEL("Facts", __base__=FactSection, **{name: (section, section()) for name, section in FACT_SECTIONS.items()})
 
 
 def read_facts(path: Path | None) -> Any:
@@ -98,8 +103,13 @@ def _problem(error: Any) -> str:
     """One problem of a card.toml: the place, the expected and the actual value."""
     place = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("int", "float", "str")))]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-    if error["type"] == "extra_forbidden":
-        return _unknown(place, where)
+    if error["type"] == "extra_forbidden":  # with the section it belongs to, or the closest valid name
+        key, inside, valid = str(place[-1]), f" in {where.rpartition('.')[0]}", list(Result.model_fields)
+        if len(place) < 3:
+            inside, valid = ("", list(FACT_SECTIONS)) if len(place) == 1 else (f" in [{place[0]}]", [*FACT_SECTIONS[place[0]].model_fields])
+        home = next((name for name, model in FACT_SECTIONS.items() if key in model.model_fields and len(place) < 3), None)
+        hint = f" It belongs under [{home}]." if home else did_you_mean(key, valid)
+        return f"unknown {'section' if len(place) == 1 else 'key'} {key!r}{inside}.{hint} Valid: {', '.join(valid)}."
     if error["type"] == "missing":
         return f"{where.rpartition('.')[0]} lacks {place[-1]!r}. Add it."
     if error["type"] == "value_error":
@@ -109,18 +119,4 @@ def _problem(error: Any) -> str:
     got = f"; got {error['input']!r}"
     if place == ["safety", "results"] or (place[:2] == ["safety", "results"] and len(place) == 3):
         return f"safety.results should be tables with label and value, [[safety.results]]{got}"
-    return f"{where} should be {EXPECTED.get(error['type'], 'a number')}{got}"
-
-
-def _unknown(place: list[Any], where: str) -> str:
-    """An unknown section or key, with the section it belongs to or the closest valid name."""
-    name = str(place[-1])
-    if len(place) == 1:
-        kind, inside, valid = "section", "", list(SECTIONS)
-    elif len(place) == 2:
-        kind, inside, valid = "key", f" in [{place[0]}]", list(SECTIONS[place[0]].model_fields)
-    else:
-        kind, inside, valid = "key", f" in {where.rpartition('.')[0]}", list(Result.model_fields)
-    home = next((section for section, model in SECTIONS.items() if name in model.model_fields), None) if len(place) < 3 else None
-    hint = f" It belongs under [{home}]." if home else did_you_mean(name, valid)
-    return f"unknown {kind} {name!r}{inside}.{hint} Valid: {', '.join(valid)}."
+    return f"{where} should be {TYPE_NAMES.get(error['type'], 'a number')}{got}"

@@ -1,26 +1,25 @@
-"""The sections of a comparison of scores or audits, and of gaps over time."""
+"""Comparisons of scores or audits, and gaps over time: their sentences and their sections."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from equipoise.comparison import ScoreComparison
-from equipoise.measures import Estimate, FloatArray, Monitoring
+from equipoise.measures import FEW_PATIENTS, Estimate, FloatArray, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
-from equipoise.report.panels import LEFT, RIGHT, WIDTH, Mark, Panel, Tick, dot, path_through, x_at, y_at
-from equipoise.report.text import amount, how_many, number, p_value_words, percent, plural, sentence, short, span
-from equipoise.report.wording.comparisons import contrast_conclusion, differ_words, few_changes_words, monitoring_conclusion, state_words
+from equipoise.report.panels import Mark, Panel, Tick, dot, level_line, path_through, x_at, y_at
+from equipoise.report.text import amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
 
-KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
-SCREEN_GAPS = 12  # on one screen
+GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
+SCREEN_CHANGES = 12  # on one screen
 LEAST_HEIGHT = 0.05  # of a chart, on each side of zero
-MOST_TICKS, MOST_POINTS = 3, 60  # periods with a label, and with a dot
-BARS = "▁▂▃▄▅▆▇█"
+MOST_TICKS, MOST_DOTS = 3, 60  # periods with a label, and with a dot
+SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def _names(rows: pd.DataFrame, intersections: Collection[str], names: Mapping[str, str] | None) -> GroupNames:
@@ -35,6 +34,54 @@ def _labelled(row: Any, rows: pd.DataFrame, words: str) -> Words:
 
 
 # Two or more classifiers
+
+
+def few_changes_words(contrast: ScoreComparison) -> str:
+    """The meaning of the mark of few patients, who are counted whatever their number of rows."""
+    return f"fewer than {FEW_PATIENTS} {'rows' if all(patients is None for _, patients in contrast.sizes.values()) else 'patients'}"
+
+
+def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> str:
+    """The largest clear change of a gap in one sentence, preferably of a single attribute, and how many changes are clear."""
+    gaps = contrast.gaps[contrast.gaps["value"].notna() & contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+    comparisons = plural(contrast.comparisons, "comparison")
+    if not len(gaps):
+        return "No change in a difference could be estimated: insufficient data."
+    clear = gaps[gaps["clear"].astype(bool)]
+    if not len(clear):
+        return f"No change in a difference between groups is clear after adjustment for {comparisons}."
+    single = clear[~clear["attribute"].isin(contrast.intersections)]
+    row = clear.loc[(single if len(single) else clear)["value"].abs().idxmax()]
+    low, high = (amount(row[f"simultaneous_{end}"], "points") for end in ("low", "high"))
+    interval = f"simultaneous {percent(contrast.level)} interval of the change {low} to {high}"
+    return (
+        f"{_difference_words(row, names)} is {amount(row['second'], 'points')} points with {short_name(row['compared'])} and "
+        f"{amount(row['first'], 'points')} with {short_name(contrast.first)} ({interval}); "
+        f"{contrast.findings} of {comparisons} {'is' if contrast.findings == 1 else 'are'} clear."
+    )
+
+
+def _difference_words(row: "pd.Series[Any]", names: Mapping[str, str] | None) -> str:
+    called = GroupNames(names or {})
+    label = f" for {short_name(row['label'])}" if row["label"] else ""
+    return f"The difference in {gap_words(str(row['measure']))}{label} between {called(row['group'])} and {called(row['reference'])}"
+
+
+def differ_words(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> Iterator[str]:
+    """One sentence per compared model: how many decisions differ on the same rows, of all patients and by group."""
+    called = GroupNames(names or {})
+    for name, by_attribute in contrast.affected.items():
+        affected = by_attribute[0]
+        expected, total = affected.expected, affected.counts[-1]
+        by_group = "; ".join(
+            f"{called(row.group) if row.group else 'group unknown'}: {count(row.detected, expected)} detected and "
+            f"{count(row.missed, expected)} missed, {count(row.cleared, expected)} cleared and "
+            f"{count(row.alarmed, expected)} falsely flagged"
+            for row in affected.counts[:-1]
+        )
+        patients = "" if affected.patients is None else f" ({affected.patients:,} patients)"
+        decisions = f"{count(total.changed, expected)} of {total.positives + total.negatives:,} decisions{patients}"
+        yield f"{decisions} differ with {short_name(name)}. {sentence(by_group)}."
 
 
 def change_table(contrast: ScoreComparison, rows: pd.DataFrame, called: Called) -> Table:
@@ -85,7 +132,7 @@ def contrast_screen(contrast: ScoreComparison, verbose: bool = False) -> list[Pa
         for name, (rows, patients) in contrast.sizes.items()
     ]
     gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
-    shown = gaps if verbose or len(gaps) <= SCREEN_GAPS else gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_GAPS).index)]
+    shown = gaps if verbose or len(gaps) <= SCREEN_CHANGES else gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_CHANGES).index)]
     made = change_table(contrast, shown, str)
     few = f" †: {few_changes_words(contrast)}." if contrast.gaps["few"].any() else ""
     more = "" if verbose else f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
@@ -112,7 +159,7 @@ def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None
         single = [name for name in rows["attribute"].unique() if name not in contrast.intersections]
         for name in rows["attribute"].unique():
             own = change_table(contrast, rows[rows["attribute"] == name], called.full)
-            parts += [doc.Heading(("By ", Span(name)))] if name in single and len(single) > 1 else []
+            parts += [Text(("By ", Span(name)), "heading")] if name in single and len(single) > 1 else []
             parts.append(own if name in single else doc.Folded(("Intersections: ", Span(name)), [own]))
         return parts
 
@@ -132,6 +179,39 @@ def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None
 # Gaps over time
 
 
+def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | None = None) -> str:
+    """The strongest alarm in one sentence, or that there is none."""
+    gaps = monitoring.gaps
+    changed, shown = gaps["changed"].astype(bool), gaps["shown"].astype(bool)
+    row: pd.Series[Any]
+    if changed.any():
+        row = gaps.loc[gaps["evidence"][changed].idxmax()]
+        state = (
+            f"has changed, most likely since {row['since']}: from {amount(row['before'], 'points')} to {amount(row['after'], 'points')} "
+            f"points (reported in {row['changed_in']})"
+        )
+    elif shown.any():
+        row = gaps.loc[gaps["value"][shown].abs().idxmax()]
+        low, high = amount(row["low"], "points"), amount(row["high"], "points")
+        state = f"is {amount(row['value'], 'points')} points over all periods ({low} to {high})"
+    else:
+        none = "No difference between groups, and no change of one, is shown so far, which does not show that there is none"
+        return f"{none}; the limits state what remains possible."
+    more = int((changed | shown).sum()) - 1
+    others = f" {more} more gap{'' if more == 1 else 's'} raised an alarm." if more else ""
+    return f"{_difference_words(row, names)} {state}.{others}"
+
+
+def state_words(row: Mapping[Any, Any]) -> str:
+    """The state of one gap over time in a few words."""
+    if np.isnan(row["value"]):
+        return ""
+    states = [f"shown in {row['shown_in']}"] if row["shown"] else []
+    if row["changed"]:
+        states.append(f"changed since {row['since']}: {amount(row['before'], 'points')} to {amount(row['after'], 'points')}")
+    return "; ".join(states) or "no alarm"
+
+
 def course_table(monitoring: Monitoring, called: Called) -> Table:
     """One row per gap: its value over all periods, its course, and its state."""
     rows = []
@@ -148,7 +228,7 @@ def course_table(monitoring: Monitoring, called: Called) -> Table:
 
 
 def _course(monitoring: Monitoring, row: Any) -> pd.DataFrame:
-    return monitoring.frame[(monitoring.frame[KEYS] == [getattr(row, key) for key in KEYS]).all(axis=1)]
+    return monitoring.frame[(monitoring.frame[GAP_KEYS] == [getattr(row, key) for key in GAP_KEYS]).all(axis=1)]
 
 
 def period_tables(monitoring: Monitoring, called: Called) -> list[Part]:
@@ -215,7 +295,7 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
     def clipped(values: FloatArray) -> list[float]:
         return [y_at(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in values]
 
-    marks = [Mark("base", path_through([(LEFT, y_at(0, low, high)), (WIDTH - RIGHT, y_at(0, low, high))]), title="no difference")]
+    marks = [level_line("base", y_at(0, low, high), "no difference")]
     known = np.flatnonzero(~np.isnan(so_far_low))
     band_low, band_high = clipped(so_far_low), clipped(so_far_high)
     if len(known) > 1:
@@ -225,7 +305,7 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
         inside = [y_at(v, low, high) if low <= v <= high else np.nan for v in limit]
         marks.append(Mark("diagonal", path_through(zip(x, inside, strict=True)), title="limits of a single period"))
     marks.append(Mark("benefit", path_through(zip(x, clipped(so_far), strict=True)), title="all periods so far"))
-    if len(course) <= MOST_POINTS:
+    if len(course) <= MOST_DOTS:
         for period, gap, place, y in zip(course["period"], value, x, clipped(value), strict=True):
             if not np.isnan(gap):
                 alarm = bool(row["changed"]) and str(period) >= str(row["since"])
@@ -252,4 +332,4 @@ def sparkline(values: Iterable[float]) -> str:
     if not known:
         return "·" * len(listed)
     low, width = min(known), max(max(known) - min(known), 1e-12)
-    return "".join("·" if np.isnan(v) else BARS[min(int((v - low) / width * len(BARS)), len(BARS) - 1)] for v in listed)
+    return "".join("·" if np.isnan(v) else SPARKS[min(int((v - low) / width * len(SPARKS)), len(SPARKS) - 1)] for v in listed)

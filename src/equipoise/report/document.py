@@ -5,16 +5,18 @@ Words are text in which names from users' files and emphasis are marked, so that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from equipoise import __version__
-from equipoise.report.text import plain, short_name
+from equipoise.report.text import number, plain, short_name
 
 if TYPE_CHECKING:
     from equipoise.measures import Estimate
-    from equipoise.report.panels import Panel, Scale
+    from equipoise.report.panels import Panel
 
 Called = Callable[[str], str]  # from a group to the user's words for it
 
@@ -34,11 +36,6 @@ class Span(str):
 Words: TypeAlias = "str | tuple[str, ...]"
 
 
-def strong(text: str) -> Span:
-    """Text that stands out."""
-    return Span(text, "strong")
-
-
 def spans(words: Words) -> list[tuple[str, str]]:
     """The kind and the text of each part; plain text has no kind."""
     return [(part.kind if isinstance(part, Span) else "", str(part)) for part in ((words,) if isinstance(words, str) else words)]
@@ -51,7 +48,11 @@ def text_of(words: Words) -> str:
 
 def joined(parts: Sequence[Words], between: str = "; ") -> tuple[str, ...]:
     """Words with a separator between them."""
-    return tuple(span for k, part in enumerate(parts) for span in ((between,) if k else ()) + ((part,) if isinstance(part, str) else part))
+    made: list[str] = []
+    for k, part in enumerate(parts):
+        made += [between] if k and between else []
+        made += [part] if isinstance(part, str) else part
+    return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,44 @@ class Column:
     short: str = ""
     style: str = ""
     least: int = 0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The axis on which values of a table are drawn; places are in percent of its width."""
+
+    low: float
+    high: float
+    kind: str
+
+    @classmethod
+    def of(cls, estimates: Iterable[Estimate], kind: str) -> Scale:
+        """An axis with all estimates and their simultaneous intervals: round numbers in the possible range, wide enough to read."""
+        ends = [end for e in estimates for end in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high) if end == end]
+        low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+        if kind == "number":  # a slope with the target 1
+            return cls(math.floor(min(low, 0.9) * 5) / 5, math.ceil(max(high, 1.1) * 5) / 5, kind) if ends else cls(0.0, 2.0, kind)
+        if kind in ("points", "signed"):
+            reach = math.ceil(max(abs(low), abs(high), 0.05) * 1.08 * 20) / 20 if ends else 0.5
+            return cls(-reach, reach, kind)
+        low, high = (max(0.0, math.floor((low - 0.02) * 10) / 10), min(1.0, math.ceil((high + 0.02) * 10) / 10)) if ends else (low, high)
+        return cls(low, max(high, low + 0.1), kind)
+
+    def place(self, value: float) -> str:
+        """The place of a value, from 1 to 99 so that no dot is cut off."""
+        return f"{1 + 98 * min(max((value - self.low) / (self.high - self.low), 0.0), 1.0):.2f}"
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """The places and labels of the ends and the middle."""
+        made = []
+        for value in (self.low, (self.low + self.high) / 2, self.high):
+            shown, digits = (value, 2) if self.kind in ("area", "number", "signed") else (100 * value, 0)
+            if not digits and not math.isclose(shown, round(shown), abs_tol=1e-6):
+                digits = 1
+            text = number(shown, digits, sign=self.kind in ("points", "signed"))
+            made.append((float(self.place(value)), f"{text}%" if self.kind == "share" else text))
+        return made
 
 
 @dataclass(frozen=True)
@@ -107,8 +146,11 @@ class Table:
     grid: bool = False  # in a terminal, one row per block and one column per row
 
     def only(self, *places: int) -> Table:
-        """The table with some of its columns."""
-        blocks = [replace(block, rows=[_picked(row, places) for row in block.rows]) for block in self.blocks]
+        """The table with some of its columns, in this order."""
+        blocks = []
+        for block in self.blocks:  # a wide cell stands at its first place
+            rows = [dict(zip(accumulate((cell.wide for cell in row), initial=0), row, strict=False)) for row in block.rows]
+            blocks.append(replace(block, rows=[tuple(row[place] for place in places if place in row) for row in rows]))
         return replace(self, columns=[self.columns[place] for place in places], blocks=blocks)
 
     def flat(self) -> Table:
@@ -121,15 +163,6 @@ class Table:
         heads = [Column(self.by), *(Column(labelled(row[0])) for row in self.blocks[0].rows[start:stop])]
         rows = [(Cell(block.heading), *(row[1] for row in block.rows[start:stop])) for block in self.blocks]
         return replace(self, columns=heads, blocks=[Block(rows)], by="", grid=False)
-
-
-def _picked(row: tuple[Cell, ...], places: Sequence[int]) -> tuple[Cell, ...]:
-    at, picked = 0, []
-    for cell in row:
-        if at in places:
-            picked.append(cell)
-        at += cell.wide
-    return tuple(picked)
 
 
 def table(caption: Words, columns: Sequence[Any], rows: Iterable[Sequence[Any]], **more: Any) -> Table:
@@ -145,7 +178,7 @@ def labelled(cell: Cell) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph. `style` is a class: the "lead", a "callout", "notes", or "warning", which is a callout too."""
+    """A paragraph. `style` is a class: the "lead", a "callout", "notes"; or "heading", for one within a section."""
 
     part: ClassVar[str] = "text"
     words: Words
@@ -161,14 +194,6 @@ class Items:
     part: ClassVar[str] = "items"
     items: Sequence[Words]
     style: str = "notes"
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading within a section."""
-
-    part: ClassVar[str] = "heading"
-    words: Words
 
 
 @dataclass(frozen=True)
@@ -196,7 +221,7 @@ class Fixed:
     name: str
 
 
-Part: TypeAlias = "Table | Text | Items | Heading | Figures | Folded | Fixed"
+Part: TypeAlias = "Table | Text | Items | Figures | Folded | Fixed"
 
 
 @dataclass(frozen=True)
@@ -230,4 +255,4 @@ class Document:
 def outcome(style: str, text: str) -> Text:
     """The answer of a page: its first word on a plain ground, so that nothing depends on colour, then the rest of the sentence."""
     first, _, rest = text.partition(": ")
-    return Text((strong(f"{first}:"), f" {rest}"), f"lead outcome outcome-{style}", data=("outcome", style))
+    return Text((Span(f"{first}:", "strong"), f" {rest}"), f"lead outcome outcome-{style}", data=("outcome", style))

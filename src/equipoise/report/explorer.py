@@ -6,45 +6,23 @@ chooses among all.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.comparison import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
+from equipoise.comparison import Comparison, below_upper_bound, upper_bound_at
 from equipoise.measures import FloatArray, IntArray, gap_margin, performance_margin
 from equipoise.methods import select
-from equipoise.report.text import number, plain, short
+from equipoise.report.document import Cell, Column, Items, Part, Span, Words, table
+from equipoise.report.text import amount, number, plain, sentence, short
+from equipoise.report.wording.names import upper_bound_words
 
 MOST_POINTS = 600  # drawn per method, approximately
 SMALLEST_AXIS, BEYOND = 0.06, 1.06  # the smallest width of the axis of gaps, and the space behind the last point
 BOUND_POINTS = 61  # on the line of the upper bound
-
-
-@dataclass(frozen=True, eq=False)
-class Thinned:
-    """The rows of a trace that are kept, and which of them are drawn as points."""
-
-    rows: IntArray
-    drawn: npt.NDArray[np.bool_]
-
-
-def chosen_step(tried: ScoredCandidate, case: Comparison) -> dict[str, Any]:
-    """The chosen step of a method on the repair set, as a row of the page's table."""
-    row, valid = tried.chosen_row, case.original.valid
-    threshold, gap, performance = (float(row[name]) for name in ("threshold", "gap", "performance"))
-    return {
-        "name": tried.name,
-        "step": f"{int(row['step']):,}",
-        "gap": gap,
-        "performance": performance,
-        "threshold": "—" if math.isnan(threshold) else number(threshold, 3),
-        "below": None if valid is None else below_upper_bound(valid, case.goal, gap, performance),
-        "reached": select(tried.candidate.trace.iloc[[tried.candidate.chosen]], tried.candidate.goal).met,
-        "result": tried is case.result,
-    }
 
 
 def selectable(trace: pd.DataFrame) -> IntArray:
@@ -71,17 +49,17 @@ def _best_so_far(limit: FloatArray, cost: FloatArray) -> IntArray:
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def thin(trace: pd.DataFrame, chosen: int, shown: int = MOST_POINTS) -> Thinned:
-    """All rows of a short trace; of a long one the selectable rows, the chosen one, and others evenly spaced."""
+def thin(trace: pd.DataFrame, chosen: int, shown: int = MOST_POINTS) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """All rows of a short trace; of a long one the selectable rows, the chosen one, and others evenly spaced; and which are drawn."""
     complete = np.flatnonzero(trace[["gap", "performance"]].notna().all(axis=1).to_numpy())
     if len(complete) <= shown:
-        return Thinned(complete, np.ones(len(complete), bool))
+        return complete, np.ones(len(complete), bool)
     front = selectable(trace)
     even = complete[np.unique(np.linspace(0, len(complete) - 1, shown).astype(int))]
     even_in_front = front[np.unique(np.linspace(0, len(front) - 1, min(len(front), shown)).astype(int))]
     drawn = np.unique(np.concatenate([even, even_in_front, [chosen]]))
     rows = np.union1d(front, drawn)
-    return Thinned(rows, np.isin(rows, drawn))
+    return rows, np.isin(rows, drawn)
 
 
 def explorer_data(case: Comparison, performance: str) -> dict[str, Any]:
@@ -92,11 +70,32 @@ def explorer_data(case: Comparison, performance: str) -> dict[str, Any]:
     goal, valid = case.goal, case.result.valid
     margins = (None, None) if valid is None else (gap_margin(valid, goal.measure), performance_margin(valid, goal.performance))
     gap_error, performance_error = (None if margin is None else round(margin, 4) for margin in margins)
-    methods = [_method_data(tried, case) for tried in case.candidates]
+    scores, methods = case.original.valid, list[dict[str, Any]]()
+    for tried in case.candidates:
+        candidate = tried.candidate
+        kept, drawn = thin(candidate.trace, candidate.chosen)
+        rows = candidate.trace.iloc[kept]
+        columns = {name: [None if np.isnan(v) else float(v) for v in rows[name]] for name in ("gap", "performance", "threshold")}
+        at_gaps = None if scores is None else upper_bound_at(scores, goal, rows["gap"].to_numpy())
+        methods.append(
+            {
+                "name": short(tried.name),
+                "full": plain(tried.name),
+                "steps": [int(step) for step in rows["step"]],
+                **columns,
+                "limit": None if at_gaps is None else _rounded(at_gaps),  # the upper bound at the same size of the gap
+                "drawn": drawn.tolist(),
+                "total": len(candidate.trace),
+                "chosen": int(np.searchsorted(kept, candidate.chosen)),
+                "met": select(candidate.trace.iloc[[candidate.chosen]], goal).met,  # of the values shown, as for every other row
+                "own_rule": select(candidate.trace, goal).row != candidate.chosen,
+                "result": tried is case.result,
+            }
+        )
     drawn_gaps = [abs(gap) for method in methods for gap, drawn in zip(method["gap"], method["drawn"], strict=True) if drawn]
     widest = max([SMALLEST_AXIS, goal.max_gap or 0.0, *drawn_gaps])
     line = np.linspace(0, min(1.0, widest * BEYOND), BOUND_POINTS)
-    bound = _upper_bound(case, line)
+    bound = None if scores is None else upper_bound_at(scores, goal, line)
     return {
         "goal": {"min_performance": goal.min_performance, "max_gap": goal.max_gap, "measure": goal.measure, "performance": performance},
         "margin": {"gap": gap_error, "performance": performance_error},
@@ -110,47 +109,37 @@ def _rounded(values: FloatArray) -> list[float | None]:
     return [None if np.isnan(value) else round(float(value), 6) for value in values]
 
 
-def _upper_bound(case: Comparison, gaps: FloatArray) -> FloatArray | None:
-    """The group-aware upper bound on the repair set; None if it is not defined or the repair set is unknown."""
-    return None if case.original.valid is None else upper_bound_at(case.original.valid, case.goal, gaps)
-
-
-def _method_data(tried: ScoredCandidate, case: Comparison) -> dict[str, Any]:
-    candidate = tried.candidate
-    kept = thin(candidate.trace, candidate.chosen)
-    rows = candidate.trace.iloc[kept.rows]
-    columns = {name: [None if np.isnan(v) else float(v) for v in rows[name]] for name in ("gap", "performance", "threshold")}
-    bound = _upper_bound(case, rows["gap"].to_numpy())
-    return {
-        "name": short(tried.name),
-        "full": plain(tried.name),
-        "steps": [int(step) for step in rows["step"]],
-        **columns,
-        "limit": None if bound is None else _rounded(bound),  # the upper bound at the same size of the gap
-        "drawn": [bool(drawn) for drawn in kept.drawn],
-        "total": len(candidate.trace),
-        "chosen": int(np.searchsorted(kept.rows, candidate.chosen)),
-        "met": select(candidate.trace.iloc[[candidate.chosen]], case.goal).met,  # of the values shown, as for every other row
-        "own_rule": select(candidate.trace, case.goal).row != candidate.chosen,
-        "result": tried is case.result,
-    }
-
-
-def explorer_notes(data: dict[str, Any]) -> list[str]:
-    """Notes on the trade-off figure."""
-    notes = ["“± … at most” next to a step: half of the widest 95% interval possible with this many patients of the repair set."]
-    if data["limit"] is None:
+def explorer_parts(case: Comparison, data: Mapping[str, Any]) -> list[Part]:
+    """The chosen step of each method on the repair set, and notes on the figure."""
+    performance, bound, rows, notes = data["goal"]["performance"], data["limit"] is not None, [], list[Words]()
+    valid = case.original.valid
+    for tried in case.candidates:
+        row = tried.chosen_row
+        threshold, gap, reached = (float(row[name]) for name in ("threshold", "gap", "performance"))
+        below = None if valid is None else below_upper_bound(valid, case.goal, gap, reached)
+        name = Cell((Span(tried.name),), tag="this report" if tried is case.result else "")
+        numbers = (f"{int(row['step']):,}", amount(gap, "points"), amount(reached), "—" if math.isnan(threshold) else number(threshold, 3))
+        met = select(tried.candidate.trace.iloc[[tried.candidate.chosen]], tried.candidate.goal).met
+        rows.append((name, *numbers, "yes" if met else "no", *((upper_bound_words(below),) if bound else ())))
+        if tried is case.result and below is not None:
+            about = f"Upper bound: how many points of {performance} a step is below or above the group-aware upper bound, at the same size"
+            distance = f" as chosen in this run is {upper_bound_words(below, performance)}."
+            notes.append((f"{about} of the difference. ", Span(tried.name), distance))
+    heads = ["Method", "Step", "Difference", sentence(performance), "Threshold", "Reached", *(["Upper bound"] if bound else [])]
+    caption = "The chosen step of each method, on the patients it was fitted to"
+    made = table(caption, [Column(head, head.lower()) for head in heads], rows, style="stack fitted", id="choices")
+    notes.append("“± … at most” next to a step: half of the widest 95% interval possible with this many patients of the repair set.")
+    if not bound:
         notes.append(
             "The group-aware upper bound is not shown: it needs the scores of patients of every group with and without the finding, and a "
             "difference and a performance that are sums of rates, which predictive values and F1 are not."
         )
     for method in data["methods"]:
-        drawn = sum(method["drawn"])
-        if drawn < method["total"]:
+        if (drawn := sum(method["drawn"])) < method["total"]:
             notes.append(
                 f"{method['name']}: {drawn:,} of {method['total']:,} steps are drawn. "
                 "Every step that some minimum or maximum would choose is in the file, so no choice is lost."
             )
         if method["own_rule"]:
             notes.append(f"{method['name']} chose its step in this run by its own rule; moved lines choose by the rule above.")
-    return notes
+    return [made, Items(notes)]

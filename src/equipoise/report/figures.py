@@ -15,9 +15,9 @@ from equipoise.measures import ALL_ROWS, LabelAudit, group_estimate, shared_thre
 from equipoise.report.text import percent, short_name
 from equipoise.report.wording.names import RATES
 
-SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
-BLUE, RED = "#2e5496", "#b6311e"
-GREY = "#777"
+FIGURE_RATES = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
+CALIBRATION_TARGETS = {"calibration_intercept": 0.0, "calibration_slope": 1.0, "calibration_error": None}
+BLUE, RED, GREY = "#2e5496", "#b6311e", "#777"
 PANELS_PER_LINE = 4
 
 
@@ -28,24 +28,34 @@ def _group_names(attributes: Iterable[object], groups: Iterable[object], audit: 
     return [f"{short_name(attribute)}: {short_name(group)}" for attribute, group in zip(attributes, groups, strict=True)]
 
 
+def _forest(frame: pd.DataFrame, title: str | None, *, line: float | None = None, whisker: str = BLUE, **dots: Any) -> Any:
+    """A dot and an interval for each `name` of a frame with value, low and high, and a dashed line. A row without a value has no dot."""
+    import altair as alt
+
+    base = alt.Chart(frame).encode(y=alt.Y("name:N", sort=list(frame["name"]), title=None, axis=alt.Axis(labelLimit=500)))
+    whiskers = base.mark_rule(strokeWidth=2, color=whisker).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    layers = whiskers + base.mark_point(filled=True, size=70, color=BLUE).encode(**{"x": alt.X("value:Q")} | dots)
+    if line is None:
+        return layers
+    return alt.Chart(pd.DataFrame({"x": [line]})).mark_rule(strokeDash=[4, 4], color=GREY).encode(x="x:Q") + layers
+
+
+def _title(audit: LabelAudit, what: str) -> str:
+    return f"{short_name(audit.name)}: {what}, {percent(audit.settings.level)} intervals"
+
+
 def rates_figure(audit: LabelAudit) -> Any:
     """A figure with one row per rate, with a dot and an interval per group. A group with insufficient data has no dot."""
     import altair as alt
 
     order = _group_names(audit.groups["attribute"], audit.groups.index, audit)
-    frame = pd.DataFrame(
-        [
-            {
-                "group": name,
-                "rate": RATES[measure].name,
-                "value": row[measure],
-                "low": row[f"{measure}_low"],
-                "high": row[f"{measure}_high"],
-            }
-            for name, (_, row) in zip(order, audit.groups.iterrows(), strict=True)
-            for measure in SHOWN
-        ]
-    )
+    rows = []
+    for name, (_, row) in zip(order, audit.groups.iterrows(), strict=True):
+        for rate in FIGURE_RATES:
+            rows.append(
+                {"group": name, "rate": RATES[rate].name, "value": row[rate], "low": row[f"{rate}_low"], "high": row[f"{rate}_high"]}
+            )
+    frame = pd.DataFrame(rows)
     base = alt.Chart(frame).encode(
         y=alt.Y("group:N", sort=order, title=None, scale=alt.Scale(padding=0.6), axis=alt.Axis(labelLimit=300)),
         color=alt.Color("group:N", sort=order, legend=None),
@@ -56,13 +66,10 @@ def rates_figure(audit: LabelAudit) -> Any:
     values = [alt.Tooltip(f"{end}:Q", format=".3f") for end in ("value", "low", "high")]
     whiskers = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=None, scale=scale), x2="high:Q")
     dots = base.mark_point(filled=True, size=70).encode(x=alt.X("value:Q", scale=scale), tooltip=["group:N", "rate:N", *values])
-    facet = (whiskers + dots).properties(width=420, height=20 * len(order) + 10)
     header = alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle")
-    return (
-        facet.facet(row=alt.Row("rate:N", sort=[RATES[m].name for m in SHOWN], title=None, header=header))
-        .properties(title=f"{short_name(audit.name)}: rates by group, {percent(audit.settings.level)} intervals")
-        .resolve_scale(x="shared")
-    )
+    facets = alt.Row("rate:N", sort=[RATES[rate].name for rate in FIGURE_RATES], title=None, header=header)
+    made = (whiskers + dots).properties(width=420, height=20 * len(order) + 10).facet(row=facets)
+    return made.properties(title=_title(audit, "rates by group")).resolve_scale(x="shared")
 
 
 def calibration_figure(audit: LabelAudit) -> Any:
@@ -70,38 +77,38 @@ def calibration_figure(audit: LabelAudit) -> Any:
     import altair as alt
 
     names = _group_names(audit.groups["attribute"], audit.groups.index, audit)
-    targets = {"calibration_intercept": 0.0, "calibration_slope": 1.0, "calibration_error": None}
     panels = []
-    for measure, target in targets.items():
+    for measure, target in CALIBRATION_TARGETS.items():
         estimates = [group_estimate(row, measure) for _, row in audit.groups.iterrows()]
-        frame = pd.DataFrame(
-            [{"group": name, "value": e.value, "low": e.low, "high": e.high} for name, e in zip(names, estimates, strict=True)]
-        )
-        y = alt.Y("group:N", sort=names, title=None, axis=alt.Axis(labelLimit=300))
-        base = alt.Chart(frame).encode(y=y)
-        name = RATES[measure].name + (" and range if calibrated" if target is None else "")
-        layers = base.mark_rule(strokeWidth=2, color=BLUE if target is not None else "#999").encode(
-            x=alt.X("low:Q", title=name), x2="high:Q"
-        )
-        layers += base.mark_point(filled=True, size=70, color=BLUE).encode(x=alt.X("value:Q", scale=alt.Scale(zero=False)))
-        if target is not None:
-            layers += alt.Chart(pd.DataFrame({"x": [target]})).mark_rule(strokeDash=[4, 4], color=GREY).encode(x="x:Q")
+        frame = pd.DataFrame([(name, e.value, e.low, e.high) for name, e in zip(names, estimates, strict=True)])
+        frame.columns = pd.Index(["name", "value", "low", "high"])
+        title, whisker = (RATES[measure].name, BLUE) if target is not None else (f"{RATES[measure].name} and range if calibrated", "#999")
+        layers = _forest(frame, title, line=target, whisker=whisker, x=alt.X("value:Q", scale=alt.Scale(zero=False)))
         panels.append(layers.properties(width=230, height=20 * len(names) + 10))
-    title = f"{short_name(audit.name)}: calibration by group, {percent(audit.settings.level)} intervals"
-    return alt.hconcat(*panels, title=title)
+    return alt.hconcat(*panels, title=_title(audit, "calibration by group"))
 
 
 def underdiagnosis_figure(audit: LabelAudit) -> Any:
     """A figure with the underdiagnosis of each group, from the audit of "no finding"."""
+    rows = audit.underdiagnosis
+    names = _group_names(rows["attribute"], rows["group"], audit)
+    frame = rows[["rate", "low", "high"]].rename(columns={"rate": "value"}).assign(name=names)
+    layers = _forest(frame, "share with a finding that is decided to have none")
+    return layers.properties(width=420, title=f"Underdiagnosis by group, {percent(audit.settings.level)} intervals")
+
+
+def gaps_figure(audit: LabelAudit) -> Any:
+    """A figure with every gap and its interval, and a line at zero. A gap with insufficient data has no dot."""
     import altair as alt
 
-    rows = audit.underdiagnosis
-    frame = rows[["rate", "low", "high"]].assign(name=_group_names(rows["attribute"], rows["group"], audit))
-    base = alt.Chart(frame).encode(y=alt.Y("name:N", sort=list(frame["name"]), title=None, axis=alt.Axis(labelLimit=300)))
-    x = alt.X("low:Q", title="share with a finding that is decided to have none")
-    whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=x, x2="high:Q")
-    dots = base.mark_point(filled=True, size=70, color=BLUE).encode(x=alt.X("rate:Q"))
-    return (whiskers + dots).properties(width=420, title=f"Underdiagnosis by group, {percent(audit.settings.level)} intervals")
+    names = []
+    for row in audit.gaps.itertuples():
+        attribute = f" ({short_name(row.attribute)})" if len(audit.references) > 1 else ""
+        names.append(f"{row.measure}: {short_name(row.group)} minus {short_name(row.reference)}{attribute}")
+    numbers = ["value", "low", "high", "detectable", "p_value", "p_adjusted"]
+    tooltip = ["name:N", *(alt.Tooltip(f"{column}:Q", format="+.3f" if k < 3 else ".3f") for k, column in enumerate(numbers))]
+    layers = _forest(audit.gaps[numbers].assign(name=names), "group's rate minus the reference's", line=0.0, tooltip=tooltip)
+    return layers.properties(width=460, title=_title(audit, "gaps"))
 
 
 def curves_figure(audit: LabelAudit) -> Any:
@@ -125,35 +132,10 @@ def curves_figure(audit: LabelAudit) -> Any:
         panels.append(alt.layer(band, line, treat_all, treat_none).properties(width=200, height=150, title=name))
     lines = [alt.hconcat(*panels[k : k + PANELS_PER_LINE]) for k in range(0, len(panels), PANELS_PER_LINE)]
     title = alt.TitleParams(
-        f"{short_name(audit.name)}: decision curves, {percent(audit.settings.level)} intervals",
+        _title(audit, "decision curves"),
         subtitle="Blue: deciding by the score. Dashed: treating all. Solid grey: treating none.",
     )
     return alt.vconcat(*lines, title=title)
-
-
-def gaps_figure(audit: LabelAudit) -> Any:
-    """A figure with every gap and its interval, and a line at zero. A gap with insufficient data has no dot."""
-    import altair as alt
-
-    several = len(audit.references) > 1
-    frame = audit.gaps.drop(columns=["group", "reference", "note"]).assign(
-        label=[
-            f"{row.measure}: {short_name(row.group)} minus {short_name(row.reference)}"
-            + (f" ({short_name(row.attribute)})" if several else "")
-            for row in audit.gaps.itertuples()
-        ]
-    )
-    base = alt.Chart(frame).encode(y=alt.Y("label:N", sort=list(frame["label"]), title=None, axis=alt.Axis(labelLimit=500)))
-    tooltip = [
-        "label:N",
-        *[alt.Tooltip(f"{end}:Q", format="+.3f") for end in ("value", "low", "high")],
-        *[alt.Tooltip(f"{name}:Q", format=".3f") for name in ("detectable", "p_value", "p_adjusted")],
-    ]
-    zero = alt.Chart(pd.DataFrame({"x": [0]})).mark_rule(strokeDash=[4, 4], color=GREY).encode(x="x:Q")
-    whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=alt.X("low:Q", title="group's rate minus the reference's"), x2="high:Q")
-    dots = base.mark_point(filled=True, size=70, color=BLUE).encode(x="value:Q", tooltip=tooltip)
-    title = f"{short_name(audit.name)}: gaps, {percent(audit.settings.level)} intervals"
-    return (zero + whiskers + dots).properties(width=460, title=title)
 
 
 def thresholds_figure(scores: Scores, audit: LabelAudit, gap: str = "eod") -> Any:

@@ -1,146 +1,125 @@
 """The model card of a bundle: card.md in the layout of the Hugging Face hub, and card.xml by the schema of CHAI (draft v0.2).
 
-Both are made from one table of results, on the test set before and after, and from the paragraphs of `wording.cards`; facts that Equipoise
-cannot know come from the user's card.toml.
+Both are made from the findings on the test set, before and after the repair; card.md has the tables of the report. Facts that Equipoise
+cannot know come from the user's card.toml. Paragraphs are Markdown in which every name is escaped.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 from equipoise.comparison import Comparison
-from equipoise.measures import Estimate, group_estimate
+from equipoise.data import Scores
+from equipoise.measures import AuditSpec, Estimate, Shift, group_estimate, shown_scores
+from equipoise.methods import METHODS
 from equipoise.models import is_network
+from equipoise.report.audits import performance_rows
 from equipoise.report.card_facts import NOT_PROVIDED, Result, read_facts
-from equipoise.report.pages import render
-from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, p_value_words, percent, sentence, shortened
-from equipoise.report.wording.cards import GAPS_SHOWN, measure_words, paragraphs
-from equipoise.report.wording.names import PERFORMANCE, performance_words, rate_title, rate_words
-from equipoise.report.wording.repairs import goal_words, is_original
+from equipoise.report.document import Cell, Span, table
+from equipoise.report.pages import in_markdown, render
+from equipoise.report.repairs import affected_tables, gap_parts, group_parts
+from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, percent, sentence, shortened
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
+from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
+from equipoise.report.wording.notes import note_words, why_words
+from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 
-RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "brier", "calibration_in_the_large", "calibration_slope")
+GLOSSARY = ("spd", "eod", "aod", "fpr_gap")  # the other measures mirror these
 XML_RATES = ("tpr", "tnr")
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 LONGEST_METADATA = 200  # characters of a name in the metadata
-
-
-class Measured(NamedTuple):
-    """One measure before and after the repair; `of` are the attribute and group of a gap or rate."""
-
-    measure: str
-    of: tuple[str, ...]
-    before: Estimate
-    after: Estimate
-    reference: bool = False
-
-    @property
-    def both(self) -> tuple[tuple[str, Estimate], ...]:
-        return ("before", self.before), ("after", self.after)
+EQUAL_RATES = 1e-9  # rates that differ by less are equal
+MOST_WORSE = 12  # worse rates that are named in a paragraph
+HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
 
 
 def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     """The texts of card.md and card.xml, by name of the file."""
-    facts, findings, unchanged = read_facts(toml), case.found, is_original(case)
-    before, after = findings.before, findings.after
-    gaps = [
-        Measured(measure, (str(row["attribute"]),), Estimate.of_gap(dict(before.gaps.loc[place])), Estimate.of_gap(dict(row)))
-        for measure in dict.fromkeys([case.goal.measure, *GAPS_SHOWN])
-        for place, row in after.gaps[after.gaps["measure"] == measure].iterrows()
-    ]
-    rates = [
-        Measured(rate, (str(row["attribute"]), str(group)), *_sides(case, place, rate), reference=bool(row["reference"]))
-        for place, (group, row) in enumerate(after.groups.iterrows())
-        for rate in RATES_SHOWN
-    ]
-    performance = [Measured(measure, (), before[measure], after[measure]) for measure in PERFORMANCE]
-    named = dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"])
-    shared = {"case": case, "found": findings, "facts": facts, "not_provided": NOT_PROVIDED}
-    shared["words"] = paragraphs(case, facts)
-    markdown = {
-        "metadata": yaml.safe_dump(metadata(case, facts, list(named)), sort_keys=False, allow_unicode=True, width=10_000),
-        "provenance": case.provenance,
-        "level": percent(after.settings.level),
-        "attributes": [str(attribute) for attribute in after.groups["attribute"].unique()],
-        "gaps": list(map(_gap_row, gaps)),
-        "rates": [
-            (name(r.of[0]), name(r.of[1]) + " (reference)" * r.reference, rate_title(r.measure, after.settings), *map(_interval, r[2:4]))
-            for r in rates
-        ],
-        "performance": [(performance_words(p.measure), _interval(p.before), _interval(p.after)) for p in performance],
-        "shifts": [(s, rate_words(s.rate), "no change" if unchanged else _interval(s.change, "+")) for s in findings.shifts],
-        "affected": findings.affected[-1],
-    }
-    least = "the best within the maximum gap" if case.goal.min_performance is None else f"at least {case.goal.min_performance:.3g}"
+    facts, findings, before, after = read_facts(toml), case.found, case.found.before, case.found.after
+    measures = list(dict.fromkeys([case.goal.measure, *GLOSSARY]))
+    named = list(dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"]))
     level = after.settings.level
-    usefulness = [
-        (f"{performance_words(p.measure)}, {when}", value_json(e, level))
-        for measure in named
-        for p in performance
-        if p.measure == measure
-        for when, e in p.both
+    shared = {"case": case, "facts": facts, "not_provided": NOT_PROVIDED, "words": paragraphs(case, facts, measures, named)}
+    performance = []
+    for (measure, own, kind), (_, other, _) in zip(performance_rows(before), performance_rows(after), strict=True):
+        performance.append((measure, Cell(value=own, kind=kind), Cell(value=other, kind=kind)))
+    changes = []
+    for shift in findings.shifts:
+        change = Cell("no change") if is_original(case) else Cell(value=shift.change, kind="points")
+        changes.append(((Span(shift.group),), rate_words(shift.rate), change))
+    results = [
+        *gap_parts(case, str),
+        table("Performance over all patients", ["Measure", "Before", "After"], performance),
+        *group_parts(case, str),
+        table(("Change by ", Span(findings.main), ", after minus before for the same patients"), ["Group", "Rate", "Change"], changes),
+        *affected_tables(case, str),
     ]
-    fairness = [result for gap in gaps if gap.measure == case.goal.measure for result in _gap_results(gap, after.comparisons, level)]
-    for rate in (r for r in rates if r.measure in XML_RATES):
-        label = f"{rate_words(rate.measure)}, {name(rate.of[0])} {name(rate.of[1])}"
-        fairness += [(f"{label}, {when}", value_json(e, level)) for when, e in rate.both]
+    markdown = {
+        "metadata": yaml.safe_dump(metadata(case, facts, named), sort_keys=False, allow_unicode=True, width=10_000),
+        "provenance": case.provenance,
+        "references": {str(attribute): after.references.get(str(attribute)) for attribute in after.groups["attribute"].unique()},
+        "results": in_markdown(results),
+        "level": percent(level),
+    }
+    sides = (("before", before), ("after", after))
+    usefulness = [(f"{performance_words(m)}, {when}", value_json(audit[m], level)) for m in named for when, audit in sides]
+    fairness: list[tuple[str, str]] = []  # gaps in the measure of the goal: with intervals, simultaneous ones and adjusted p-values
+    for place, row in after.gaps[after.gaps["measure"] == case.goal.measure].iterrows():
+        label = f"{name(case.goal.measure)} by {name(row['attribute'])}, {name(row['group'])} minus {name(row['reference'])}"
+        for when, gap in (("before", before.gaps.loc[place]), ("after", row)):
+            e = Estimate.of_gap(dict(gap))
+            fairness.append((f"{label}, {when}", value_json(e, level)))
+            if not np.isnan(e.value):
+                wide = Estimate(e.value, e.simultaneous_low, e.simultaneous_high)
+                fairness.append((f"{label}, simultaneous interval, {when}", value_json(wide, level)))
+                p = json.dumps({"kind": "single", "value": float(e.p_adjusted)})
+                fairness.append((f"{label}, adjusted p-value of {after.comparisons} comparisons (Holm), {when}", p))
+    for place, (group, row) in enumerate(after.groups.iterrows()):
+        for rate in XML_RATES:
+            label = f"{rate_words(rate)}, {name(row['attribute'])} {name(group)}"
+            estimates = ((when, group_estimate(audit.groups.iloc[place], rate)) for when, audit in sides)
+            fairness += [(f"{label}, {when}", value_json(estimate, level)) for when, estimate in estimates]
+    least = "the best within the maximum gap" if case.goal.min_performance is None else f"at least {case.goal.min_performance:.3g}"
     aim = f"{performance_words(case.goal.performance).capitalize()}: {least}, on the repair set."
-    safety = facts.safety.results or (Result(label=NOT_PROVIDED, value=NOT_PROVIDED),)
+    safety = []
+    for result in facts.safety.results or (Result(label=NOT_PROVIDED, value=NOT_PROVIDED),):
+        numbers: dict[str, object] = {"kind": "single", "value": result.value}
+        if result.low is not None:
+            numbers = {"kind": "estimate_ci", "estimate": result.value, "lower": result.low, "upper": result.high}
+            numbers |= {} if result.level is None else {"level": _percent(result.level)}
+        safety.append((result.label, json.dumps(numbers | ({"unit": result.unit} if result.unit else {}), ensure_ascii=False)))
     xml = {
         "metrics": [
             ("UsefulnessUsabilityEfficacy", aim, usefulness, shared["words"]["performance"]),
             ("FairnessEquity", f"{sentence(line(goal_words(case.goal)))}.", fairness, shared["words"]["fairness"]),
         ],
-        "safety": [(result.label, _result_json(result)) for result in safety],
+        "safety": safety,
     }
     return {"card.md": render("card.md.j2", shared | markdown), "card.xml": render("card.xml.j2", shared | xml)}
 
 
-def _sides(case: Comparison, place: int, rate: str) -> tuple[Estimate, Estimate]:
-    return group_estimate(case.found.before.groups.iloc[place], rate), group_estimate(case.found.after.groups.iloc[place], rate)
-
-
-def _gap_row(gap: Measured) -> tuple[str, ...]:
-    """A row of the table of gaps in card.md."""
-    after, known = gap.after, not np.isnan(gap.after.value)
-    detectable = "none" if np.isnan(after.detectable) else f"{after.detectable:.3f}"
-    simultaneous = f"{after.simultaneous_low:+.3f} to {after.simultaneous_high:+.3f}"
-    between, sides = f"{name(after.group)} minus {name(after.reference)}", (_interval(gap.before, "+"), _interval(after, "+"))
-    adjusted = f"{p_value_words(after.p_adjusted)}{' (clear)' if after.clear else ''}"
-    further = (simultaneous, adjusted, detectable) if known else ("", adjusted, "")
-    return (name(gap.measure), name(gap.of[0]), between, *sides, *further)
-
-
-def _gap_results(gap: Measured, comparisons: int, level: float) -> Iterator[tuple[str, str]]:
-    """A gap as results of card.xml: with its interval, its simultaneous interval and its adjusted p-value."""
-    label = f"{name(gap.measure)} by {name(gap.of[0])}, {name(gap.after.group)} minus {name(gap.after.reference)}"
-    for when, e in gap.both:
-        yield f"{label}, {when}", value_json(e, level)
-        if not np.isnan(e.value):
-            yield f"{label}, simultaneous interval, {when}", value_json(Estimate(e.value, e.simultaneous_low, e.simultaneous_high), level)
-            p = json.dumps({"kind": "single", "value": float(e.p_adjusted)})
-            yield f"{label}, adjusted p-value of {comparisons} comparisons (Holm), {when}", p
-
-
 def metadata(case: Comparison, facts: Any, performance: list[str]) -> dict[str, object]:
     """The front matter of card.md for the hub. A measure with insufficient data has no entry."""
-    measure, test, metrics = case.goal.measure, case.found.after, []
+    measure, test, metrics, gap = case.goal.measure, case.found.after, [], case.found.gap_after
+    texts = {"title": case.title, "data": test.name, "group": gap.group, "reference": gap.reference}
+    short = {key: shortened(clean(text), LONGEST_METADATA) for key, text in texts.items()}
     task = pipeline_tag(case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
     for key in (*performance, measure):
-        estimate = case.found.gap_after if key == measure else test[key]
+        estimate = gap if key == measure else test[key]
         if np.isnan(estimate.value):
             continue
         label = measure_words(key) if key == measure else performance_words(key)
-        between = {"group": _metadata_name(estimate.group), "reference": _metadata_name(estimate.reference)} if key == measure else {}
+        between = {side: short[side] for side in ("group", "reference")} if key == measure else {}
         numbers = {"low": float(estimate.low), "high": float(estimate.high), "level": test.settings.level}
-        metrics.append(
-            {"type": HUB_METRICS.get(key, key), "name": label.replace("\\", ""), "value": float(estimate.value), "args": numbers | between}
-        )
-    dataset = {"type": "local", "name": _metadata_name(test.name), "split": "test"}
-    title = _metadata_name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
+        kind, value = HUB_METRICS.get(key, key), float(estimate.value)
+        metrics.append({"type": kind, "name": label.replace("\\", ""), "value": value, "args": numbers | between})
+    dataset = {"type": "local", "name": short["data"], "split": "test"}
+    title = short["title"] if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
         "library_name": "pytorch" if is_network(case.result.candidate.model) else "equipoise",
@@ -161,14 +140,6 @@ def pipeline_tag(network: object) -> str:
     return "image-classification" if images else "tabular-classification"
 
 
-def _metadata_name(text: str) -> str:
-    return shortened(clean(text), LONGEST_METADATA)
-
-
-def _interval(estimate: Estimate, sign: str = "") -> str:
-    return interval(estimate.value, estimate.low, estimate.high, sign)
-
-
 def value_json(e: Estimate, level: float) -> str:
     """A value with its interval as JSON, as in published cards; for NaN, the note or 'insufficient data'."""
     if np.isnan(e.value):
@@ -177,16 +148,223 @@ def value_json(e: Estimate, level: float) -> str:
     return json.dumps({"kind": "estimate_ci", **numbers})
 
 
-def _result_json(result: Result) -> str:
-    unit = {"unit": result.unit} if result.unit else {}
-    if result.low is None:
-        return json.dumps({"kind": "single", "value": result.value, **unit}, ensure_ascii=False)
-    level = {} if result.level is None else {"level": _percent(result.level)}
-    numbers = {"estimate": result.value, "lower": result.low, "upper": result.high}
-    return json.dumps({"kind": "estimate_ci", **numbers, **level, **unit}, ensure_ascii=False)
-
-
 def _percent(level: float) -> float:
     """A level in percent, an integer if possible: 95 for 0.95."""
     level_percent = round(100 * level, 6)
     return int(level_percent) if level_percent.is_integer() else level_percent
+
+
+# Paragraphs
+
+
+def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Sequence[str]) -> dict[str, Any]:
+    """The paragraphs of a card by name: the user's facts, completed by known ones, and the findings on the test set."""
+    candidate, after, label = case.result.candidate, case.found.after, name(case.label)
+    text, method = line(after.rule.describe()), line(method_words(case.result))
+    rule = text if after.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
+    need = "needs each patient's group" if after.rule.needs_group else "does not need the protected attribute"
+    known = "A decision rule for the scores of a classifier, which is not part of this card's files."
+    if not candidate.rule_only:
+        parameters = sum(p.numel() for p in candidate.network.parameters())
+        known = f"{name(type(candidate.network).__name__)} (PyTorch), {parameters:,} parameters."
+    repair_set = "" if case.result.valid is None else f": {_size(case.result.valid, case.found.settings)}"
+    selected = "The step and the rule were selected on the repair set only."
+    if len(case.candidates) > 1:
+        selected = f"The method, of {len(case.candidates)}, its step and its rule were selected on the repair set only."
+    shared, both = case.shared_patients, "No patient is in both sets."
+    if shared is None:
+        both = "Without patient ids, rows of one patient may be in both sets."
+    elif shared:
+        both = f"{shared:,} patients are in both sets, so the test is not only of new patients."
+    unit, sampled = ("rows", f"the row: {BY_ROW}") if after.patients is None else ("patients", "the patient with all their rows")
+    intervals = (
+        f"{selected} On the test set every decision follows the rule fixed beforehand. Intervals are "
+        f"{percent(after.settings.level)} score intervals (Wilson, Newcombe) for the effective number of {unit}; "
+        f"the unit of sampling is {sampled}. A rate based on fewer than {after.settings.min_patients} {unit} is given as "
+        f"{INSUFFICIENT}. {both}"
+    )
+    repaired = "The decision rule was fitted" if candidate.rule_only else "The network was repaired"
+    cited = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
+    paper = METHODS[candidate.ran].paper if candidate.ran in METHODS else ""
+    found, judged, worse = _gap_before_and_after(case), _against_goal(case), _who_got_worse(case)
+    summary = f"A classifier that detects {label}, repaired after training with {method}."
+    values = [f"{performance_words(m)} {_estimate_words(case.found.before[m])} before and {_estimate_words(after[m])} after" for m in named]
+    biases = f"In addition to the audit: {facts.risks.biases}"
+    return {
+        "model_name": name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name,
+        "summary": summary if facts.model.summary == NOT_PROVIDED else facts.model.summary,
+        "model_type": known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}",
+        "method": method,
+        "outputs": f"A score from 0 to 1 for {label}, and a decision: {rule}.",
+        "how_to_use": f"Directions: {facts.use.how}\n\nDecision: {rule}. The rule {need} at prediction time.",
+        "development": f"Training data: {facts.data.development}\n\n{repaired} on the repair set{repair_set}.",
+        "kind_of_test": HELD_OUT if facts.data.test_type == NOT_PROVIDED else f"{facts.data.test_type}\n\n{HELD_OUT}",
+        "bibliography": "\n\n".join(filter(None, [cited, paper])),
+        "answer": found,
+        "outcome": judged,
+        "who_got_worse": worse,
+        "fairness": "\n\n".join([found, judged, worse]),
+        "biases": "\n\n".join([found, worse, biases]),
+        "performance": f"On the test set: {'; '.join(values)}.",
+        "limits": _limits(case),
+        "mitigation": _mitigation(case, facts, selected),
+        "patients_tested": _patients_tested(case, facts),
+        "validation": intervals,
+        "goal": f"Goal: {line(goal_words(case.goal))}. By {measure_words(case.goal.measure)}.",
+        "glossary": [measure_words(measure) for measure in measures],
+    }
+
+
+def measure_words(measure: str) -> str:
+    """A gap in words: its name, what it compares, and its direction."""
+    return f"difference in {gap_words(measure)} ({name(measure)}, group minus reference)"
+
+
+def _size(scores: Scores, settings: AuditSpec) -> str:
+    """The number of rows, patients and positives; without the latter if that of a small group would follow."""
+    patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
+    positives = f", {int(scores.y.sum()):,} of them positive" if shown_scores(scores, settings.min_patients).kept.all() else ""
+    return f"{len(scores):,} rows{patients}{positives}"
+
+
+def _estimate_words(estimate: Estimate, sign: str = "") -> str:
+    """An estimate with its interval and, of a gap, the two groups; or the reason why there is none."""
+    if np.isnan(estimate.value):
+        return line(estimate.note or INSUFFICIENT)
+    between = f" ({name(estimate.group)} minus {name(estimate.reference)})" if estimate.reference else ""
+    return f"{interval(estimate.value, estimate.low, estimate.high, sign)}{between}"
+
+
+def _gap_before_and_after(case: Comparison) -> str:
+    """The gap and the performance on the test set, before and after."""
+    findings, change = case.found, case.found.gap_change
+    sentences = [
+        f"On the test set ({_size(case.result.test, case.found.settings)}), which was used neither for the repair nor for any choice, the "
+        f"{measure_words(case.goal.measure)} by {name(findings.main)} is {_estimate_words(findings.gap_before, '+')} before and "
+        f"{_estimate_words(findings.gap_after, '+')} after, with {percent(findings.after.settings.level)} intervals."
+    ]
+    if not np.isnan(change.value):
+        moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
+        between = f"{name(findings.gap_before.group)} minus {name(findings.gap_before.reference)}"
+        how = f"{between} changed by {interval(change.value, change.low, change.high, '+')}"
+        how = "the result is the original model with its original rule" if is_original(case) else how
+        sentences.append(f"It {moved.get(findings.seen, 'did NOT get smaller')}: {how}.")
+    sentences.append(
+        f"The {performance_words(case.goal.performance)} is {_estimate_words(findings.performance_before)} before and "
+        f"{_estimate_words(findings.performance_after)} after."
+    )
+    if len(case.result.test.attribute.others) > 1:
+        sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
+    return " ".join(sentences)
+
+
+def _against_goal(case: Comparison) -> str:
+    """The outcome on the test set, and whether it keeps each limit of the goal, surely if the whole interval is on that side of it."""
+    goal, gap, performance = case.goal, case.found.gap_after, case.found.performance_after
+    least = case.judgement.performance_limit
+    side = "at or above" if performance.value >= least - EQUAL_RATES else "BELOW"
+    sure = performance.low >= least or performance.high < least
+    limits = [(f"the {performance_words(goal.performance)}", performance, f"{side} its limit of {least:.3g}", sure)]
+    if goal.max_gap is not None:
+        largest, crosses = max(abs(gap.low), abs(gap.high)), gap.low <= 0 <= gap.high
+        smallest = 0.0 if crosses else min(abs(gap.low), abs(gap.high))
+        side = "within" if abs(gap.value) <= goal.max_gap else "ABOVE"
+        sure = largest <= goal.max_gap or smallest > goal.max_gap
+        limits.append((f"the absolute {name(goal.measure)}", gap, f"{side} the maximum of {goal.max_gap:.3g}", sure))
+    sentences = [f"**{line(repair_answer(case))}**", *filter(None, [met_words(case.judgement)])]
+    for measure, estimate, where, sure in limits:
+        if np.isnan(estimate.value):
+            sentences.append(f"On the test set {measure} is unknown: {line(estimate.note or INSUFFICIENT)}.")
+        else:
+            sentences.append(f"On the test set {measure} is {where}{'' if sure else '; the interval includes values on the other side'}.")
+    return " ".join(sentences)
+
+
+def _who_got_worse(case: Comparison) -> str:
+    """The groups with a lower sensitivity or a higher false positive rate than before, and any levelling down."""
+
+    def listed(shifts: Sequence[Shift]) -> str:
+        parts = [
+            f"{rate_words(shift.rate)} of {name(shift.group)} {shift.before:.3f} to {shift.after:.3f}, "
+            f"a change of {interval(shift.change.value, shift.change.low, shift.change.high, '+')}"
+            for shift in shifts[:MOST_WORSE]
+        ]
+        return "; ".join(parts) + (f"; and {len(shifts) - len(parts)} more" if len(shifts) > len(parts) else "")
+
+    findings, level, sentences = case.found, percent(case.found.after.settings.level), []
+    if clear := [shift for shift in findings.worse if shift.clear]:
+        sentences.append(f"Worse after the repair, with a {level} interval that excludes 0: {listed(clear)}.")
+    if unclear := [shift for shift in findings.worse if not shift.clear]:
+        sentences.append(f"Worse after the repair, by an amount whose {level} interval includes 0: {listed(unclear)}.")
+    if not findings.worse:
+        sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
+    if findings.levelled:
+        parts = [
+            f"{abs(part.towards):.3f} of it from {name(part.group)}, whose {rate_words(part.rate)} got worse by {abs(part.change):.3f}"
+            for part in findings.levelled
+        ]
+        sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")
+    rows = findings.after.groups[findings.after.groups["attribute"] == findings.main]
+    if short := [name(group) for group, note in rows["note"].items() if note]:
+        sentences.append(f"For {', '.join(short)} some or all rates are {INSUFFICIENT}, so whether they got worse is unknown.")
+    return " ".join(sentences)
+
+
+def _limits(case: Comparison) -> list[str]:
+    """The limitations of the numbers on the card."""
+    gap, after = case.found.gap_after, case.found.after
+    lines = [line(text) for text in (*case.provenance.limits, *map(note_words, case.result.candidate.notes))]
+    if not np.isnan(gap.detectable):
+        lines.append(
+            f"Minimum detectable {name(case.goal.measure)}: {gap.detectable:.3f}, the smallest gap {DETECTABLE}. "
+            "A gap that is not clear is not shown to be absent."
+        )
+    lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
+    unit = "rows" if after.patients is None else "patients"
+    lines += [f"{name(group)}: {line(lacking_words(why, after.settings, unit))}." for group, why in after.groups["lacking"].items() if why]
+    if case.result.candidate.rule.needs_group:
+        lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
+    return [
+        *lines,
+        "Intervals cover the sampling of patients, not wrong labels, other hospitals, or change over time.",
+        f"{after.comparisons} differences are compared. Adjusted p-values (Holm) and simultaneous intervals hold for all of them together; "
+        "other intervals hold one at a time.",
+        "An equal rate by these measures means neither that care is equal, nor that other groups or measures are free of gaps.",
+    ]
+
+
+def _mitigation(case: Comparison, facts: Any, selected: str) -> str:
+    """The repair and its selection, and the user's own mitigation."""
+    result, candidate = case.result, case.result.candidate
+    about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
+    settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
+    repair_set = "" if result.valid is None else f" ({_size(result.valid, case.found.settings)})"
+    sentences = [
+        f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
+        f"Goal: {line(goal_words(case.goal))}.",
+        f"{selected} Chosen step: {line(why_words(candidate.why))}.",
+        f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
+        "**The decision rule needs each patient's group at prediction time.**"
+        if candidate.rule.needs_group
+        else "The decision rule does not need the protected attribute at prediction time.",
+    ]
+    if others := [name(tried.name) for k, tried in enumerate(case.candidates) if k != case.chosen]:
+        sentences.append(f"Also tried: {', '.join(others)}.")
+    return f"{' '.join(sentences)}\n\nIn addition to Equipoise: {facts.data.mitigation}"
+
+
+def _patients_tested(case: Comparison, facts: Any) -> str:
+    """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
+    after = case.found.after
+    sentences = [f"{name(after.name)}: {_size(case.result.test, case.found.settings)}."]
+    for attribute, groups in after.groups.groupby("attribute", sort=False):
+        counts = []
+        for group, row in groups.iterrows():
+            withheld = pd.isna(row["positives"])
+            labels = "labels withheld" if withheld else f"{row['positives']:,} positive, {row['negatives']:,} negative"
+            counts.append(f"{name(group)}, {row['n']:,} rows ({labels})")
+        sentences.append(f"By {name(attribute)}: {'; '.join(counts)}.")
+    for attribute, share in after.missing.items():
+        if share:
+            sentences.append(f"{share:.1%} of rows have no {name(attribute)}; they count for performance, not for gaps.")
+    return f"{' '.join(filter(None, [*sentences, left_out_words(after)]))}\n\nFurther description: {facts.data.testing}"

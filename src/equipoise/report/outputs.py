@@ -1,4 +1,4 @@
-"""Results as files and in notebooks: pages as HTML or PDF, and pages written again from a saved audit or repair."""
+"""Results as files and in notebooks: pages as HTML or PDF, and pages written again from a saved result."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,13 +12,12 @@ from equipoise.comparison import Comparison, ScoreComparison
 from equipoise.data import folders, write_text
 from equipoise.measures import Audit, Monitoring, read_audit
 from equipoise.methods import Candidate
+from equipoise.report.audit_pages import Origin, audit_document
+from equipoise.report.audits import audit_screen
 from equipoise.report.changes import contrast_document, contrast_screen, monitoring_document, monitoring_screen
-from equipoise.report.document import Document, Part, Table
-from equipoise.report.labels import audit_document, audit_screen
-from equipoise.report.origin import Origin
+from equipoise.report.document import Document, Part
 from equipoise.report.pages import in_notebook, page_of
-from equipoise.report.pdf import check_ending, is_paper, print_page
-from equipoise.report.short_page import short_page
+from equipoise.report.pdf import check_ending, is_paper, print_page, short_page
 
 Names = Mapping[str, str] | None
 MOST_LABELS = 20  # in a notebook
@@ -56,7 +55,7 @@ def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, ori
 
 
 @write_page.register
-def _repair(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
+def _repair_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
     """Writes the report of a repair and returns its path; images of patients only with `thumbnails`, and never in a PDF."""
     from equipoise.report.repairs import repair_document
 
@@ -108,34 +107,24 @@ def html_of(value: object) -> str:
     raise TypeError(f"{type(value).__name__} is not shown in notebooks")
 
 
-@html_of.register
-def _audit(audit: Audit) -> str:
-    return in_notebook(audit_screen(audit, most=MOST_LABELS))
+html_of.register(Audit, lambda audit: in_notebook(audit_screen(audit, most=MOST_LABELS)))
+html_of.register(ScoreComparison, lambda contrast: _to_first_table(contrast_screen(contrast)))
+html_of.register(Monitoring, lambda monitoring: _to_first_table(monitoring_screen(monitoring)))
+
+
+def _to_first_table(parts: list[Part]) -> str:
+    return in_notebook(parts[: 1 + next(k for k, part in enumerate(parts) if part.part == "table")])
 
 
 @html_of.register
-def _comparison(case: Comparison) -> str:
+def _repair_html(case: Comparison) -> str:
     from equipoise.report.repairs import comparison_screen
 
     return in_notebook(comparison_screen(case))
 
 
 @html_of.register
-def _candidate(candidate: Candidate) -> str:
+def _candidate_html(candidate: Candidate) -> str:
     from equipoise.report.repairs import candidate_screen
 
     return in_notebook(candidate_screen(candidate))
-
-
-@html_of.register
-def _contrast(contrast: ScoreComparison) -> str:
-    return in_notebook(_to_first_table(contrast_screen(contrast)))
-
-
-@html_of.register
-def _monitoring(monitoring: Monitoring) -> str:
-    return in_notebook(_to_first_table(monitoring_screen(monitoring)))
-
-
-def _to_first_table(parts: list[Part]) -> list[Part]:
-    return parts[: 1 + next(k for k, part in enumerate(parts) if isinstance(part, Table))]

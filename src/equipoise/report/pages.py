@@ -1,4 +1,4 @@
-"""Templates: the frame of every page with its style, scripts and their data, and the settings for HTML, XML, Markdown and plain text.
+"""Pages and other texts from templates: HTML with its style, scripts and their data, XML, Markdown and plain text.
 
 Everything in HTML is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could
 run as a script even if an escape were missed.
@@ -16,24 +16,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.report.document import Document, Part, Span, Table, spans, text_of
+from equipoise.report import text as writing
+from equipoise.report.document import Document, Span, spans, text_of
 from equipoise.report.terminal import cell_text
-from equipoise.report.text import (
-    LONGEST,
-    amount,
-    clean,
-    count,
-    fenced,
-    line,
-    name,
-    p_value_words,
-    plain,
-    rows_counted,
-    sentence,
-    short,
-    span,
-    thousand,
-)
+from equipoise.report.text import LONGEST, clean, line, plain
 from equipoise.report.wording.audits import left_out_words
 from equipoise.report.wording.names import upper_bound_words
 
@@ -71,9 +57,27 @@ def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (
     return render(template, shared | dict(context))
 
 
-def in_notebook(parts: Iterable[Part]) -> str:
+def in_notebook(parts: Iterable[Any]) -> str:
     """Parts as short HTML without scripts, for a notebook: sentences and tables."""
-    return render("notebook.html", {"parts": [part.flat() if isinstance(part, Table) and part.by else part for part in parts]})
+    return render("notebook.html", {"parts": [part.flat() if part.part == "table" and part.by else part for part in parts]})
+
+
+def in_markdown(parts: Iterable[Any]) -> str:
+    """Paragraphs and tables as Markdown with every name escaped; figures and controls are for pages."""
+    texts: list[str] = []
+    for part in parts:
+        if part.part == "text":
+            texts.append(f"**{line(text_of(part.words))}**" if part.style == "heading" else line(text_of(part.words)))
+        elif part.part == "folded":
+            texts.append(in_markdown(part.parts))
+        elif part.part == "table":
+            made = part.flat() if part.by else part
+            rows = [[line(column.short or text_of(column.head)) for column in made.columns], ["---"] * len(made.columns)]
+            for row in (row for block in made.blocks for row in block.rows):
+                shown = [line(cell_text(cell)) if cell.value is None else cell_text(cell) for cell in row]
+                rows.append([text for cell, own in zip(row, shown, strict=True) for text in ([""] * cell.wide if cell.wide > 1 else [own])])
+            texts.append(f"**{line(text_of(part.caption))}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return "\n\n".join(texts)
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
@@ -88,32 +92,21 @@ def _environment(kind: str) -> Environment:
     In Markdown, a template passes every name through the filter `name`, `line` or `fenced`. In plain text every value is on one line,
     with control characters escaped, unless it is marked as safe.
     """
+    safe = {"xml": clean, "txt": plain}.get(kind)  # the output of a macro, which is marked, is safe already
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=kind in ("html", "xml"),
-        finalize=FINALIZE.get(kind),
+        finalize=None if safe is None else lambda value: value if isinstance(value, Markup) else safe(value),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=kind in ("xml", "md"),
     )
-    numbers = (amount, count, p_value_words, rows_counted, span, thousand)
-    for function in (*numbers, cell_text, fenced, left_out_words, line, name, plain, sentence, short, spans, upper_bound_words):
-        environment.filters[function.__name__] = function
-    environment.filters |= {"words": text_of, "named": Span}
+    environment.filters |= vars(writing)  # amount, short, ...
+    environment.filters |= {"words": text_of, "named": Span, "spans": spans, "cell_text": cell_text}
+    environment.filters |= {"left_out_words": left_out_words, "upper_bound_words": upper_bound_words}
     environment.tests["nan"] = math.isnan
     return environment
-
-
-def _cleaned(value: object) -> object:
-    return value if isinstance(value, Markup) else clean(value)  # the output of a macro is clean already
-
-
-def _on_one_line(value: object) -> object:
-    return value if isinstance(value, Markup) else plain(value)
-
-
-FINALIZE = {"xml": _cleaned, "txt": _on_one_line}
 
 
 def _read(file: str) -> str:

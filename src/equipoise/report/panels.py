@@ -5,7 +5,6 @@ Panels are small and placed side by side, so that their text stays readable on a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures import Estimate, FloatArray, LabelAudit, Rule
+from equipoise.data import Attribute, Scores
+from equipoise.measures import FloatArray, LabelAudit, Rule
 from equipoise.report.text import amount, number, short
 from equipoise.report.wording.audits import counted_unit
 
@@ -25,9 +24,9 @@ if TYPE_CHECKING:  # an audit of scores has a page without importing torch
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
-MOST_STEPS = 240  # drawn of a trace
-BARS = 30  # of a distribution
-BINS = 10  # of a calibration curve
+MOST_DRAWN = 240  # drawn of a trace
+SCORE_BARS = 30  # of a distribution
+CALIBRATION_BINS = 10  # of a calibration curve
 MOST_SAID = 8  # groups in the text for screen readers
 Called = Callable[[str], str]  # from a group to the user's words for it
 
@@ -112,6 +111,16 @@ def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
+def level_line(style: str, y: float, title: str = "") -> Mark:
+    """A line from the left to the right of a panel."""
+    return Mark(style, path_through([(LEFT, y), (WIDTH - RIGHT, y)]), title=title)
+
+
+def upright_line(style: str, x: float, title: str = "") -> Mark:
+    """A line from the top to the bottom of a panel."""
+    return Mark(style, path_through([(x, TOP), (x, HEIGHT - BOTTOM)]), title=title)
+
+
 DIAGONAL = Mark("diagonal", path_through([(x_at(0, 0, 1), y_at(0, 0, 1)), (x_at(1, 0, 1), y_at(1, 0, 1))]))
 
 
@@ -128,24 +137,20 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, s
         group, rows = steps[steps["group"] == level], attribute.codes == k
         if not len(group):
             continue
-        name, y, w = short(called(level)), scores.y[rows], weights_of(scores)[rows]
+        name = short(called(level))
         fpr, tpr = (np.append(0.0, group[side].to_numpy()[::-1] / group[side].iloc[0]) for side in ("above_negative", "above_positive"))
         curves.append(Mark("curve", path_through((x_at(a, 0, 1), y_at(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True)), k, name))
-        false_positives, sensitivity = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
+        false_positives, sensitivity = (_mean(f, scores.weight, rows & (scores.y == label)) for label in (0, 1))
         words.append(f"{name}: sensitivity {amount(sensitivity)} at a false positive rate of {amount(false_positives)}")
         points.append(Mark("at", dot(x_at(false_positives, 0, 1), y_at(sensitivity, 0, 1), 4.5), k, words[-1]))
     says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:MOST_SAID])}."
     return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (DIAGONAL, *curves, *points))
 
 
-def weights_of(scores: Scores) -> FloatArray:
-    """The sample weight of each row; 1 without sample weights."""
-    return np.ones(len(scores)) if scores.weight is None else scores.weight
-
-
-def _mean(values: FloatArray, weight: FloatArray, rows: npt.NDArray[np.bool_]) -> float:
-    """The weighted mean of the selected rows; NaN if there are none."""
-    return float(values[rows] @ weight[rows] / weight[rows].sum()) if rows.any() else float("nan")
+def _mean(values: FloatArray, weight: FloatArray | None, rows: npt.NDArray[np.bool_]) -> float:
+    """The mean of the selected rows, with sample weights if there are any; NaN if no row is selected."""
+    mass = np.ones(int(rows.sum())) if weight is None else weight[rows]
+    return float(values[rows] @ mass / mass.sum()) if rows.any() else float("nan")
 
 
 def calibration_panel(title: str, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
@@ -157,8 +162,8 @@ def calibration_panel(title: str, attribute: Attribute, steps: pd.DataFrame, cal
             continue
         positive, negative, score = (_between_thresholds(group, column) for column in ("above_positive", "above_negative", "score"))
         n = positive + negative
-        bins = np.minimum((BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), BINS - 1)
-        rows, scores, positives = (np.bincount(bins, values, BINS) for values in (n, score, positive))
+        bins = np.minimum((CALIBRATION_BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), CALIBRATION_BINS - 1)
+        rows, scores, positives = (np.bincount(bins, values, CALIBRATION_BINS) for values in (n, score, positive))
         spots = [(x_at(s / r, 0, 1), y_at(p / r, 0, 1)) for r, s, p in zip(rows, scores, positives, strict=True) if r > 0]
         marks.append(Mark("curve", path_through(spots), k, name))
         marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
@@ -188,7 +193,7 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, LabelAudit]], ca
             continue
         values = np.concatenate([frame[["net_benefit", "low", "high"]].to_numpy().ravel() for _, frame in sides])
         low, high = min(float(np.nanmin(values)), 0.0) - 0.01, max(float(np.nanmax(values)), 0.02) + 0.01
-        marks = [Mark("base", path_through([(LEFT, y_at(0, low, high)), (WIDTH - RIGHT, y_at(0, low, high))]), title="treating none")]
+        marks = [level_line("base", y_at(0, low, high), "treating none")]
         x = [x_at(threshold, first, end) for threshold in last["threshold"]]
         treat_all = [(a, y_at(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
         marks.append(Mark("diagonal", path_through(treat_all), title="treating all"))
@@ -216,11 +221,11 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
     Bars are as wide as the steps (see `steps_by_group`), and their area is the share of rows; a group without steps has none.
     """
     level = attribute.levels[code]
-    rows, weight, group = attribute.codes == code, weights_of(scores), steps[steps["group"] == level]
+    rows, group = attribute.codes == code, steps[steps["group"] == level]
     edges = np.append(group["threshold"].to_numpy(np.float64), 1.0)
-    widths = np.maximum(np.diff(edges), 1 / BARS / 10)
+    widths = np.maximum(np.diff(edges), 1 / SCORE_BARS / 10)
     counts = [_between_thresholds(group, column) for column in ("above_positive", "above_negative")]
-    shares = [count / count.sum() / widths / BARS for count in counts] if len(group) else []
+    shares = [count / count.sum() / widths / SCORE_BARS for count in counts] if len(group) else []
     top = max([0.05, *(float(heights.max()) for heights in shares)])
     marks = []
     for sign, style, heights in zip((1, -1), ("with", "without"), shares, strict=False):
@@ -229,14 +234,13 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
             outline += [(x_at(low, 0, 1), y_at(sign * height, -top, top)), (x_at(high, 0, 1), y_at(sign * height, -top, top))]
         outline.append((x_at(1, 0, 1), y_at(0, -top, top)))
         marks.append(Mark(f"area {style}", path_through(outline) + "Z"))
-    marks.append(Mark("base", path_through([(x_at(0, 0, 1), y_at(0, -1, 1)), (x_at(1, 0, 1), y_at(0, -1, 1))])))
+    marks.append(level_line("base", y_at(0, -1, 1)))
     cuts = rule.cuts(level)
     for cut in cuts:
-        x = x_at(min(max(cut, 0.0), 1.0), 0, 1)
-        marks.append(Mark("cut", path_through([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
+        marks.append(upright_line("cut", x_at(min(max(cut, 0.0), 1.0), 0, 1), f"threshold {number(cut, 3)}"))
     says = f"{title}: too few patients to show their scores."
     if len(group):
-        flagged = [amount(_mean(rule.decide(scores), weight, rows & (scores.y == label))) for label in (1, 0)]
+        flagged = [amount(_mean(rule.decide(scores), scores.weight, rows & (scores.y == label))) for label in (1, 0)]
         says = f"{title}: scores of those with the finding (up) and without (down). Flagged: {flagged[0]} with it, {flagged[1]} without."
     if cuts:
         says += f" Threshold {', '.join(number(cut, 3) for cut in cuts[:5])}."
@@ -251,28 +255,28 @@ def trajectory_panel(tried: ScoredCandidate, goal: Goal) -> Panel:
 
     candidate = tried.candidate
     trace = candidate.trace
-    stepwise = candidate.ran in METHODS and METHODS[candidate.ran].stepwise
+    stepwise = candidate.ran in METHODS and bool(METHODS[candidate.ran].counts)  # each step builds on the last
     step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
     chosen = candidate.chosen
-    drawn = _visible(gap, performance, chosen)
+    drawn = np.arange(len(gap))
+    if len(gap) > MOST_DRAWN:  # of every section of a long trace, the lowest and highest gap and performance, and the chosen row
+        rows = [0, len(gap) - 1, chosen]
+        for part in np.array_split(drawn, MOST_DRAWN // 4):
+            for values in (gap, performance):
+                if not np.isnan(values[part]).all():
+                    rows += [int(part[np.nanargmin(values[part])]), int(part[np.nanargmax(values[part])])]
+        drawn = np.unique(rows)
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
     low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
     low = -np.ceil(-low * 10) / 10
     ticks = tuple(Tick(y_at(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
-    marks = [Mark("base", path_through([(x_at(first, first, last), y_at(0, low, 1)), (x_at(last, first, last), y_at(0, low, 1))]))]
+    marks = [level_line("base", y_at(0, low, 1))]
     if goal.min_performance is not None:
-        y = y_at(goal.min_performance, low, 1)
-        marks.append(
-            Mark("min_performance", path_through([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"minimum {amount(goal.min_performance)}")
-        )
+        marks.append(level_line("min_performance", y_at(goal.min_performance, low, 1), f"minimum {amount(goal.min_performance)}"))
     if goal.max_gap is not None:
-        for bound in (goal.max_gap, -goal.max_gap):
-            if bound >= low:
-                marks.append(
-                    Mark("max_gap", path_through([(LEFT, y_at(bound, low, 1)), (WIDTH - RIGHT, y_at(bound, low, 1))]), title="maximum gap")
-                )
+        marks += [level_line("max_gap", y_at(gap, low, 1), "maximum gap") for gap in (goal.max_gap, -goal.max_gap) if gap >= low]
     x = x_at(step[chosen], first, last)
-    marks.append(Mark("chosen", path_through([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[chosen])}"))
+    marks.append(upright_line("chosen", x, f"chosen: step {int(step[chosen])}"))
     for style, values in (("gap", gap), ("performance", performance)):
         spots = [(x_at(s, first, last), y_at(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
         if stepwise:
@@ -288,64 +292,3 @@ def trajectory_panel(tried: ScoredCandidate, goal: Goal) -> Panel:
         f"at the chosen step {int(step[chosen])} they are {amount(gap[chosen], 'points')} points and {amount(performance[chosen])}."
     )
     return Panel(short(tried.name), says, axis, ticks, "step" if stepwise else "try", "percent", tuple(marks))
-
-
-def _visible(gap: FloatArray, performance: FloatArray, chosen: int) -> IntArray:
-    """The rows of a trace to draw: of every section of a long one, the lowest and highest gap and performance, and the chosen row."""
-    n = len(gap)
-    if n <= MOST_STEPS:
-        return np.arange(n)
-    rows = [0, n - 1, chosen]
-    for part in np.array_split(np.arange(n), MOST_STEPS // 4):
-        for values in (gap, performance):
-            if not np.isnan(values[part]).all():
-                rows += [int(part[np.nanargmin(values[part])]), int(part[np.nanargmax(values[part])])]
-    return np.unique(rows)
-
-
-def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
-    """The ends of an axis for values and their intervals: round numbers within the possible range, and wide enough to read."""
-    known = pd.Series(values, dtype=float).dropna()
-    if not len(known):
-        return (-0.5, 0.5) if kind in ("points", "signed") else (0.0, 2.0) if kind == "number" else (0.0, 1.0)
-    low, high = float(known.min()), float(known.max())
-    if kind == "number":  # a slope with the target 1
-        return float(np.floor(min(low, 0.9) * 5) / 5), float(np.ceil(max(high, 1.1) * 5) / 5)
-    if kind in ("points", "signed"):
-        reach = max(abs(low), abs(high), 0.05) * 1.08
-        reach = float(np.ceil(reach * 20) / 20)
-        return -reach, reach
-    low, high = max(0.0, np.floor((low - 0.02) * 10) / 10), min(1.0, np.ceil((high + 0.02) * 10) / 10)
-    return float(low), float(max(high, low + 0.1))
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The axis of a forest plot; positions are in percent of its width."""
-
-    low: float
-    high: float
-    kind: str
-
-    @classmethod
-    def of(cls, estimates: Sequence[Estimate], kind: str) -> Scale:
-        """An axis that includes all estimates with their simultaneous intervals."""
-        values = [value for e in estimates for value in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high)]
-        return cls(*forest_range(values, kind), kind)
-
-    def place(self, value: float) -> str:
-        """The position of a value, from 1 to 99 so that no dot is cut off."""
-        share = (value - self.low) / (self.high - self.low)
-        return f"{1 + 98 * min(max(share, 0.0), 1.0):.2f}"
-
-    @property
-    def ticks(self) -> list[Tick]:
-        """The ends and the middle."""
-        values = (self.low, (self.low + self.high) / 2, self.high)
-        return [Tick(float(self.place(v)), self._text(v)) for v in values]
-
-    def _text(self, value: float) -> str:
-        if self.kind in ("area", "number", "signed"):
-            return number(value, 2, sign=self.kind == "signed")
-        text = number(100 * value, 0 if math.isclose(100 * value, round(100 * value), abs_tol=1e-6) else 1, sign=self.kind == "points")
-        return f"{text}%" if self.kind == "share" else text

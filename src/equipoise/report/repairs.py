@@ -5,11 +5,12 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from PIL import Image
 
 from equipoise import models  # imports torch for probes only
@@ -18,13 +19,38 @@ from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, steps_by
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table
-from equipoise.report.document import Block, Called, Cell, Column, Figures, Fixed, Folded, Part, Section, Span, Table, Text, Words, table
-from equipoise.report.explorer import chosen_step, explorer_data, explorer_notes
-from equipoise.report.panels import PANELS, Scale, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
-from equipoise.report.text import amount, count, date_words, how_many, number, percent, rows_counted, sentence, short, thousand
+from equipoise.report.document import Block, Called, Cell, Column, Figures, Fixed, Folded, Part, Scale, Span, Table, Text, Words, table
+from equipoise.report.explorer import explorer_data, explorer_parts
+from equipoise.report.pages import page_of
+from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
+from equipoise.report.report_spec import ReportSpec
+from equipoise.report.text import (
+    count,
+    date_words,
+    how_many,
+    number,
+    p_value_words,
+    percent,
+    plain,
+    plural,
+    rows_counted,
+    sentence,
+    short,
+    thousand,
+)
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording import repairs as words
-from equipoise.report.wording.names import HEADLINE, PERFORMANCE, RATES, SHOWN, distinct, gap_words, mirrors, share_words, upper_bound_words
+from equipoise.report.wording.names import (
+    HEADLINE,
+    PERFORMANCE,
+    RATES,
+    SHOWN_RATES,
+    distinct,
+    gap_words,
+    mirrors,
+    share_words,
+    upper_bound_words,
+)
 from equipoise.report.wording.notes import note_words, why_words
 
 Value = TypeVar("Value")
@@ -33,7 +59,7 @@ MANY_GROUPS = 3  # more have only the measure and the rates of the goal at first
 MOST_DISTRIBUTIONS = 12  # groups with a panel of scores
 MOST_MAPS, MOST_PICTURES, MOST_LABELS = 24, 12, 20
 SHORT_TRACE = 2  # steps, the original and the result, which need no figure
-SECTIONS = {  # the heading of each section and, of folded ones, a hint
+REPAIR_SECTIONS = {  # the heading of each section and, of folded ones, a hint
     "verdict": ("The outcome", ""),
     "affected": ("Who is better and who is worse", ""),
     "gaps": ("The differences", ""),
@@ -49,14 +75,17 @@ SECTIONS = {  # the heading of each section and, of folded ones, a hint
     "method": ("Method, settings and provenance", "rules, settings, notes of the run, checksums"),
 }
 FOR_THE_SCREEN = ("explorer", "trajectories", "curves", "probes", "images")
-DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
-AMONG = {None: "among all patients", 1: "among those with the finding", 0: "among those without it"}  # rows of a probe, by label
+REPAIR_DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
+PROBED_AMONG = {None: "among all patients", 1: "among those with the finding", 0: "among those without it"}  # rows of a probe, by label
 
 
 def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *, thumbnails: bool = False) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}; images of patients only with `thumbnails`."""
     called = words.groups_called(case, names)
-    findings, goal = case.found, case.goal
+    findings, goal, candidate, judgement, valid = case.found, case.goal, case.result.candidate, case.judgement, case.original.valid
+    rows, patients, attribute = findings.after.rows, findings.after.patients, case.original.test.attribute
+    patients_known = case.original.test.patients is not None and (valid is None or valid.patients is not None)
+    unit, digits = words.error_unit(case), _digits(case)
     pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_maps(case)
     data = explorer_data(case, PERFORMANCE[goal.performance])
     trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
@@ -65,18 +94,17 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     made: dict[str, list[Part] | None] = {
         "verdict": [doc.outcome(case.outcome, words.repair_answer(case, called)), Fixed("outcome_text")],
         "affected": [
-            *_folded(_balances(case, called.full)),
+            *_folded(_balances(case, called.full, digits, unit)),
             Fixed("levelling"),
-            Folded("Numbers of decisions", _affected(case, called.full)),
+            Folded("Numbers of decisions", affected_tables(case, called.full)),
         ],
-        "gaps": _gaps(case, called.full),
-        "groups": _groups(case, called.full),
-        "cohort": [*_folded(_cohort(case, called.full)), Fixed("cohort_notes")],
+        "gaps": gap_parts(case, called.full),
+        "groups": group_parts(case, called.full),
+        "cohort": [*_folded(_cohort(case, called.full, patients_known)), Fixed("cohort_notes")],
         "signoff": [],
         "limits": [],
         "explorer": [
-            _choices(case, data),
-            doc.Items([*_bound_notes(case), *explorer_notes(data)]),
+            *explorer_parts(case, data),
             Fixed("methods"),
             methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5),
         ],
@@ -86,36 +114,29 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "images": [] if pictures or maps else None,
         "method": [],
     }
-    values = (
-        _values(case, called)
-        | _scores(case, called.full)
-        | {
-            "has_bound": data["limit"] is not None,
-            "pictures": pictures,
-            "maps": maps[:MOST_MAPS],
-            "maps_left_out": max(0, len(maps) - MOST_MAPS),
-        }
-    )
-    few = wording.few_words(findings.after.rows, findings.after.patients, findings.after.weighted)
-    sections = [
-        Section(anchor, *SECTIONS[anchor], parts, anchor not in FOR_THE_SCREEN) for anchor, parts in made.items() if parts is not None
+    sides = [
+        (title, tried, steps_by_group(tried.test, attribute, tried.candidate.rule, findings.settings.min_patients))
+        for title, tried in (("Before", case.original), ("After", case.result))
     ]
-    version, scripts = case.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
-    return doc.Document("repair.html", "report", case.title, sections, values, called.full, few, scripts, data, version=version)
-
-
-def _values(case: Comparison, called: Any) -> dict[str, Any]:
-    """Values in the fixed text of the page."""
-    findings, candidate, judgement, valid = case.found, case.result.candidate, case.judgement, case.original.valid
-    rows, patients = findings.after.rows, findings.after.patients
+    distributions = [
+        score_panel(f"{short(called.full(level))}, {title.lower()}", tried.test, tried.candidate.rule, attribute, code, steps)
+        for code, level in enumerate(attribute.levels[:MOST_DISTRIBUTIONS])
+        for title, tried, steps in sides
+    ]
+    shares = [
+        changed / (row.positives + row.negatives)  # the share of a group's rows with a decision that changed in one of four ways
+        for row in findings.affected[-1].counts
+        for changed in (row.detected, row.missed, row.cleared, row.alarmed)
+        if row.positives + row.negatives
+    ]
+    widest = max(0.001, *shares) if shares else 1.0
     repair_patients = None if valid is None or valid.patients is None else len(set(valid.patients))
-    widest, unit = widest_change(case), words.error_unit(case)
-    return {
+    values = {
         "case": case,
         "found": findings,
         "candidate": candidate,
         "judgement": judgement,
-        "goal": case.goal,
+        "goal": goal,
         "levels": case.original.test.attribute.levels,
         "most_colours": COLOURS,
         "level": percent(findings.settings.level),
@@ -124,20 +145,20 @@ def _values(case: Comparison, called: Any) -> dict[str, Any]:
         "detectable": wording.DETECTABLE,
         "mark_and_interval": wording.MARK_AND_INTERVAL,
         "limit_words": wording.LIMITS,
-        "decisions": DECISIONS,
+        "decisions": REPAIR_DECISIONS,
         "when": date_words(case.provenance.when),
         "method_name": words.method_words(case.result),
-        "performance": PERFORMANCE[case.goal.performance],
-        "gap_name": gap_words(case.goal.measure),
-        "goal_words": words.goal_words(case.goal),
+        "performance": PERFORMANCE[goal.performance],
+        "gap_name": gap_words(goal.measure),
+        "goal_words": words.goal_words(goal),
         "why_words": why_words,
         "notes": [(tried.name, note_words(note)) for tried in case.candidates for note in tried.candidate.notes],
         "is_original": words.is_original(case),
         "met_words": words.met_words(judgement),
         "cross_fitted": "" if candidate.judgement is None else words.outcome_words(candidate.judgement, names=called),
         "baseline_words": wording.baseline_words(case.baseline, findings.settings.level),
-        "balance_words": words.balance_words(findings.balances[findings.main], unit, _digits(case), called),
-        "share_words": share_words(case.goal.measure),
+        "balance_words": words.balance_words(findings.balances[findings.main], unit, digits, called),
+        "share_words": share_words(goal.measure),
         "rate_words": "" if findings.rate is None else RATES[findings.rate].name,
         "almost": NEGLIGIBLE_CHANGE,
         "contribution_words": words.contribution_words,
@@ -148,14 +169,28 @@ def _values(case: Comparison, called: Any) -> dict[str, Any]:
         "trace_chosen": candidate.trace.iloc[candidate.chosen],
         "widest_change": widest,
         "change_digits": 0 if widest >= words.SMALL_CHANGE else 1,
-        "patients": _patients_known(case),
+        "patients": patients_known,
         "step_total": f"{sum(len(tried.candidate.trace) for tried in case.candidates):,}",
         "read_is_not_used": "" if case.probes is None else models.READ_IS_NOT_USED,
+        "calibration": [calibration_panel(title, attribute, steps, called.full) for title, _, steps in sides],
+        "roc": [roc_panel(title, tried.test, tried.decisions(), attribute, steps, called.full) for title, tried, steps in sides],
+        "distributions": distributions,
+        "left_out": max(0, len(attribute.levels) - MOST_DISTRIBUTIONS),
+        "decision_curves": decision_panels(attribute.name, (("before", findings.before), ("after", findings.after)), called.full),
+        "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
+        "has_bound": data["limit"] is not None,
+        "pictures": pictures,
+        "maps": maps[:MOST_MAPS],
+        "maps_left_out": max(0, len(maps) - MOST_MAPS),
     }
-
-
-def _patients_known(case: Comparison) -> bool:
-    return case.original.test.patients is not None and (case.original.valid is None or case.original.valid.patients is not None)
+    few = wording.few_words(findings.after.rows, findings.after.patients, findings.after.weighted)
+    sections = [
+        doc.Section(anchor, *REPAIR_SECTIONS[anchor], parts, anchor not in FOR_THE_SCREEN)
+        for anchor, parts in made.items()
+        if parts is not None
+    ]
+    version, scripts = case.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
+    return doc.Document("repair.html", "report", case.title, sections, values, called.full, few, scripts, data, version=version)
 
 
 def _digits(case: Comparison) -> int:
@@ -163,17 +198,6 @@ def _digits(case: Comparison) -> int:
     balances = [balance for of_attribute in case.found.balances.values() for balance in of_attribute]
     changes = [abs(change.value) for b in balances for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
     return 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
-
-
-def widest_change(case: Comparison) -> float:
-    """The largest share of a group's rows with a decision that changed in one of four ways."""
-    shares = [
-        changed / (row.positives + row.negatives)
-        for row in case.found.affected[-1].counts
-        for changed in (row.detected, row.missed, row.cleared, row.alarmed)
-        if row.positives + row.negatives
-    ]
-    return max(0.001, *shares) if shares else 1.0
 
 
 # Tables
@@ -196,10 +220,9 @@ def _group(value: str | None, called: Called, reference: bool = False, **more: A
     return Cell(name, tag="reference" if reference else "", style="total" if value is None else "", **more)
 
 
-def _balances(case: Comparison, called: Called) -> dict[str, Part]:
+def _balances(case: Comparison, called: Called, digits: int, unit: str) -> dict[str, Part]:
     """Decisions that changed, and errors before and after, of each group per 1,000."""
-    digits, unit, same = _digits(case), words.error_unit(case), words.is_original(case)
-    kind, tables = f"thousand{digits}", dict[str, Part]()
+    same, kind, tables = words.is_original(case), f"thousand{digits}", dict[str, Part]()
     for attribute, balances in _main_first(case.found.balances).items():
         rows = []
         for b in balances:
@@ -229,7 +252,7 @@ def _balances(case: Comparison, called: Called) -> dict[str, Part]:
     return tables
 
 
-def _affected(case: Comparison, called: Called) -> list[Part]:
+def affected_tables(case: Comparison, called: Called) -> list[Part]:
     """Numbers of decisions that changed."""
     over = (("With the finding", 3, ""), ("Without it", 3, "part"))
     heads = [
@@ -251,7 +274,7 @@ def _affected(case: Comparison, called: Called) -> list[Part]:
     return tables
 
 
-def _gaps(case: Comparison, called: Called) -> list[Part]:
+def gap_parts(case: Comparison, called: Called) -> list[Part]:
     """The differences before and after; of many groups, at first sight only those in the measure of the goal."""
     parts: list[Part] = []
     for k, (attribute, found) in enumerate(_main_first(case.found.gaps).items()):
@@ -277,7 +300,7 @@ def _gaps(case: Comparison, called: Called) -> list[Part]:
     return parts
 
 
-def _groups(case: Comparison, called: Called) -> list[Part]:
+def group_parts(case: Comparison, called: Called) -> list[Part]:
     """The rates of each group before and after; those of scores are folded, with calibration curves."""
     many, parts, scores = len(case.original.test.attribute.levels) > MANY_GROUPS, list[Part](), list[Part]()
     forests = _main_first(case.found.rates)
@@ -296,14 +319,14 @@ def _groups(case: Comparison, called: Called) -> list[Part]:
             parts += [made(attribute, HEADLINE[:2]), Folded("Predictive values", [made(attribute, HEADLINE[2:])])]
         else:
             parts.append(made(attribute, HEADLINE) if k == 0 else Folded(("By ", Span(attribute)), [made(attribute, HEADLINE)]))
-        scores += [doc.Heading(("By ", Span(attribute)))] if len(forests) > 1 else []
-        scores.append(made(attribute, [rate for rate in SHOWN if rate not in HEADLINE]))
+        scores += [Text(("By ", Span(attribute)), "heading")] if len(forests) > 1 else []
+        scores.append(made(attribute, [rate for rate in SHOWN_RATES if rate not in HEADLINE]))
     return [*parts, Folded("Scores: AUROC, fixed operating points and calibration", [*scores, Fixed("recalibration")])]
 
 
-def _cohort(case: Comparison, called: Called) -> dict[str, Part]:
+def _cohort(case: Comparison, called: Called, patients: bool) -> dict[str, Part]:
     """The rows, patients and labels of each group in the repair set and the test set."""
-    patients, least, tables = _patients_known(case), case.found.settings.min_patients, dict[str, Part]()
+    least, tables = case.found.settings.min_patients, dict[str, Part]()
     parts = ("Repair set", "Test set") if case.original.valid is not None else ("Test set",)
     for attribute, cohort in _main_first(case.found.cohort).items():
         rows = []
@@ -322,29 +345,6 @@ def _cohort(case: Comparison, called: Called) -> dict[str, Part]:
     return tables
 
 
-def _choices(case: Comparison, data: Mapping[str, Any]) -> Table:
-    """The chosen step of each method on the repair set."""
-    rows = []
-    for tried in case.candidates:
-        step = chosen_step(tried, case)
-        name = Cell((Span(tried.name),), tag="this report" if step["result"] else "")
-        numbers = (step["step"], amount(step["gap"], "points"), amount(step["performance"]), step["threshold"])
-        bound = (upper_bound_words(step["below"]),) if data["limit"] is not None else ()
-        rows.append((name, *numbers, "yes" if step["reached"] else "no", *bound))
-    heads = ["Method", "Step", "Difference", sentence(PERFORMANCE[case.goal.performance]), "Threshold", "Reached"]
-    heads += ["Upper bound"] if data["limit"] is not None else []
-    caption = "The chosen step of each method, on the patients it was fitted to"
-    return table(caption, [Column(head, head.lower()) for head in heads], rows, style="stack fitted", id="choices")
-
-
-def _bound_notes(case: Comparison) -> list[Words]:
-    below, performance = chosen_step(case.result, case)["below"], PERFORMANCE[case.goal.performance]
-    if below is None:
-        return []
-    about = f"Upper bound: how many points of {performance} a step is below or above the group-aware upper bound, at the same size of the "
-    return [(f"{about}difference. ", Span(case.result.name), f" as chosen in this run is {upper_bound_words(below, performance)}.")]
-
-
 def methods_table(case: Comparison) -> Table:
     """Every method on the held-out rows."""
     rows = []
@@ -352,15 +352,41 @@ def methods_table(case: Comparison) -> Table:
         name = Cell((Span(row.name if k else case.original.called or "original"),), tag="chosen" if row.chosen else "")
         values = (Cell(value=row.gap, kind="points"), Cell(value=row.performance), upper_bound_words(row.below))
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
-        rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome)))
-    performance = PERFORMANCE[case.goal.performance]
-    heads = [
-        Column("Method"),
-        Column(f"Difference in {gap_words(case.goal.measure)}", "difference"),
-        Column(sentence(performance), performance),
+        p_values = (p_value_words(row.gap.p_value), p_value_words(row.gap.p_adjusted))
+        rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome), *p_values))
+    performance, measure = PERFORMANCE[case.goal.performance], gap_words(case.goal.measure)
+    heads = [Column("Method"), Column(f"Difference in {measure}", "difference"), Column(sentence(performance), performance)]
+    further = ("Upper bound", "Decisions changed", "Needs the group", "Outcome", "p", "adjusted p")
+    heads += [Column(head, head.lower().replace("decisions ", "")) for head in further]
+    return table("All methods on the test set", heads, rows, style="stack")
+
+
+def methods_screen(case: Comparison, *, verbose: bool = False) -> list[Part]:
+    """Every method on the held-out rows, for a terminal or a notebook; with `verbose`, p-values and the upper bound."""
+    after, methods, attribute, made = case.found.after, case.found.methods, case.result.test.attribute, methods_table(case)
+    group = Span(attribute.others[0]) if len(attribute.others) == 1 else f"the largest of {len(attribute.others)} groups"
+    size = f"{how_many(after.rows, after.patients, 'held-out')}: "
+    units = f" in points, {PERFORMANCE[case.goal.performance]} in percent, {percent(case.settings.level)} intervals"
+    caption = (size, group, " minus ", Span(attribute.reference), units)
+    heads = [Column("Method"), Column("Difference"), made.columns[2], Column("Outcome")]
+    heads.append(Column("Needs the group", style="text narrow"))
+    rows = [
+        (*row, Cell("yes" if each.needs_group else "no")) for row, each in zip(made.only(0, 1, 2, 6).blocks[0].rows, methods, strict=True)
     ]
-    heads += [Column("Upper bound", "upper bound"), Column("Decisions changed", "changed"), Column("Needs the group", "needs the group")]
-    return table("All methods on the test set", [*heads, Column("Outcome", "outcome")], rows, style="stack")
+    parts: list[Part] = [table(caption, heads, rows)]
+    marks = {f"*: clear after adjustment for {plural(after.comparisons, 'comparison')} (Holm).": any(row.gap.clear for row in methods)}
+    marks[f"†: {wording.few_words(after.rows, after.patients, after.weighted)}."] = any(row.gap.few for row in methods)
+    parts += [Text(" ".join(shown), "notes")] if (shown := [text for text, needed in marks.items() if needed]) else []
+    if verbose:
+        bound = "Upper bound: not defined, since this gap or performance is not a sum of rates, or a cell is empty."
+        if methods[0].below is not None:
+            bound = (
+                "Upper bound: points of performance below or above the group-aware upper bound (linear program), computed on these rows "
+                "with the original scores, at the same |gap|."
+            )
+        tests = "Permutation p-values (adjusted for all comparisons: Holm), and the group-aware upper bound"
+        parts += [Text(""), replace(made.only(0, 7, 8, 3), caption=tests), Text(bound, "notes")]
+    return parts
 
 
 def probe_parts(probes: Probes) -> list[Part]:
@@ -374,49 +400,21 @@ def probe_parts(probes: Probes) -> list[Part]:
         for measure, label in models.AUROC_LABELS.items():
             rows = []
             for layer in layers:
-                sides = [_probe_estimate(side, layer, measure) for side in (before, after)]
+                places = [f"{measure}{end}" for end in ("", "_low", "_high")]
+                sides = [Estimate(*side[places].astype(float).reindex([layer]).iloc[0]) for side in (before, after)]
                 values = [Cell(value=e, kind="area", style="shown" if e.low > 0.5 else "") for e in sides]
                 rows.append((Cell((Span(layer),), means=f"{int(widths[layer]):,} wide"), *values))
             scale = Scale.of([Estimate(0.5, 0.5, 0.5), *(cell.value for row in rows for cell in row[1:] if cell.value)], "area")
             heads = [Column("Layer"), Column("Before", "before"), Column("After", "after")]
-            caption = ("How well ", Span(name), f" can be predicted from each layer, {AMONG[label]}")
-            tables.append(Table(caption, heads, [Block(rows, (Span(name),), AMONG[label])], style="probes", scale=scale))
+            caption = ("How well ", Span(name), f" can be predicted from each layer, {PROBED_AMONG[label]}")
+            tables.append(Table(caption, heads, [Block(rows, (Span(name),), PROBED_AMONG[label])], style="probes", scale=scale))
         parts += [tables[0], Folded(("The same among those with the finding, and among those without it (", Span(name), ")"), tables[1:])]
         notes = dict.fromkeys(note for side in (before, after) for note in side["note"] if note)
         parts += [Text((Span(name), f": {note}."), "notes") for note in notes]
     return [*parts, Fixed("probe_notes")]
 
 
-def _probe_estimate(side: pd.DataFrame, layer: str, measure: str) -> Estimate:
-    if layer not in side.index:
-        return Estimate(math.nan, math.nan, math.nan)
-    value, low, high = (float(side.loc[layer, f"{measure}{end}"]) for end in ("", "_low", "_high"))
-    return Estimate(value, low, high)
-
-
 # Figures and images
-
-
-def _scores(case: Comparison, called: Called) -> dict[str, Any]:
-    """Figures of the scores before and after: calibration, ROC, distributions and decision curves."""
-    findings, attribute = case.found, case.original.test.attribute
-    sides = [
-        (title, tried, steps_by_group(tried.test, attribute, tried.candidate.rule, findings.settings.min_patients))
-        for title, tried in (("Before", case.original), ("After", case.result))
-    ]
-    distributions = [
-        score_panel(f"{short(called(level))}, {title.lower()}", tried.test, tried.candidate.rule, attribute, code, steps)
-        for code, level in enumerate(attribute.levels[:MOST_DISTRIBUTIONS])
-        for title, tried, steps in sides
-    ]
-    return {
-        "calibration": [calibration_panel(title, attribute, steps, called) for title, _, steps in sides],
-        "roc": [roc_panel(title, tried.test, tried.decisions(), attribute, steps, called) for title, tried, steps in sides],
-        "distributions": distributions,
-        "left_out": max(0, len(attribute.levels) - MOST_DISTRIBUTIONS),
-        "decision_curves": decision_panels(attribute.name, (("before", findings.before), ("after", findings.after)), called),
-        "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
-    }
 
 
 def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
@@ -490,7 +488,7 @@ def overview_document(
     made = table(caption, [*heads, Column("Outcome, on held-out patients", style="text")], rows)
     outcome = joint_outcome(case.outcome for case in cases.values())
     answer_of_all = words.outcomes_words({label: case.judgement for label, case in cases.items()}, first.kind)
-    sections = [Section("labels", "", "", [doc.outcome(outcome, answer_of_all), made, Fixed("together")])]
+    sections = [doc.Section("labels", "", "", [doc.outcome(outcome, answer_of_all), made, Fixed("together")])]
     values = {
         "cases": cases,
         "first": first,
@@ -505,12 +503,43 @@ def overview_document(
     return doc.Document("labels.html", kind, title, sections, values, called.full, few, (), contents=False, version=version)
 
 
+def overview(
+    title: str,
+    cases: Mapping[str, Comparison],
+    written: Mapping[str, Sequence[str]],
+    places: Mapping[str, Path],
+    options: ReportSpec = ReportSpec(),
+) -> dict[str, str]:
+    """The report.html and README.txt above the folders of several labels."""
+    first = next(iter(cases.values()))
+    method, one, rule_only = words.method_words(first.result), first.kind.one, first.result.candidate.rule_only
+    rules = [
+        f"The scores of {len(cases)} labels, each with a decision rule of its own. Each folder here is complete: the rule, the audits, the",
+        "report and the model card.",
+    ]
+    network = [
+        f"One network, {len(cases)} {first.kind}, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
+        f"its {one}, the audits, the report and the model card. The weights are the same in all of them; heads around the",
+        f"network (heads.safetensors), if any, are those of the {one}.",
+    ]
+    lines = [
+        title,
+        "",
+        *(rules if rule_only else network),
+        "",
+        *(f"  {place.name}: {label}; equipoise apply {place} new.csv{'' if rule_only else ' --trust'}" for label, place in places.items()),
+        "",
+        f"report.html links to the report of each {one}; audit.json holds the audits of all.",
+        "",
+    ]
+    links = {label: f"{quote(place.name)}/report.html" for label, place in places.items() if "report.html" in written[label]}
+    page = page_of(overview_document(title, cases, links, options.words))
+    return {"report.html": page, "README.txt": "\n".join(map(plain, lines))}
+
+
 def comparison_screen(case: Comparison) -> list[Part]:
     """A comparison: the outcome, and every method on the held-out rows."""
-    after = case.found.after
-    held_out = f"{how_many(after.rows, after.patients, 'held-out')}, {percent(case.settings.level)} intervals"
-    made = replace(methods_table(case).only(0, 1, 2, 6, 5), caption=held_out)
-    return [Text(words.repair_answer(case), "lead"), Text(f"Goal: {words.goal_words(case.goal)}."), made]
+    return [Text(words.repair_answer(case), "lead"), Text(f"Goal: {words.goal_words(case.goal)}."), *methods_screen(case)]
 
 
 def candidate_screen(candidate: Candidate) -> list[Part]:

@@ -1,4 +1,7 @@
-"""The section [report] of a case. Importing this module imports neither pandas nor templates."""
+"""The section [report] of a case: what a report is made from besides its result.
+
+Importing this module imports neither pandas nor templates.
+"""
 
 from pathlib import Path
 

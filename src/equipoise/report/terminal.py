@@ -2,41 +2,41 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from equipoise.report.document import Cell, Folded, Heading, Items, Part, Table, Text, labelled, text_of
+from equipoise.report.document import Cell, Part, Table, labelled, text_of
 from equipoise.report.text import INSUFFICIENT, MINUS, amount, span
 
-NUMBERS = len("+12.3 [+12.3, +12.3]*†")  # the width of a value with its interval
-STYLES = {"lead": "bold", "callout": "yellow", "notes": "dim"}
+NUMBERS_WIDTH = len("+12.3 [+12.3, +12.3]*†")  # of a value with its interval
+STYLES = {"lead": "bold", "callout": "yellow", "notes": "dim", "heading": "bold underline"}
 
 
 def in_terminal(parts: Iterable[Part]) -> RenderableType:
-    """Parts as text and tables; figures are for pages."""
+    """Parts as text and tables; figures and controls are for pages."""
     return Group(*_drawn(parts))
 
 
-def _drawn(parts: Iterable[Part]) -> Iterator[RenderableType]:
+def _drawn(parts: Iterable[Any]) -> Iterator[RenderableType]:
     for part in parts:
-        if isinstance(part, Text):
-            yield RichText(text_of(part.words), style=next((STYLES[name] for name in part.style.split() if name in STYLES), ""))
-        elif isinstance(part, Items):
+        if part.part == "text":
+            style = next((STYLES[name] for name in part.style.split() if name in STYLES), "")
+            yield RichText(("\n" if part.style == "heading" else "") + text_of(part.words), style=style)
+        elif part.part == "items":
             yield from (RichText(text_of(words), style="dim") for words in part.items)
-        elif isinstance(part, Heading):
-            yield RichText(f"\n{text_of(part.words)}", style="bold underline")
-        elif isinstance(part, Table):
-            yield _Fitted(part)
-        elif isinstance(part, Folded):
+        elif part.part == "table":
+            yield _FittedTable(part)
+        elif part.part == "folded":
             yield RichText(f"\n{text_of(part.summary)}", style="bold")
             yield from _drawn(part.parts)
 
 
 @dataclass(frozen=True)
-class _Fitted:
+class _FittedTable:
     """A table as wide as the terminal: columns that do not fit are left out, and a grid is divided, so that no interval is broken."""
 
     table: Table
@@ -46,29 +46,37 @@ class _Fitted:
             yield _rich_table(self.table.flat() if self.table.by else self.table, options.max_width)
             return
         names = max(len(text_of(block.heading)) for block in self.table.blocks) + 4
-        fit = max(1, (options.max_width - names) // (NUMBERS + 3))
+        fit = max(1, (options.max_width - names) // (NUMBERS_WIDTH + 3))
         for start in range(0, len(self.table.blocks[0].rows), fit):
-            yield _rich_table(self.table.turned(start, start + fit), options.max_width, NUMBERS)
+            yield _rich_table(self.table.turned(start, start + fit), options.max_width, NUMBERS_WIDTH)
 
 
 def _rich_table(table: Table, width: int, each: int | None = None) -> RichTable:
     title = RichText(text_of(table.caption) + table.units)
     made = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
     kept = [column.least <= width for column in table.columns]
+    rows = []
+    for cells in (row for block in table.blocks for row in block.rows):
+        rows.append(list[RichText]())
+        for cell in cells:
+            unknown = cell.value is not None and cell.value.value != cell.value.value
+            style = "yellow" if unknown else "bold" if "shown" in cell.style else ""
+            rows[-1] += [RichText("" if cell.wide > 1 else cell_text(cell), style=style), *[RichText()] * (cell.wide - 1)]
+    room = width
     for place, column in enumerate(table.columns):
         text, own = place == 0 or "text" in column.style, each if place else None
         if kept[place]:
             head, side = RichText(text_of(column.head), overflow="fold"), "left" if text else "right"
-            made.add_column(head, justify=side, no_wrap=not text and own is None, overflow="fold", width=own)  # type: ignore[arg-type]
-    for row in (row for block in table.blocks for row in block.rows):
-        drawn = [shown for cell in row for shown in (_rich_cell(cell), *([RichText()] * (cell.wide - 1)))]
-        made.add_row(*(shown for shown, keep in zip(drawn, kept, strict=False) if keep))
+            shown = [head.plain, *(row[place].plain for row in rows if place < len(row))]
+            longest = max(len(part) for line in shown for part in (line.split() or [""] if text else [line]))
+            narrow = longest if "narrow" in column.style else None
+            room -= longest + 3 if place else 0
+            made.add_column(head, justify=side, no_wrap=not text and own is None, overflow="fold", width=own, max_width=narrow)  # type: ignore[arg-type]
+    for first, *more in rows:
+        if max(map(len, first.plain.split()), default=0) > room:
+            first = RichText(first.plain.replace("-", "-\n"), first.style)  # otherwise it would be broken anywhere
+        made.add_row(*(shown for shown, keep in zip([first, *more], kept, strict=False) if keep))
     return made
-
-
-def _rich_cell(cell: Cell) -> RichText:
-    unknown = cell.value is not None and cell.value.value != cell.value.value
-    return RichText("" if cell.wide > 1 else cell_text(cell), style="yellow" if unknown else "bold" if "shown" in cell.style else "")
 
 
 def cell_text(cell: Cell) -> str:

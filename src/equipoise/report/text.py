@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 def plain(value: object) -> str:
     """A name from a user's file on one line, with unsafe characters escaped."""
-    return printable(str(value)).replace("\n", "\\n")
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), str(value))
 
 
 def short(value: object, longest: int = LONGEST) -> str:
@@ -58,7 +58,7 @@ def p_value_words(p: float) -> str:
 
 def short_name(value: object) -> str:
     """A name for a table in a terminal or a figure."""
-    return short(value, LONGEST_NAME)
+    return shortened(plain(value), LONGEST_NAME)
 
 
 def shortened(text: str, longest: int) -> str:

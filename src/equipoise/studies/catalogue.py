@@ -14,7 +14,11 @@ from typing import BinaryIO, NamedTuple
 
 from equipoise.data import Cohort, atomic_path, read_bytes, sha256, user_cache
 from equipoise.errors import BadInput, Misuse, pick
-from equipoise.studies.sets import File, Recipe, adult, bank, compas, locate, mimic_cxr, mimic_iii, nih, phantom, synthetic
+from equipoise.studies.sets import File, Recipe, locate
+from equipoise.studies.sets.chest_xrays import CHEST_XRAYS
+from equipoise.studies.sets.mimic_iii import MIMIC_III
+from equipoise.studies.sets.phantom import PHANTOM
+from equipoise.studies.sets.tabular import TABULAR
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, total bytes if the server states them
@@ -28,8 +32,7 @@ class FileStatus(NamedTuple):
     status: str
 
 
-SETS = (adult, bank, compas, synthetic, phantom, nih, mimic_cxr, mimic_iii)
-CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for module in SETS for recipe in module.RECIPES}
+CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for recipe in (*TABULAR, *PHANTOM, *CHEST_XRAYS, *MIMIC_III)}
 
 
 def load(name: str, root: str | Path | None = None, **options: object) -> Cohort:

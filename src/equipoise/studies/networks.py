@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data import child_seed, sha256
-from equipoise.errors import BadInput, pick
+from equipoise.errors import BadInput
 from equipoise.models import Backbone, build, initial_mlp
 
 MLP = "mlp"
@@ -28,10 +28,6 @@ def backbones() -> dict[str, Backbone]:
     from equipoise.studies.efficientnet_lite import EFFICIENTNET_LITE
 
     return BACKBONES | EFFICIENTNET_LITE
-
-
-def _backbone(name: str) -> Backbone:
-    return backbones()[pick("backbone", name, backbones())]
 
 
 def check_model(model: str) -> str:
@@ -60,7 +56,7 @@ class Network:
                 return build(self.model)
             start = self.pretrained if pretrained else ""
             weights = None if start == IMAGENET else start or None
-            model = _backbone(self.model).network(channels=shape[1], weights=weights, pretrained=start == IMAGENET)
+            model = backbones()[self.model].network(channels=shape[1], weights=weights, pretrained=start == IMAGENET)
         if self.pretrained:
             model.__dict__["untrained"] = partial(self.build, tuple(shape))  # for methods that train from scratch
         return model
@@ -68,7 +64,7 @@ class Network:
     def fetch(self) -> None:
         """Downloads published weights into the cache shared by all processes; raises an error if that fails."""
         if self.pretrained == IMAGENET:
-            _backbone(self.model).network(pretrained=True)
+            backbones()[self.model].network(pretrained=True)
 
     def content(self) -> str:
         """A text that identifies the network: names without folders, and checksums of its files."""
@@ -76,7 +72,7 @@ class Network:
         code = Path(place)
         model = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
         if self.pretrained == IMAGENET:
-            return f"{model} from {IMAGENET} {_backbone(self.model).checksum(self.model)}"
+            return f"{model} from {IMAGENET} {backbones()[self.model].checksum(self.model)}"
         weights = Path(self.pretrained)
         return f"{model} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else model
 

@@ -39,7 +39,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic import ValidationInfo as Info
 
 from equipoise.data import Cohort, Columns, cohort_from_table, read_table, sha256, user_cache
@@ -61,14 +61,44 @@ SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do no
 MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
 FOLDER = files("equipoise.studies") / "presets"
 PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml")))
-Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
-Shares = tuple[float, float, float]
+Portion = Annotated[float, Field(gt=0, lt=1)]
+Shares = tuple[Portion, Portion, Portion]  # of the training, validation and test set
 
 
 def _name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", value):
         raise ValueError(f"expected letters, digits and . _ + = - in a name (a title may contain anything); got {value!r}")
     return value
+
+
+def _entry_name(value: str, info: Info) -> str:
+    """The name of an entry: by default its method, data set or file."""
+    given = info.data
+    name = value or given.get("method") or given.get("source") or Path(given.get("file") or "").stem
+    return _name(name) if name else ""  # without any, the method or the data are reported
+
+
+def _by_name(value: Any) -> Any:
+    """A table by name. A single value counts for all names: it stands under ""."""
+    return value if isinstance(value, Mapping) else {} if value in (None, "") else {"": value}
+
+
+def _by_measure(value: Any) -> dict[str, Any]:
+    return {_canonical(name): entry for name, entry in _by_name(value).items()}
+
+
+def _canonical(measure: Any) -> str:
+    """The canonical name of a measure; anything else is returned as text, and reported where names are compared."""
+    try:
+        return canonical_name(measure)
+    except (BadInput, TypeError):
+        return str(measure)
+
+
+def _shortest(limits: "Limits") -> Any:
+    """Limits as a user would write them: a number where a table has only one for all names."""
+    by_data = {name: table[""] if table.keys() == {""} else table for name, table in limits.items()}
+    return by_data.get("", by_data) or None
 
 
 def _absolute(value: str, info: Info) -> str:
@@ -106,28 +136,27 @@ def parse_values(kind: str, raw: Mapping[str, Any], types: Mapping[str, Any]) ->
 
 
 def _recipe(raw: dict[str, Any]) -> dict[str, Any]:
-    values = parse_values("training setting", raw, get_type_hints(Training))
+    values = parse_values("training setting", raw, {name: field.annotation for name, field in Training.model_fields.items()})
     Training(**values)  # checks values and combinations
     return values
 
 
-def _named(key: str) -> Callable[[Any], Any]:
-    """A function from an entry, or just what it would have under `key`, to the entry with a name."""
-
-    def entry(raw: Any) -> Any:
-        full = {key: raw} if isinstance(raw, str) else raw
-        if not isinstance(full, Mapping):
-            return full
-        name = full.get(key) or (Path(full["file"]).stem if isinstance(full.get("file"), str) else "")
-        return {"name": name, **full} if isinstance(name, str) and name else full
-
-    return entry
+def _entry(key: str) -> BeforeValidator:
+    """Validates an entry, which may be only what it would have under `key`."""
+    return BeforeValidator(lambda raw: {key: raw} if isinstance(raw, str) else raw)
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Weights = Annotated[str, AfterValidator(_absolute)]
+WeightsByModel = Annotated[dict[str, Weights], BeforeValidator(_by_name)]
 Recipe = Annotated[dict[str, Any], AfterValidator(_recipe)]
+# By data or measure, and within that by measure: {"adult": {"eod": 0.7}}; "" counts for all.
+Limits = Annotated[
+    dict[str, dict[str, Share]],
+    BeforeValidator(lambda value: {name: _by_measure(table) for name, table in _by_measure(value).items()}),
+    PlainSerializer(_shortest),
+]
 
 
 def option_types(source: str) -> dict[str, Any]:
@@ -140,7 +169,7 @@ class StudyData(Columns):
 
     source: Annotated[str, one_of("data", CATALOGUE)] | None = None
     file: Annotated[str, AfterValidator(_file)] | None = None
-    name: Name = ""
+    name: Annotated[str, AfterValidator(_entry_name)] = Field("", validate_default=True)
     title: str = ""  # in tables of results
     options: dict[str, Any] = Field(default_factory=dict)
     redraw: bool = False  # whether a simulation is drawn again for each split, with the seed of the split
@@ -151,6 +180,9 @@ class StudyData(Columns):
     model: Model | None = None  # instead of the study's
     pretrained: Weights = ""  # initial weights of a backbone: a file, or "imagenet"
     training: Recipe = Field(default_factory=dict)  # overrides the study's
+
+    def model_post_init(self, _: Any) -> None:
+        self.model_fields_set.add("name")  # a default too, so that a stored definition holds it
 
     @field_validator("options")
     @classmethod
@@ -206,47 +238,10 @@ class StudyData(Columns):
                 raise BadInput(f"data set {self.source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {self.source}{place}")
             return ""
         folders = [data_folder(self.source, root), *(Path(place) for place in [self.options.get("mimic_iv")] if place)]
-        paths = [state.path for folder in folders for state in file_states(self.source, folder)]
-        return sha256(repr(sorted({_table_checksum(path) for path in paths if path is not None})).encode())
-
-
-def _table_checksum(path: Path) -> tuple[str, str]:
-    size = path.stat().st_size
-    return path.name.lower(), sha256(path.read_bytes()) if size <= MAX_HASHED else str(size)
-
-
-def _canonical(measure: Any) -> str:
-    """The canonical name of a measure; anything else is returned as text, and reported where names are compared."""
-    try:
-        return canonical_name(measure)
-    except (BadInput, TypeError):
-        return str(measure)
-
-
-def _limits(value: Any) -> Limit | None:
-    """Limits with canonical names of measures: one number, or a table by data, by measure or by both."""
-    if isinstance(value, Mapping):
-        return {_canonical(key): _limits(entry) for key, entry in value.items()}  # type: ignore[misc]
-    if value is not None and not (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1):
-        raise ValueError(f"should be a number from 0 to 1, or a table of them by data, by measure or by both; got {value!r}")
-    return value
-
-
-def limit(limits: Limit | None, data: str, measure: str) -> float | None:
-    """The limit for these data and this measure, or None.
-
-    >>> least = {"adult": {"spd": 0.52, "eod": 0.75}, "eod": 0.6}
-    >>> limit(least, "adult", "eod"), limit(least, "bank", "eod"), limit(0.7, "bank", "spd")
-    (0.75, 0.6, 0.7)
-    """
-    if not isinstance(limits, Mapping):
-        return limits
-    for key in (data, measure):
-        entry = limits.get(key)
-        number = entry.get(measure) if isinstance(entry, Mapping) else entry
-        if number is not None:
-            return float(number)
-    return None
+        paths = {state.path for folder in folders for state in file_states(self.source, folder)} - {None}
+        sizes = {path: path.stat().st_size for path in paths if path is not None}
+        contents = {(path.name.lower(), sha256(path.read_bytes()) if size <= MAX_HASHED else str(size)) for path, size in sizes.items()}
+        return sha256(repr(sorted(contents)).encode())
 
 
 def _parse_settings(method: str, raw: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,22 +251,22 @@ def _parse_settings(method: str, raw: Mapping[str, Any], others: Mapping[str, An
     return values
 
 
-Limits = Annotated[Limit | None, PlainValidator(_limits)]
-
-
 class Arm(Specification):
     """A method with settings and a goal. Several arms may use the same method under different names."""
 
     method: Annotated[str, one_of("method", METHODS)]
-    name: Name = ""
+    name: Annotated[str, AfterValidator(_entry_name)] = Field("", validate_default=True)
     settings: dict[str, Any] = Field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # further settings by name of data
-    min_performance: Limits = None
-    max_gap: Limits = None
+    min_performance: Limits = Field(default_factory=dict)
+    max_gap: Limits = Field(default_factory=dict)
     selection: Annotated[str, one_of("selection", SELECTIONS)] = DEFAULT_SELECTION
     max_loss: Share | None = None  # of performance compared with the original, where there is no other limit
     train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
     training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained
+
+    def model_post_init(self, _: Any) -> None:
+        self.model_fields_set.add("name")  # a default too, so that a stored definition holds it
 
     @field_validator("settings")
     @classmethod
@@ -297,7 +292,7 @@ class Arm(Specification):
     @field_validator("max_loss")
     @classmethod
     def _max_loss(cls, value: float | None, info: Info) -> float | None:
-        combined = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
+        combined = [key for key in ("min_performance", "max_gap") if "" in info.data.get(key, {})]
         if value is not None and combined:
             raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(combined)}")
         return value
@@ -317,18 +312,21 @@ class Arm(Specification):
 
     def goal(self, data: str, measure: str, performance: str) -> Goal:
         """The goal of this arm on these data."""
-        least, most = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
+
+        def limit(limits: Limits) -> float | None:
+            tables = (limits.get(name, {}) for name in (data, measure, ""))
+            return next((number for table in tables if (number := table.get(measure, table.get(""))) is not None), None)
+
+        least, most = limit(self.min_performance), limit(self.max_gap)
         loss = self.max_loss if least is None and most is None else None  # a table of limits may leave some data out
         return Goal(measure, performance=performance, min_performance=least, max_gap=most, selection=self.selection, max_loss=loss)
 
     def narrowed(self, data: Sequence[str], measures: Sequence[str]) -> Self:
         """The arm without settings and limits for other data and measures."""
 
-        def kept(limits: Limit | None) -> Limit | None:
-            if not isinstance(limits, Mapping):
-                return limits
-            few = {k: v for k, v in limits.items() if k in data or k in measures}
-            return {k: {m: n for m, n in v.items() if m in measures} if isinstance(v, Mapping) else v for k, v in few.items()} or None
+        def kept(limits: Limits) -> Limits:
+            few = {name: table for name, table in limits.items() if name in ("", *data, *measures)}
+            return {name: {m: number for m, number in table.items() if m in ("", *measures)} for name, table in few.items()}
 
         overrides = {name: settings for name, settings in self.overrides.items() if name in data}
         return self.changed(overrides=overrides, min_performance=kept(self.min_performance), max_gap=kept(self.max_gap))
@@ -352,47 +350,35 @@ def _measures(value: tuple[str, ...]) -> tuple[str, ...]:
     return _not_empty(value)
 
 
+def _protocol_fractions(value: Any, info: Info) -> Any:
+    return PROTOCOLS.get(info.data.get("protocol", ""), value) if value is None else value
+
+
+def _whole(value: Shares) -> Shares:
+    if abs(sum(value) - 1) > 1e-9:
+        raise ValueError(f"the fractions of training, validation and test set must add up to 1; got {value}")
+    return value
+
+
 class Plan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
     name: Name
-    data: Annotated[tuple[Annotated[StudyData, BeforeValidator(_named("source"))], ...], AfterValidator(_not_empty)]
-    methods: Annotated[tuple[Annotated[Arm, BeforeValidator(_named("method"))], ...], AfterValidator(_not_empty)]
+    data: Annotated[tuple[Annotated[StudyData, _entry("source")], ...], AfterValidator(_not_empty)]
+    methods: Annotated[tuple[Annotated[Arm, _entry("method")], ...], AfterValidator(_not_empty)]
     measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
-    fractions: Shares = PROTOCOLS["split"]  # by default those of the protocol
+    fractions: Annotated[Shares, BeforeValidator(_protocol_fractions), AfterValidator(_whole)] = Field(None, validate_default=True)
     privileged: Shares = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
-    pretrained: Weights | dict[str, Weights] = ""  # initial weights of backbones (a file, or "imagenet"), or a table by backbone
+    pretrained: WeightsByModel = Field(default_factory=dict)  # initial weights by backbone: a file, or "imagenet"
     keep_networks: bool = True  # False: networks are deleted once all of their methods have finished
     training: Recipe = Field(default_factory=dict)
     trainings: dict[Name, Recipe] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
     about: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_fractions(cls, raw: Any) -> Any:
-        default = PROTOCOLS.get(str(raw.get("protocol", "split"))) if isinstance(raw, Mapping) else None
-        return raw if default is None else {"fractions": default, **raw}
-
-    @field_validator("fractions")
-    @classmethod
-    def _fractions(cls, value: Shares) -> Shares:
-        if min(value) <= 0 or abs(sum(value) - 1) > 1e-9:
-            raise ValueError(
-                f"fractions must be three positive numbers that add up to 1, for training, validation and test set; got {value}"
-            )
-        return value
-
-    @field_validator("privileged")
-    @classmethod
-    def _privileged(cls, value: Shares) -> Shares:
-        if not all(0 < share < 1 for share in value):
-            raise ValueError(f"privileged must be three shares between 0 and 1, for training, validation and test set; got {value}")
-        return value
 
     @model_validator(mode="after")
     def _entries(self, info: Info) -> Self:
@@ -414,14 +400,12 @@ class Plan(Specification):
             if arm.training and arm.training not in self.trainings:
                 hint = _hint(arm.training, self.trainings) if self.trainings else f" The study has none; add [trainings.{arm.training}]."
                 yield f"{where}.training: {arm.training!r} is none of the study's trainings.{hint}"
-            for key, table in (("min_performance", arm.min_performance), ("max_gap", arm.max_gap)):
-                for name, inner in table.items() if isinstance(table, Mapping) else ():
-                    if name not in (*data, *self.measures):
-                        known = [*data, *self.measures]
-                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_hint(name, known)}"
-                    for measure in inner if isinstance(inner, Mapping) else ():
-                        if measure not in self.measures:
-                            yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_hint(measure, self.measures)}"
+            for key, limits in (("min_performance", arm.min_performance), ("max_gap", arm.max_gap)):
+                for name, table in limits.items():
+                    if name not in (known := ("", *data, *self.measures)):
+                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_hint(name, known[1:])}"
+                    for measure in table.keys() - {"", *self.measures}:
+                        yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_hint(measure, self.measures)}"
 
     def _weight_problems(self, folder: Path | None) -> Iterator[str]:
         """Initial weights that no network would use, and files that do not exist."""
@@ -429,15 +413,13 @@ class Plan(Specification):
         for position, (data, model) in enumerate(zip(self.data, models, strict=True)):
             if data.pretrained and model not in backbones():
                 yield f"data[{position}].pretrained: only {', '.join(backbones())} start from a file; the model is {model!r}"
-        # One value for all backbones is checked as the name "".
-        common = self.pretrained if isinstance(self.pretrained, Mapping) else {"": self.pretrained} if self.pretrained else {}
-        for name in common:
+        for name in self.pretrained:
             if name and name not in backbones():
                 yield f"pretrained: {name!r} is not a backbone.{_hint(name, backbones())}"
             elif not any(model == name if name else model in backbones() for model in models):
                 wanted = name or " or ".join(backbones())
                 yield f"pretrained: none of the data has the model {wanted}. Name one with `model`, or leave it out."
-        for file in {*common.values(), *(data.pretrained for data in self.data)} - {"", IMAGENET}:
+        for file in {*self.pretrained.values(), *(data.pretrained for data in self.data)} - {"", IMAGENET}:
             if folder is not None and not Path(file).is_file():
                 yield f"no such file: {file}. Check the name; it is relative to {folder}."
 
@@ -462,7 +444,7 @@ class Plan(Specification):
         """The network for the data with this name."""
         data = self.named(name)
         model = data.model or self.model
-        common = self.pretrained if isinstance(self.pretrained, str) else self.pretrained.get(model, "")
+        common = self.pretrained.get(model, self.pretrained.get("", ""))
         return Network(model, data.pretrained or (common if model in backbones() else ""))
 
 
@@ -542,15 +524,14 @@ def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
     problems += [f"weights of {name} were given twice. Give each network once." for name in dict.fromkeys(names) if names.count(name) > 1]
     raise_all(problems, plan.name)
     new = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, file in pairs}
-    before = plan.pretrained if isinstance(plan.pretrained, dict) else dict.fromkeys(backbones(), plan.pretrained)
     problems += plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())
     raise_all(problems, plan.name)
-    return plan.model_copy(update={"pretrained": {**{k: v for k, v in before.items() if v}, **new}}) if new else plan
+    return plan.model_copy(update={"pretrained": {**plan.pretrained, **new}}) if new else plan
 
 
 def without_weights(plan: Plan) -> Plan:
     """The plan with networks that start from random weights."""
-    return plan.changed(pretrained="", data=[data.changed(pretrained="") for data in plan.data])
+    return plan.changed(pretrained={}, data=[data.changed(pretrained="") for data in plan.data])
 
 
 TRAINING_EFFORT = 10.0  # of training a small network, on the scale of `METHODS[name].effort`
@@ -586,7 +567,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class StudyTask:
     """A task with its study."""
 
     plan: Plan
@@ -597,7 +578,7 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class TaskResult:
     """The result of a task: the content of its file, or what went wrong."""
 
     content: bytes | None = None

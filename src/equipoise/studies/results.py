@@ -4,36 +4,96 @@ number of unreadable images by reason (broken/).
 Files are written atomically, so a task whose file exists is finished, and running the study again resumes it. A folder holds one study of
 one version of Equipoise. The identity of a study is everything its results depend on; a fingerprint of it is in every file. A folder with
 anything else in it is refused and left unchanged.
+
+A file of rows is Parquet: one row per (data, split, method, measure), with its trace. Gaps, permutation p-values and performances are those
+of the test set, or of the validation set if the column begins with `valid_`. The columns in TIMINGS differ from run to run; all others are
+bit-identical for every runner, on the same kind of device.
 """
 
+import hashlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import Columns, atomic_path, sha256, write_text
-from equipoise.errors import BadInput, raise_all, validation_problems
-from equipoise.studies import networks, rows
+from equipoise import __version__
+from equipoise.data import Columns, Scores, atomic_path, sha256, write_text
+from equipoise.errors import BadInput, first_line, raise_all, validation_problems
+from equipoise.measures import GAPS, FloatArray, cell_index
+from equipoise.studies import networks
 from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
-SCHEMA: Literal["equipoise.study"] = "equipoise.study"
-SCHEMA_VERSION: Literal[2] = 2  # of study.json
+STUDY_SCHEMA: Literal["equipoise.study"] = "equipoise.study"
+STUDY_VERSION: Literal[2] = 2  # of study.json
 CODE = (  # that results depend on
     *(f"{room}/**/*.py" for room in ("data", "models", "measures", "methods")),
     *(f"studies/{name}.py" for name in ("sets/*", "catalogue", "worker", "efficientnet_lite")),
 )
-COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # fields of a plan that do not affect results
+COSMETIC = ("name", "about", "keep_networks")  # fields of a plan that do not affect results
+TIMINGS = ("seconds",)  # of the method, without training
+P_VALUES = ("p_value", "valid_p_value")  # of the largest |gap| over the groups
+POOLED_COLUMNS = ("test_cell", "test_decision", "test_patient")  # of each test row, for pooled folds (see summary)
+SET_SIZES = ("train_rows", "valid_rows", "test_rows")  # of the sets of the split
+ROWS_VERSION = 4  # of files of rows
+VERSION_KEY = b"equipoise.rows.schema_version"
+UNREAD = ("noise", "valid_noise")  # columns of earlier versions that are ignored
+# Columns that every file has. Others may be absent, such as those of a measure that was added later, and are then read as NaN.
+CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
+TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
+_TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
+ROW_SCHEMA = pa.schema(
+    [
+        ("fingerprint", _TEXT),
+        ("version", _TEXT),
+        ("data", _TEXT),
+        ("seed", _WHOLE),
+        ("method", _TEXT),
+        ("measure", _TEXT),
+        ("gap", _REAL),
+        ("performance", _REAL),
+        ("valid_gap", _REAL),
+        ("valid_performance", _REAL),
+        *((name, _REAL) for name in P_VALUES),
+        (
+            "limit",
+            _REAL,
+        ),  # upper bound (group-aware) of performance on the original network's test scores within the |gap| of the row
+        *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
+        ("met", pa.bool_()),
+        ("step", _WHOLE),
+        ("steps", _WHOLE),
+        ("pace", _REAL),  # size of one step, in units pruned or epochs
+        ("why", _TEXT),
+        ("rule", _TEXT),
+        ("threshold", _REAL),
+        ("needs_group", pa.bool_()),
+        ("performance_measure", _TEXT),
+        ("min_performance", _REAL),
+        ("max_gap", _REAL),
+        ("settings", _TEXT),
+        ("notes", _TEXT),
+        ("device", _TEXT),
+        *((name, _REAL) for name in SET_SIZES),
+        *((name, _REAL) for name in TIMINGS),
+        ("trace_step", pa.list_(_WHOLE)),
+        *((name, pa.list_(_REAL)) for name in list(TRACE)[1:]),
+        *((name, pa.list_(kind)) for name, kind in zip(POOLED_COLUMNS, (_WHOLE, _REAL, _WHOLE), strict=True)),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -83,11 +143,11 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
             log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", stored.version, path)
         if stored is None:
             stored = Definition(
-                schema=SCHEMA,
-                schema_version=SCHEMA_VERSION,
+                schema=STUDY_SCHEMA,
+                schema_version=STUDY_VERSION,
                 study=plan.name,
                 fingerprint=fingerprint(study_identity),
-                version=present_version(),
+                version=__version__,
                 code=code_digest(),
                 identity=study_identity,
                 definition=plan.model_dump(mode="json", exclude_unset=True),
@@ -128,12 +188,12 @@ def finished(folder: StudyFolder) -> set[Task]:
 
 def read_rows(folder: StudyFolder) -> pd.DataFrame:
     """All rows so far, without traces, in the order of the study. Raises one error with every damaged file."""
-    return rows.split_traces(read_whole(folder))[0]
+    return split_traces(read_whole(folder))[0]
 
 
 def read_traces(folder: StudyFolder) -> pd.DataFrame:
     """The steps of all rows so far, one row per step."""
-    return rows.split_traces(read_whole(folder))[1]
+    return split_traces(read_whole(folder))[1]
 
 
 def read_timings(folder: StudyFolder) -> pd.DataFrame:
@@ -146,7 +206,7 @@ def read_timings(folder: StudyFolder) -> pd.DataFrame:
         elif not task.method and path.with_suffix(".json").is_file():
             seconds = float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["seconds"])
         elif path.is_file():
-            seconds = float(rows.from_bytes(path.read_bytes(), str(path))["seconds"].iloc[0])
+            seconds = float(rows_from_bytes(path.read_bytes(), str(path))["seconds"].iloc[0])
         else:
             continue
         timings.append((task.data, task.seed, task.method or "training", task.measure, seconds))
@@ -158,15 +218,11 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
 
     Raises one error with every data set whose files are missing.
     """
-    content = plan.model_dump(mode="json", exclude={"data", "model", "pretrained", "name"})
+    content = plan.model_dump(mode="json", exclude={"data", "model", "pretrained", *COSMETIC})
     content["data"], problems = [], list[str]()
     for data in plan.data:
-        kept = {
-            "name",
-            "training",
-            *(("source", "options", "redraw") if data.source else {*Columns.model_fields, "attribute_as_input", "scale"}),
-        }
-        entry = data.model_dump(mode="json", include=kept)
+        of_kind = ("source", "options", "redraw") if data.source else (*Columns.model_fields, "attribute_as_input", "scale")
+        entry = data.model_dump(mode="json", include={"name", "training", *of_kind})
         entry.get("options", {}).pop("mimic_iv", None)  # a folder, whose files are included in the checksum
         try:
             entry |= {"content": data.checksum(root), "model": plan.network(data.name).content()}
@@ -174,14 +230,7 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
             problems.append(str(error))
         content["data"].append(entry | ({} if data.source else {"file": Path(str(data.file)).name}))
     raise_all(list(dict.fromkeys(problems)), plan.name)
-    plain: dict[str, Any] = _without_cosmetic(content)
-    return plain
-
-
-def _without_cosmetic(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_cosmetic(v) for k, v in value.items() if k not in COSMETIC}
-    return [_without_cosmetic(v) for v in value] if isinstance(value, list) else value
+    return content
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -192,26 +241,15 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
 def differences(requested: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     """Messages about the differences between two identities."""
 
-    def shown(value: Any) -> str:
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            value = [entry.get("name") for entry in value]
-        return json.dumps(value)
-
     messages = []
     for key in dict.fromkeys([*requested, *stored]):
-        here, there = requested.get(key), stored.get(key)
-        if here != there and shown(here) == shown(there):
+        sides = requested.get(key), stored.get(key)
+        here, there = (json.dumps([entry["name"] for entry in side or ()] if key in ("data", "methods") else side) for side in sides)
+        if here != there:
+            messages.append(f"{key} is {there} there and {here} here")
+        elif sides[0] != sides[1]:
             messages.append(f"{key} (entries of the same names differ)")
-        elif here != there:
-            messages.append(f"{key} is {shown(there)} there and {shown(here)} here")
     return messages
-
-
-def present_version() -> str:
-    """The version of Equipoise that is running."""
-    from equipoise import __version__
-
-    return __version__
 
 
 def code_digest() -> str:
@@ -229,12 +267,12 @@ def read_whole(folder: StudyFolder) -> pd.DataFrame:
         path = folder.file(task)
         if task.method and path.is_file():
             try:
-                frames.append(rows.from_bytes(path.read_bytes(), str(path)))
+                frames.append(rows_from_bytes(path.read_bytes(), str(path)))
             except BadInput as error:
                 problems += error.problems
     raise_all(problems, str(folder.path))
     if not frames:
-        return rows.SCHEMA.empty_table().to_pandas()
+        return ROW_SCHEMA.empty_table().to_pandas()
     whole = pd.concat(frames, ignore_index=True)
     names = {"data": [d.name for d in folder.plan.data], "measure": folder.plan.measures, "method": [a.name for a in folder.plan.methods]}
     ranks = whole[["seed"]].assign(**{key: whole[key].map({n: k for k, n in enumerate(order)}) for key, order in names.items()})
@@ -248,11 +286,66 @@ def _verified_origin(content: bytes, task: Task, source: str) -> tuple[str, str]
         if about["task"] != task.key:
             raise BadInput(f"{source} holds the network of another split.")
         return about["fingerprint"], about["version"]
-    frame = rows.from_bytes(content, source)
+    frame = rows_from_bytes(content, source)
     expected = (task.data, task.seed, task.method, task.measure)
     if [*frame[["data", "seed", "method", "measure"]].itertuples(index=False, name=None)] != [expected]:
         raise BadInput(f"{source} holds another row than its name says.")
     return str(frame["fingerprint"].iloc[0]), str(frame["version"].iloc[0])
+
+
+def rows_to_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The rows as a Parquet file with page checksums."""
+    buffer = BytesIO()
+    schema = ROW_SCHEMA.with_metadata({VERSION_KEY: str(ROWS_VERSION).encode()})
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), buffer, write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def rows_from_bytes(content: bytes, source: str) -> pd.DataFrame:
+    """The rows in a Parquet file. Raises an error that names `source` if it is damaged or holds anything else.
+
+    Columns that the file lacks, such as those of a measure that was added later, are NaN. Measures that only the file has are kept, after
+    the other columns.
+    """
+    try:
+        table = pq.read_table(BytesIO(content), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{source} is damaged ({first_line(error)}). Run the study again to replace it.") from error
+    version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
+    if version != str(ROWS_VERSION):
+        raise BadInput(
+            f"{source} has rows of schema version {version}; this Equipoise reads version {ROWS_VERSION}. "
+            "Use the version of Equipoise that wrote it, or another folder."
+        )
+    table = table.drop_columns([name for name in UNREAD if name in table.schema.names])
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    other_measures = [name for name in types if name not in ROW_SCHEMA.names]
+    expected = {field.name: field.type for field in ROW_SCHEMA} | dict.fromkeys(other_measures, _REAL)
+    unexpected = [name for name in other_measures if not name.startswith("test_")] + [n for n in types if types[n] != expected[n]]
+    if unexpected or not set(CORE) <= set(types):
+        raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
+    for name in ROW_SCHEMA.names:
+        if name not in types:
+            table = table.append_column(ROW_SCHEMA.field(name), pa.nulls(len(table), ROW_SCHEMA.field(name).type))
+    return table.select([*ROW_SCHEMA.names, *other_measures]).replace_schema_metadata().to_pandas()
+
+
+def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows without traces, and the traces with one row per step."""
+    keys = ["data", "seed", "method", "measure"]
+    rows = frame.drop(columns=[*TRACE, *POOLED_COLUMNS])
+    steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
+    kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
+    return rows, steps.dropna(subset="step").astype(kinds).reset_index(drop=True)
+
+
+def pooled_columns(scores: Scores, decisions: FloatArray, salt: str) -> dict[str, Any]:
+    """The columns with the cell, the decision and the patient of each test row, in a study by folds."""
+    attribute = scores.attribute
+    names = scores.ids if scores.patients is None else scores.patients
+    patients = [int(hashlib.sha256(f"{salt}:{name}".encode()).hexdigest()[:15], 16) for name in names]
+    values = cell_index(scores.y, attribute.codes, len(attribute.levels)).tolist(), decisions.tolist(), patients
+    return dict(zip(POOLED_COLUMNS, values, strict=True))
 
 
 @checked(config=ConfigDict(extra="allow", strict=True), kw_only=True)
@@ -280,9 +373,9 @@ def _check_same_study(path: Path, plan: Plan, study_identity: dict[str, Any]) ->
             raise BadInput(f"{path} is not empty and holds no study ({', '.join(other_files[:3])} ...). Choose another folder with --out.")
         return None
     stored = _read_definition(path)
-    if stored.version != present_version():
+    if stored.version != __version__:
         raise BadInput(
-            f"{path} holds results of Equipoise {stored.version}, and this is {present_version()}; rows of two versions are not mixed. "
+            f"{path} holds results of Equipoise {stored.version}, and this is {__version__}; rows of two versions are not mixed. "
             "Nothing was changed. Choose another folder with --out, or install that version."
         )
     if different := differences(study_identity, _same_part(stored, plan)):

@@ -38,8 +38,7 @@ from equipoise.measures import (
     tabulate_codes,
 )
 from equipoise.studies.plan import Plan
-from equipoise.studies.results import SCHEMA, StudyFolder, read_rows, read_timings, read_whole
-from equipoise.studies.rows import LIMIT, POOLED, SIZES
+from equipoise.studies.results import POOLED_COLUMNS, SET_SIZES, STUDY_SCHEMA, StudyFolder, read_rows, read_timings, read_whole
 from equipoise.studies.worker import FOLDS
 
 CELL = ["data", "measure", "method"]
@@ -122,8 +121,8 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
     frame["below_limit"] = np.nan
-    if part == "test" and LIMIT in rows:  # the mean distance below the upper bound (group-aware)
-        below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
+    if part == "test" and "limit" in rows:  # the mean distance below the upper bound (group-aware)
+        below = (rows["limit"] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
         frame["below_limit"] = below.reindex(pd.MultiIndex.from_frame(frame[CELL])).to_numpy()
     original = frame["method"].map(methods) == ORIGINAL
     for quantity, merit in (("gap", -frame["gap_mean"].abs()), ("performance", frame["performance_mean"])):
@@ -162,9 +161,9 @@ def ratio_to_training_rows(rows: pd.DataFrame, part: str = "test") -> float:
 
     For the test set, these are the training set and the validation set, on which networks are repaired.
     """
-    if not set(SIZES) <= set(rows.columns):
+    if not set(SET_SIZES) <= set(rows.columns):
         return float("nan")
-    train, valid, test = (float(rows[name].mean()) for name in SIZES)
+    train, valid, test = (float(rows[name].mean()) for name in SET_SIZES)
     return test / (train + valid) if part == "test" else valid / train
 
 
@@ -195,9 +194,14 @@ def study_document(folder: StudyFolder, baseline: str = ORIGINAL, part: str = "t
         frames["comparison"] = compare(rows, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
     if folder.plan.protocol == "folds":
         frames["pooled"] = read_pooled(folder)
-    about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}
-    counts = {"splits": folder.plan.splits, "rows": len(rows), "part": part, "baseline": baseline, "comparison_variance": VARIANCE}
-    return {**about, **counts, **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}
+    return {
+        "schema": STUDY_SCHEMA,
+        "schema_version": 1,
+        "study": folder.plan.name,
+        **{"fingerprint": folder.fingerprint, "version": folder.version},
+        **{"splits": folder.plan.splits, "rows": len(rows), "part": part, "baseline": baseline, "comparison_variance": VARIANCE},
+        **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()},
+    }
 
 
 # Results of the paper, and the sizes of its data sets
@@ -275,7 +279,7 @@ def _complete_repeats(rows: pd.DataFrame) -> dict[int, Fold]:
     repeats: dict[int, Fold] = {}
     for repeat, folds in rows.groupby(rows["seed"] // FOLDS):
         if set(folds["seed"] % FOLDS) == set(range(FOLDS)) and folds["test_cell"].notna().all():
-            cells, decisions, patients = (np.concatenate(folds[name].to_list()) for name in POOLED)
+            cells, decisions, patients = (np.concatenate(folds[name].to_list()) for name in POOLED_COLUMNS)
             repeats[int(repeat)] = cells.astype(np.int64), decisions.astype(np.float64), patients.astype(np.int64)
     return repeats
 

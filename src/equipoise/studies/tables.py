@@ -1,10 +1,14 @@
 """The results of a study as the paper's tables: mean and sd over splits, the best in bold, the second best in italics, the published number
 and the difference from it. For a terminal, as CSV and as LaTeX; on the test sets or the validation sets. A study by folds also has a table
 of its pooled folds.
+
+Trajectories of its methods are drawn as in the paper's Figure 3: every split thin, the median over splits bold. The horizontal axis is in
+the unit of the method (units pruned, epochs). Bias is solid and dark, performance dashed and light, so that they differ in grayscale. The
+limits of the goal are dotted, and the chosen step of every split is marked on both of its lines.
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report import interval, p_value_words, plural, printable
-from equipoise.studies.plan import Plan, StudyData
-from equipoise.studies.rows import SIZES
+from equipoise.methods import METHODS
+from equipoise.report import PANELS_PER_LINE, interval, p_value_words, plural, printable, save_figures
+from equipoise.studies.plan import Plan
+from equipoise.studies.results import SET_SIZES
 from equipoise.studies.summary import ORIGINAL, compare, published, published_sizes, study_table
 
 DIGITS = 3
@@ -27,8 +32,13 @@ FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
 HEADERS = {"size": "|bias|", "p_value": "p", "published": "published", "difference": "diff."}
-POOLED = ("method", "gap", "|gap|", "p", "performance", "change of the gap", "performance lost")
+POOLED_HEADERS = ("method", "gap", "|gap|", "p", "performance", "change of the gap", "performance lost")
 WIDTHS = {"name": 24, "ours": 17, "size": 8, "p_value": 7, "published": 16, "difference": 9}  # of columns, with the space between them
+MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
+KEYS = ["data", "seed", "method", "measure"]
+DARK, LIGHT, DARK_GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
+DASHES = {"gap": [1, 0], "performance": [6, 3]}
+SHAPES = {"gap": "circle", "performance": "triangle-up"}
 
 
 def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "test") -> RenderableType:
@@ -181,25 +191,8 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
-def _size_notes(known: Sequence[StudyData], rows: pd.DataFrame) -> Iterator[str]:
-    """The rows of each set next to the paper's, and a warning if there are far fewer."""
-    if not set(SIZES) <= set(rows.columns):
-        return
-    for data in known:
-        paper = published_sizes(data.published)
-        ours = rows.loc[rows["data"] == data.name, list(SIZES)].dropna().mean()
-        if paper is None or ours.isna().any():
-            continue
-        title = printable(data.title or data.name)
-        sizes = " / ".join(f"{n:,.0f}" for n in ours)
-        yield f"{title}: {sizes} rows for training, validation and test; the paper has {' / '.join(f'{n:,}' for n in paper)}."
-        if ours.sum() < FAR_FEWER * sum(paper):
-            share = ours.sum() / sum(paper)
-            too_few = "too few to compare with its numbers; the differences may be due to chance"
-            yield f"Warning: {title} has {share:.1%} of the paper's rows: {too_few}."
-
-
-def _notes(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
+def _notes(plan: Plan, rows: pd.DataFrame) -> list[str]:
+    """What the tables mean, the rows of each set next to the paper's, and what is missing."""
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
         "which scatter around 0 cannot hide. P: twice the median over splits of the permutation p-value, "
@@ -208,7 +201,16 @@ def _notes(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     known = [data for data in plan.data if any(published(data.published, m, arm.method) for m in plan.measures for arm in plan.methods)]
     if known:
         lines[0] += " Diff.: ours minus published."
-        lines += _size_notes(known, rows)
+    for data in known if set(SET_SIZES) <= set(rows.columns) else ():
+        paper = published_sizes(data.published)
+        ours = rows.loc[rows["data"] == data.name, list(SET_SIZES)].dropna().mean()
+        if paper is None or ours.isna().any():
+            continue
+        title, sizes = printable(data.title or data.name), " / ".join(f"{n:,.0f}" for n in ours)
+        lines.append(f"{title}: {sizes} rows for training, validation and test; the paper has {' / '.join(f'{n:,}' for n in paper)}.")
+        if (share := ours.sum() / sum(paper)) < FAR_FEWER:
+            too_few = "too few to compare with its numbers; the differences may be due to chance"
+            lines.append(f"Warning: {title} has {share:.1%} of the paper's rows: {too_few}.")
     planned = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits
     done = int(rows.groupby(["data", "measure", "method"]).size().sum())
     if done != planned:
@@ -230,7 +232,7 @@ def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
         size = f"{first['patients']:,} patients, {first['rows']:,} rows, {plural(first['repeats'], 'repeat')}"
         title = f"{plan.named(str(data)).title or data}, {measure}: all folds pooled ({size})"
         table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-        for column in POOLED:
+        for column in POOLED_HEADERS:
             table.add_column(column, no_wrap=column == "method")
         for line in pooled_lines(pooled):
             table.add_row(*line)
@@ -244,22 +246,131 @@ def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
 
 
 def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The cells of each row of pooled folds; columns are those of POOLED."""
-    return [
-        (
-            str(row["method"]),
-            _with_interval(row, "gap", "+"),
-            f"{row['mean_abs']:.3f}",
-            p_value_words(row["p_value"]),
-            _with_interval(row, "performance", ""),
-            _with_interval(row, "gap_change", "+"),
-            _with_interval(row, "performance_lost", "+"),
+    """The cells of each row of pooled folds; columns are those of POOLED_HEADERS."""
+    lines: list[tuple[str, ...]] = []
+    for row in frame.to_dict("records"):
+        gap, performance, change, lost = (
+            "" if pd.isna(row[name]) else interval(row[name], row[f"{name}_low"], row[f"{name}_high"], sign)
+            for name, sign in (("gap", "+"), ("performance", ""), ("gap_change", "+"), ("performance_lost", "+"))
         )
-        for _, row in frame.iterrows()
+        lines.append((str(row["method"]), gap, f"{row['mean_abs']:.3f}", p_value_words(row["p_value"]), performance, change, lost))
+    return lines
+
+
+def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, data: str) -> Any:
+    """One panel per measure and stepwise method."""
+    import altair as alt
+
+    steps = _stepwise(plan, rows, traces[traces["data"] == data])
+    panels = [
+        _panel(part, plan, arm.name, measure)
+        for arm in plan.methods
+        for measure in plan.measures
+        if len(part := steps[(steps["method"] == arm.name) & (steps["measure"] == measure)])
     ]
+    title = alt.TitleParams(
+        f"{plan.named(data).title or data}: validation set",
+        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the limits of the goal.",
+    )
+    lines = [alt.hconcat(*panels[k : k + PANELS_PER_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), PANELS_PER_LINE)]
+    return alt.vconcat(*lines, title=title)
 
 
-def _with_interval(row: "pd.Series[float]", name: str, sign: str) -> str:
-    if pd.isna(row[name]):
-        return ""
-    return interval(float(row[name]), float(row[f"{name}_low"]), float(row[f"{name}_high"]), sign)
+def save_trajectories(
+    plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")
+) -> list[Path]:
+    """Writes a figure for each data set with a stepwise method."""
+    written = []
+    for data in dict.fromkeys(_stepwise(plan, rows, traces)["data"]):
+        written += save_figures({f"trajectories-{data}": trajectories_figure(plan, rows, traces, data)}, folder, formats)
+    return written
+
+
+def _stepwise(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
+    """The traces of stepwise methods, with their coordinate `x`, the chosen step and the limits of the goal."""
+    stepwise = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
+    chosen = rows[[*KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
+    merged = traces[traces["method"].isin(stepwise)].merge(chosen, on=KEYS, how="inner")
+    return merged.assign(x=merged["step"] * merged["pace"].fillna(1.0))
+
+
+def median_line(part: pd.DataFrame) -> pd.DataFrame:
+    """The median over splits at each step that at least half of the splits reach: few splits would not be a fair sample.
+
+    >>> steps = pd.DataFrame({"seed": [0, 1, 2, 0], "x": [0, 0, 0, 1], "gap": [1.0, 2.0, 9.0, 5.0], "performance": 0.5})
+    >>> median_line(steps).values.tolist()
+    [[0.0, 2.0, 0.5]]
+    """
+    grouped = part.groupby("x")
+    enough = grouped.size() * 2 >= part["seed"].nunique()
+    return grouped[["gap", "performance"]].median()[enough].reset_index()
+
+
+def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
+    """The unit of the horizontal axis of an arm; steps if its rows have no pace."""
+    return METHODS[plan.arm(arm).method].unit(plan.arm(arm).settings) if part["pace"].notna().all() else "step"
+
+
+def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
+    import altair as alt
+
+    names = {"gap": "bias", "performance": plan.performance.replace("_", " ")}
+    labels = list(names.values())
+    thin, bold = (_long(frame, names) for frame in (_thinned(part), _thinned(median_line(part).assign(seed=-1))))
+    marks = _long(part[part["step"] == part["chosen"]], names)
+    legend = alt.Legend(orient="bottom", title=None, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2.5, symbolSize=600)
+    base = {
+        "x": alt.X("x:Q", title=axis_title(plan, part, arm), axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False)),
+        "y": alt.Y("value:Q", title=None, scale=alt.Scale(zero=True)),
+        "color": alt.Color("quantity:N", scale=alt.Scale(domain=labels, range=[DARK, LIGHT]), legend=legend),
+    }
+    dashed = alt.StrokeDash("quantity:N", scale=alt.Scale(domain=labels, range=list(DASHES.values())), legend=legend)
+    # A separate field: with the field of the colour, the legend would show shapes instead of lines.
+    shaped = alt.Shape("shape:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    # Inline data, because Altair limits the number of rows of frames.
+    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(color="#999", strokeWidth=0.8).encode(y="y:Q")
+    lines = (
+        alt.Chart(alt.InlineData(values=thin)).mark_line(strokeWidth=0.6, opacity=0.35).encode(detail="seed:N", strokeDash=dashed, **base)
+    )
+    middle = alt.Chart(alt.InlineData(values=bold)).mark_line(strokeWidth=2.5).encode(strokeDash=dashed, **base)
+    chosen = (
+        alt.Chart(alt.InlineData(values=marks))
+        .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
+        .encode(shape=shaped, **base)
+    )
+    limits = _limits(part)
+    rules = (
+        alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=DARK_GREY).encode(y="y:Q"),
+        alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
+        .mark_text(align="right", dx=-2, dy=9, fontSize=10, color=DARK_GREY)
+        .encode(y="y:Q", x=alt.value(220), text="text:N"),
+    )
+    return alt.layer(zero, lines, *(rules if limits else ()), middle, chosen).properties(
+        width=220, height=180, title=f"{arm}, {measure.upper()}"
+    )
+
+
+def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
+    """The minimum performance (the median over splits if they differ), and the maximum gap on both sides of zero."""
+    limits: list[dict[str, Any]] = []
+    splits = part.drop_duplicates("seed")
+    least, most = splits["min_performance"], splits["max_gap"]
+    if least.notna().any():
+        same = bool((least == least.iloc[0]).all())
+        limits.append({"y": round(float(least.median()), 5), "text": f"minimum{'' if same else ', median'} {least.median():.2f}"})
+    if most.notna().any():
+        limits += [{"y": float(most.median()), "text": ""}, {"y": -float(most.median()), "text": f"maximum gap ±{most.median():g}"}]
+    return limits
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    places = np.sort(frame["x"].unique())
+    kept = places[np.unique(np.linspace(0, len(places) - 1, MOST_STEPS).astype(int))] if len(places) else places
+    return frame[frame["x"].isin(kept)]
+
+
+def _long(frame: pd.DataFrame, names: dict[str, str]) -> list[dict[str, Any]]:
+    long = frame.melt(["seed", "x"], list(names), var_name="quantity").dropna(subset="value")
+    tidy = long.assign(shape=long["quantity"], quantity=long["quantity"].map(names), value=long["value"].round(5), x=long["x"].round(4))
+    records: list[dict[str, Any]] = tidy.to_dict("records")
+    return records

@@ -17,14 +17,14 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from equipoise.data import MISSING, Cohort, IntArray, Parts, Scores, assign_folds, check_apart, generator, make_parts, split
+from equipoise.data import MISSING, Cohort, IntArray, Parts, Scores, assign_folds, check_apart, generator, split
 from equipoise.errors import BadInput, EquipoiseError, collecting, raise_all
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -39,24 +39,25 @@ from equipoise.measures import (
 )
 from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train
-from equipoise.studies import networks, rows
-from equipoise.studies.plan import Outcome, Plan, Work
+from equipoise.studies import networks
+from equipoise.studies.plan import Plan, StudyTask, TaskResult
+from equipoise.studies.results import SET_SIZES, TRACE, pooled_columns, rows_to_bytes
 
 FOLDS = 5  # of `fold_parts`
 KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
 
-def attempt(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> Outcome:
+def attempt(work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> TaskResult:
     """The outcome of a task. Errors are part of it, so that one bad task does not stop the others."""
     try:
-        return Outcome(perform(work, cohort, trained))
+        return TaskResult(perform(work, cohort, trained))
     except EquipoiseError as error:
-        return Outcome(problem=str(error))
+        return TaskResult(problem=str(error))
     except Exception as error:  # a defect of Equipoise or of the user's network
-        return Outcome(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
+        return TaskResult(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
 
 
-def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
+def perform(work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
     """The content of the file of a task.
 
     `cohort` is pickled, or None for a simulation. `trained` is the file with the network of the split, or its content; None to train it.
@@ -66,7 +67,11 @@ def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> b
         if trained is None:
             return _train(work, parts)
         content = trained.read_bytes() if isinstance(trained, Path) else trained
-        return rows.to_bytes([_repair(work, parts, _load_network(work, parts, content))])
+        state, about = networks.from_bytes(content, f"the network of {work.task.training.key}")
+        model = work.plan.network(work.task.data).build(parts.train.inputs.shape, work.task.seed, pretrained=False)
+        model.load_state_dict(state)
+        model.__dict__["threshold"] = about["threshold"]
+        return rows_to_bytes([_repair(work, parts, model.eval())])
 
 
 @contextmanager
@@ -86,7 +91,7 @@ def one_thread() -> Iterator[None]:
 _splits: OrderedDict[tuple[str, str, int], Parts] = OrderedDict()
 
 
-def _cached_parts(work: Work, cohort: bytes | None) -> Parts:
+def _cached_parts(work: StudyTask, cohort: bytes | None) -> Parts:
     """The sets of a split, cached for the next task of the same split."""
     key = (work.fingerprint, work.task.data, work.task.seed)
     if key not in _splits:
@@ -151,7 +156,7 @@ def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (
     distance = (assign_folds(grouped, FOLDS, generator(assignment, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
     if (patients := len(np.unique(distance))) < FOLDS:
         raise BadInput(f"{patients} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
-    parts = make_parts(grouped, np.maximum(2 - distance, 0))
+    parts = Parts.of(grouped, np.maximum(2 - distance, 0))
     return _subsample(parts, (*privileged[:2], None), seed, cohort.name)
 
 
@@ -177,12 +182,12 @@ def _balanced_rows(part: Cohort, share: float, name: str, rng: np.random.Generat
     return np.asarray(chosen, dtype=np.int64)
 
 
-def _train(work: Work, parts: Parts) -> bytes:
+def _train(work: StudyTask, parts: Parts) -> bytes:
     """The file with the trained network of a split."""
     plan, task, shape = work.plan, work.task, parts.train.inputs.shape
     network = plan.network(task.data)
     network.check(shape)
-    settings = replace(IMAGES if len(shape) == 4 else Training(), **plan.recipe(task.data, task.recipe))
+    settings = (IMAGES if len(shape) == 4 else Training()).changed(**plan.recipe(task.data, task.recipe))
     start = time.perf_counter()
     untrained = None if network.model == networks.MLP else network.build(shape, task.seed)
     model = train(parts.train, parts.valid, seed=task.seed, model=untrained, settings=settings)
@@ -190,75 +195,62 @@ def _train(work: Work, parts: Parts) -> bytes:
     return networks.to_bytes(model, about)
 
 
-def _load_network(work: Work, parts: Parts, content: bytes) -> nn.Module:
-    state, about = networks.from_bytes(content, f"the network of {work.task.training.key}")
-    model = work.plan.network(work.task.data).build(parts.train.inputs.shape, work.task.seed, pretrained=False)
-    model.load_state_dict(state)
-    model.__dict__["threshold"] = about["threshold"]
-    return model.eval()
-
-
-def _repair(work: Work, parts: Parts, model: nn.Module) -> dict[str, object]:
+def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object]:
     """The row of a repaired network."""
     plan, task = work.plan, work.task
-    arm = plan.arm(task.method)
-    goal, settings = arm.goal(task.data, task.measure, plan.performance), arm.settings_for(task.data)
+    arm, measure, performance = plan.arm(task.method), task.measure, plan.performance
+    goal, settings = arm.goal(task.data, measure, performance), arm.settings_for(task.data)
     start = time.perf_counter()
     used_train = parts.train if arm.train or METHODS[arm.method].needs_train else None
     candidate = run_method(arm.method, model, parts.valid, {"": goal}, seed=task.seed, train=used_train, settings=settings).only
     seconds = time.perf_counter() - start
     recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
     used = {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}
-    salt = work.fingerprint if plan.protocol == "folds" else None
+    valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
+    (valid, valid_p), (test, p) = (_evaluate(candidate, of_set, measure, task.seed) for of_set in (valid_scores, scores))
+    trace, rule = candidate.trace, candidate.rule
+    gap = _largest_gap(measure, test)
+    before, after = model.state_dict(), candidate.network.state_dict()
+    same = before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)  # only the rule was changed
+    original = scores if same and type(model) is type(candidate.network) else predict(model, parts.test)
+    levels = original.attribute.levels
+    best = None
+    if not math.isnan(gap):
+        best = upper_bound(original.score, original.y, original.attribute.codes, levels, measure, performance, [abs(gap)])
     return {
         "fingerprint": work.fingerprint,
         "version": work.version,
         "data": task.data,
         "seed": task.seed,
         "method": task.method,
-        "measure": task.measure,
-        "performance_measure": plan.performance,
+        "measure": measure,
+        "performance_measure": performance,
         "settings": json.dumps(used, sort_keys=True, default=str),
         "device": str(compute_device(model, parts.valid.inputs)),
         "seconds": seconds,
-        **_row(candidate, model, parts, task.measure, plan.performance, task.seed, salt),
-    }
-
-
-def _row(
-    candidate: LabelCandidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int, salt: str | None
-) -> dict[str, object]:
-    """The results on one split. With a salt, which is used to pseudonymise patients, they include every decision, for pooled folds."""
-    valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
-    valid, valid_p = _evaluate(candidate, valid_scores, measure, seed)
-    test, p = _evaluate(candidate, scores, measure, seed)
-    trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
-    gap = _largest_gap(measure, test)
-    original_scores = scores if _same_weights(candidate.network, model) else predict(model, parts.test)
-    return {
         "gap": gap,
         "performance": float(performance_values(performance, test)),
         "valid_gap": _largest_gap(measure, valid),
         "valid_performance": float(performance_values(performance, valid)),
         "p_value": p,
         "valid_p_value": valid_p,
-        rows.LIMIT: _upper_bound(original_scores, measure, performance, gap),
+        "limit": None if best is None or math.isnan(best[0]) else float(best[0]),
         **{f"test_{name}": _largest_gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met_in_sample),
         "step": int(trace["step"].iloc[candidate.chosen]),
         "steps": len(trace),
-        rows.PACE: candidate.pace,
+        "pace": candidate.pace,
         "why": json.dumps([note.to_dict() for note in candidate.why], default=str),
         "rule": rule.describe(),
         "threshold": rule.shared,
         "needs_group": bool(rule.needs_group),
-        "min_performance": goal.min_performance,
-        "max_gap": goal.max_gap,
+        "min_performance": candidate.goal.min_performance,
+        "max_gap": candidate.goal.max_gap,
         "notes": json.dumps([note.to_dict() for note in candidate.notes], default=str),
-        **{name: len(part) for name, part in zip(rows.SIZES, parts, strict=True)},
-        **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
-        **(rows.pooled_columns(scores, rule.decide(scores), salt) if salt is not None else {}),
+        **{name: len(part) for name, part in zip(SET_SIZES, parts, strict=True)},
+        **{column: trace[name].tolist() for column, name in TRACE.items()},
+        **(pooled_columns(scores, rule.decide(scores), work.fingerprint) if plan.protocol == "folds" else {}),
     }
 
 
@@ -267,21 +259,6 @@ def _evaluate(candidate: LabelCandidate, scores: Scores, measure: str, seed: int
     f, attribute = candidate.rule.decide(scores), scores.attribute
     p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
     return tabulate(f, scores.y, attribute), p
-
-
-def _same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Whether two networks have the same scores, because a method changed only the rule."""
-    a, b = first.state_dict(), second.state_dict()
-    return type(first) is type(second) and a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def _upper_bound(scores: Scores, measure: str, performance: str, gap: float) -> float | None:
-    """The upper bound (group-aware) of performance on these scores within this |gap|, or None if it is not defined."""
-    attribute = scores.attribute
-    if math.isnan(gap):
-        return None
-    best = upper_bound(scores.score, scores.y, attribute.codes, attribute.levels, measure, performance, [abs(gap)])
-    return None if best is None or math.isnan(best[0]) else float(best[0])
 
 
 def _largest_gap(measure: str, cells: Cells) -> float:

@@ -1,19 +1,23 @@
-"""An audit in words: the largest difference, and who is worse off, in one sentence for a committee.
+"""An audit in words: the largest difference, and who is worse off, in one sentence for a committee; its rows, inputs and conditions.
 
 A committee reads missed findings first, then false alarms, both per 1,000 patients, or per 1,000 rows if patients have several.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import FEW, Audit, Baseline, BaselineComparison, Estimate, LabelAudit
-from equipoise.report.text import amount, percent, plural, sentence, short_name, thousand
+from equipoise.measures import FEW_PATIENTS, Audit, Estimate, LabelAudit
+from equipoise.report.text import amount, percent, plural, printable, sentence, short_name, thousand
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
+
+if TYPE_CHECKING:
+    from equipoise.data import ReadCohort, ReturningPatients
+    from equipoise.measures import Baseline, BaselineComparison, Condition, Verdict
 
 MISSED, ALARMS = "missed findings", "false alarms"
 COMPARED = {  # the measures that compare missed findings or false alarms, and whether a higher value is worse
@@ -21,7 +25,9 @@ COMPARED = {  # the measures that compare missed findings or false alarms, and w
     ALARMS: {"fpr_gap": True, "tnr_gap": False},
 }
 MOST_NAMED = 2  # harms of each kind in the sentence
-LITTLE = 0.02  # sensitivity, or specificity, at which (almost) no or (almost) every patient is flagged, so that groups cannot differ much
+LITTLE_FLAGGED = (
+    0.02  # sensitivity, or specificity, at which (almost) no or (almost) every patient is flagged, so that groups cannot differ much
+)
 DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
 BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
 MARK_AND_INTERVAL = (
@@ -42,7 +48,6 @@ SHRINKAGE = (
     "Each rate is shrunk towards the mean of the groups, the more so the less is known about it. Shrunken differences are better guesses "
     "on average and biased towards no difference, so they stand next to the plain ones and have no p-values."
 )
-HARM, OTHER, NONE, UNKNOWN = "harm", "unclear", "unchanged", "unclear"  # the style of the sentence
 
 
 def largest_gap(audit: LabelAudit) -> dict[str, Any] | None:
@@ -79,18 +84,14 @@ def conclusion(audit: LabelAudit, names: Mapping[str, str] | None = None) -> str
             "which does not show that there is none."
         )
     low, high = sorted(100 * abs(gap[f"simultaneous_{end}"]) for end in ("low", "high"))
+    of_all = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"  # of several labels
     return (
         f"{sentence(gap_words(str(gap['measure'])))} is {100 * abs(gap['value']):.1f} percentage points "
         f"{'lower' if gap['value'] < 0 else 'higher'} in {called(gap['group'])} than in {called(gap['reference'])} "
         f"(simultaneous {percent(audit.settings.level)} interval {low:.1f} to {high:.1f}); "
         f"{audit.findings} of {plural(audit.own_comparisons, 'comparison')} {'is' if audit.findings == 1 else 'are'} "
-        f"clear after adjustment{_family(audit)}."
+        f"clear after adjustment{of_all}."
     )
-
-
-def _family(audit: LabelAudit) -> str:
-    """The number of comparisons of all labels together, if the audit is one of several."""
-    return "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
 
 
 @dataclass(frozen=True)
@@ -117,15 +118,12 @@ def worse_by(audit: LabelAudit, kind: str) -> dict[tuple[str, str], Estimate]:
         key = str(row["attribute"]), str(row["group"])
         if higher_is_worse is None or key in differences:
             continue
-        gap = Estimate.of_gap({str(name): value for name, value in row.items()})
-        differences[key] = gap if higher_is_worse else _negated(gap)
+        gap = Estimate.of_gap(dict(row))
+        if not higher_is_worse:
+            low, high = -gap.simultaneous_high, -gap.simultaneous_low
+            gap = replace(gap, value=-gap.value, low=-gap.high, high=-gap.low, simultaneous_low=low, simultaneous_high=high)
+        differences[key] = gap
     return differences
-
-
-def _negated(gap: Estimate) -> Estimate:
-    low, high = -gap.high, -gap.low
-    simultaneous_low, simultaneous_high = -gap.simultaneous_high, -gap.simultaneous_low
-    return replace(gap, value=-gap.value, low=low, high=high, simultaneous_low=simultaneous_low, simultaneous_high=simultaneous_high)
 
 
 def harms(audit: LabelAudit) -> list[Harm]:
@@ -145,17 +143,14 @@ def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> 
 
     If patients have several rows, `unit` is "rows": 'of 1,000 rows of women with the finding, ...'.
     """
-
-    def people(group: str) -> str:
-        name = GroupNames(names)(group)
-        if unit == "rows":
-            return f"rows of {name}" if group in names else f"rows ({short_name(harm.attribute)} {name})"
-        return name if group in names else f"patients ({short_name(harm.attribute)} {name})"
-
+    called, people = GroupNames(names), []
+    for group in (harm.group, harm.than):
+        words = f"rows of {called(group)}" if unit == "rows" else called(group)
+        people.append(words if group in names else f"{unit} ({short_name(harm.attribute)} {called(group)})")
     has, has_not = ("with", "without") if unit == "rows" else ("who have", "who do not have")
     who, happens = (f"{has} the finding", "missed") if harm.kind == MISSED else (f"{has_not} the finding", "falsely flagged")
     more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
-    return f"of 1,000 {people(harm.group)} {who}, {more} are {happens} than of 1,000 {people(harm.than)}"
+    return f"of 1,000 {people[0]} {who}, {more} are {happens} than of 1,000 {people[1]}"
 
 
 def counted_unit(rows: int, patients: int | None) -> str:
@@ -170,14 +165,8 @@ def few_words(rows: int, patients: int | None, weighted: bool) -> str:
     else:
         unit, unequal = "patients", "rows and weights" if weighted else "rows"
     if not unequal:
-        return f"fewer than {FEW} {unit}"
-    return f"effective number of {unit} below {FEW} (unequal {unequal})"
-
-
-def lead(audit: LabelAudit, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
-    """The style and the sentences with which page, terminal and notebook begin: who is worse off first, then the largest difference."""
-    style, text = answer(audit, names)
-    return style, [text, conclusion(audit, names)] if style == HARM else [text]
+        return f"fewer than {FEW_PATIENTS} {unit}"
+    return f"effective number of {unit} below {FEW_PATIENTS} (unequal {unequal})"
 
 
 def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
@@ -192,22 +181,23 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
         more = len(every_harm) - len(named)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
         unit = counted_unit(audit.rows, audit.patients)
-        return HARM, f"Worse off: {'; '.join(harm_words(harm, names, unit) for harm in named)}{rest}."
+        return "harm", f"Worse off: {'; '.join([harm_words(harm, names, unit) for harm in named])}{rest}."
     largest = largest_gap(audit)
     if largest is None:
-        return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
+        return "unclear", "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
         text = conclusion(audit, names)
         lowered = text if text[:2].isupper() else text[:1].lower() + text[1:]
-        return OTHER, f"A difference, not in missed findings or false alarms: {lowered}"
-    if alike := _alike(audit):
-        return UNKNOWN, f"Nothing to compare: {alike.words}."
+        return "unclear", f"A difference, not in missed findings or false alarms: {lowered}"
+    if alike := _decided_alike(audit):
+        return "unclear", f"Nothing to compare: {alike[1]}."
     detectable = _detectable_words(audit, GroupNames(names))
     if brief:
-        return NONE, f"No clear difference{f'; {detectable}' if detectable else ''}."
+        return "unchanged", f"No clear difference{f'; {detectable}' if detectable else ''}."
     comparisons, but = plural(audit.own_comparisons, "comparison"), "which does not show that there is none"
     but = f"{but}; {detectable}" if detectable else but
-    return NONE, f"No clear difference: none of {comparisons} between groups is clear after adjustment{_family(audit)}, {but}."
+    of_all = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
+    return "unchanged", f"No clear difference: none of {comparisons} between groups is clear after adjustment{of_all}, {but}."
 
 
 def overview_answer(audit: Audit) -> tuple[str, str]:
@@ -216,52 +206,41 @@ def overview_answer(audit: Audit) -> tuple[str, str]:
     clear = [each.findings > 0 for each in audit.labels.values()]
     of_all, worse = f"of {len(audit.labels)} {audit.kind}", "clearly more missed findings or false alarms than another"
     if any(clear_harms):
-        return HARM, f"Worse off: in {sum(clear_harms)} {of_all} a group has {worse}."
+        return "harm", f"Worse off: in {sum(clear_harms)} {of_all} a group has {worse}."
     if any(clear):
         differ = f"in {sum(clear)} {of_all} another measure differs clearly between groups"
-        return OTHER, f"A difference, not in missed findings or false alarms: {differ}."
-    decided_alike = [alike.kind for each in audit.labels.values() if (alike := _alike(each))]
+        return "unclear", f"A difference, not in missed findings or false alarms: {differ}."
+    decided_alike = [alike[0] for each in audit.labels.values() if (alike := _decided_alike(each))]
     if len(decided_alike) == len(audit.labels):
         who = " or ".join(f"(almost) {kind}" for kind in dict.fromkeys(decided_alike))
-        return UNKNOWN, f"Nothing to compare: {who} is flagged at this threshold, in any {of_all}."
-    return NONE, f"No clear difference: in none {of_all} does a group have {worse}, which does not show that there is no difference."
+        return "unclear", f"Nothing to compare: {who} is flagged at this threshold, in any {of_all}."
+    return "unchanged", f"No clear difference: in none {of_all} does a group have {worse}, which does not show that there is no difference."
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """Decisions that are (almost) the same for all patients: `kind` of patient that is flagged, and the rate that shows it."""
-
-    kind: str
-    rate: str
-    value: float
-
-    @property
-    def words(self) -> str:
-        almost = "almost " if self.value > 0 else ""
-        return f"{almost}{self.kind} is flagged at this threshold ({RATES[self.rate].name} {amount(self.value)})"
-
-
-def _alike(audit: LabelAudit) -> _Alike | None:
-    """Whether (almost) no patient with the finding is flagged, or (almost) every patient without it; None if neither is."""
+def _decided_alike(audit: LabelAudit) -> tuple[str, str] | None:
+    """The kind of patient that is (almost) never or (almost) always flagged, in words and in a clause with its rate; None if neither is."""
+    groups = audit.groups[audit.groups["attribute"].isin(audit.groups["attribute"][:1])]  # those of one attribute have all patients
     for rate, of, kind in (("tpr", "positives", "no patient with the finding"), ("tnr", "negatives", "every patient without the finding")):
-        value = _overall(audit, rate, of)
-        if value is not None and value <= LITTLE:
-            return _Alike(kind, rate, value)
+        known = groups[[rate, of]].dropna().astype(float)
+        rows = known[of].sum()
+        if rows and (value := float((known[rate] * known[of]).sum() / rows)) <= LITTLE_FLAGGED:
+            almost = "almost " if value > 0 else ""
+            return kind, f"{almost}{kind} is flagged at this threshold ({RATES[rate].name} {amount(value)})"
     return None
 
 
 def unflagged_words(audits: Mapping[str, LabelAudit], kind: str = "labels") -> str:
     """Which labels have (almost) no or (almost) every patient flagged, and what to do; empty if there is none. One label is not named."""
-    found = {label: alike for label, audit in audits.items() if (alike := _alike(audit))}
+    found = {label: alike for label, audit in audits.items() if (alike := _decided_alike(audit))}
     if not found:
         return ""
     by_argmax = any(audits[label].rule.argmax for label in found)
     advice = "" if by_argmax else " Give the threshold in use (--threshold), or a file on which to choose it (--valid)."
     if len(audits) == 1:
-        return f"{sentence(next(iter(found.values())).words)}, which hides differences between groups.{advice}"
+        return f"{sentence(next(iter(found.values()))[1])}, which hides differences between groups.{advice}"
     lines = []
-    for who in dict.fromkeys(alike.kind for alike in found.values()):
-        labels = [label for label, alike in found.items() if alike.kind == who]
+    for who in dict.fromkeys(kind for kind, _ in found.values()):
+        labels = [label for label, (kind, _) in found.items() if kind == who]
         which = f"for {len(labels)} of {len(audits)} {kind} (almost) {who} is flagged at this threshold"
         lines.append(f"{which}, which hides differences between groups: {', '.join(map(short_name, labels))}")
     return f"{sentence('; '.join(lines))}.{advice}"
@@ -273,14 +252,6 @@ def decisions_words(audits: Mapping[str, LabelAudit]) -> str:
     if len(set(rules.values())) == 1:
         return f"Positive if {next(iter(rules.values()))}."
     return f"Positive if: {'; '.join(f'{short_name(label)}, {rule}' for label, rule in rules.items())}."
-
-
-def _overall(audit: LabelAudit, rate: str, of: str) -> float | None:
-    """A rate of all patients with (`of` "positives") or without the finding, over the groups of the first attribute; None if unknown."""
-    columns = [audit.groups[name].tolist() for name in ("attribute", rate, of)]
-    of_first = [(value, count) for attribute, value, count in zip(*columns, strict=True) if attribute == columns[0][0]]
-    known = [(value, count) for value, count in of_first if not pd.isna(value) and not pd.isna(count) and count > 0]
-    return float(sum(value * count for value, count in known) / sum(count for _, count in known)) if known else None
 
 
 def _detectable_words(audit: LabelAudit, called: GroupNames) -> str:
@@ -330,7 +301,7 @@ def varying_words(varying: GroupConflicts) -> str:
     return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (data.conflicts)"
 
 
-def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
+def baseline_words(baseline: "Baseline | None", level: float = 0.95) -> list[str]:
     """One sentence for each model, original and repaired, that a simple model clearly outperforms; empty if there is none."""
     if baseline is None:
         return []
@@ -351,7 +322,95 @@ def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
     return sentences
 
 
-def _lead_words(versus: BaselineComparison, level: float) -> str:
+def _lead_words(versus: "BaselineComparison", level: float) -> str:
     difference = versus.difference
     ends = " to ".join(amount(end, "size") for end in (difference.low, difference.high))
     return f"{amount(versus.value)}, {amount(difference.value, 'size')} points ({percent(level)} interval {ends}) more"
+
+
+# Rows and inputs
+
+
+def reading_words(read: "ReadCohort", *, names: bool, varying: bool = True) -> list[str]:
+    """Notes about rows left out and, unless an audit reports them itself, about patients in several groups.
+
+    With `names`, which are for the user's terminal only, the first images left out are listed.
+    """
+    lines = []
+    if read.not_frontal:
+        lines.append(f"{read.not_frontal:,} rows that are not frontal views were left out")
+    if count := len(read.left_out):
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in read.left_out_kinds.items())
+        lines.append(f"{count:,} unreadable images were left out: {kinds}")
+        if names:
+            lines += [f"  {image}" for image in read.left_out[:5]]
+            lines += [f"  and {count - 5:,} more (--json lists them)"] if count > 5 else []
+    if varying:
+        lines += map(varying_words, read.cohort.conflicts)
+    return lines
+
+
+def input_words(checks: Sequence[object], preprocessing: Mapping[str, object] | None, origin: str = "") -> list[str]:
+    """The preprocessing of the images with its origin, and the result of each comparison with known scores (`ScoreCheck`)."""
+    lines = []
+    if preprocessing is not None:
+        unchecked = "" if checks else "; the scores were not compared with known ones (model.check_scores)"
+        lines.append(f"images: {preprocessing_words(preprocessing)}{f' ({origin})' if origin else ''}{unchecked}")
+    return lines + list(map(str, checks))
+
+
+def preprocessing_words(how: Mapping[str, Any]) -> str:
+    """The preprocessing of images for a network, from the plain values in run.json.
+
+    >>> preprocessing_words({"resize": 80, "crop": 64, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25]})
+    'shorter side resized to 80 pixels (bilinear), central 64 x 64 pixels cropped, greyscale, (pixel - 0.5) / 0.25'
+    """
+    if how.get("transform"):
+        code = how["transform"]
+        checksum = f" (SHA-256 {code['sha256'][:12]}...)" if code["sha256"] else ""
+        converted = {1: ", from greyscale", 3: ", from RGB"}.get(how.get("channels") or 0, "")
+        return f"prepared by the transform {code['named']}{checksum}{converted}"
+    resize, crop, interpolation = how.get("resize"), how.get("crop"), how["interpolation"]
+    steps = []
+    if how.get("preset") == "torchxrayvision":
+        steps.append("preprocessing of torchxrayvision")
+    if crop == "square":
+        steps.append("largest central square cropped")
+    if isinstance(resize, int):
+        steps.append(f"shorter side resized to {resize} pixels ({interpolation})")
+    elif resize is not None:
+        steps.append(f"{'resized' if crop == 'square' else 'stretched'} to {resize[0]} x {resize[1]} pixels ({interpolation})")
+    if isinstance(crop, int):
+        steps.append(f"central {crop} x {crop} pixels cropped")
+    steps.append({1: "greyscale", 3: "RGB"}.get(how["channels"], f"{how['channels']} channels"))
+    mean, std = (", ".join(f"{value:g}" for value in how[name]) for name in ("mean", "std"))
+    steps.append(f"(pixel - ({mean})) / ({std})" if len(how["mean"]) > 1 else f"(pixel - {mean}) / {std}")
+    return ", ".join(steps)
+
+
+def returning_words(returning: "ReturningPatients") -> str:
+    """The number of patients who were in earlier periods, and the consequence for limits that hold over all periods."""
+    if not returning.patients:
+        return f"none of {returning.of_patients:,} patients was in an earlier period"
+    share = returning.patients / returning.of_patients
+    who = f"{returning.patients:,} of {returning.of_patients:,} patients ({share:.1%}) were in an earlier period"
+    if returning.left_out:
+        return f"{who}; their {returning.rows:,} rows were left out, so that each patient counts in one period"
+    return f"{who} and count again: limits and alarms over all periods are then too narrow (--set history.returning=first leaves them out)"
+
+
+def condition_words(condition: "Condition", verdict: "Verdict") -> str:
+    """The reason for which a condition fails a pipeline, in one sentence; empty if it does not."""
+    if verdict.holds:
+        reasons = []
+        for clause, fact, value in verdict.why:
+            groups = f" of {fact.group} minus {fact.reference}" if fact.reference else f" of {fact.group}" if fact.group else ""
+            where = "".join(f", {place}" for place in fact.where[:2] if place)  # the label, and the compared model
+            name = fact.name if clause.field == "value" else f"{fact.name}.{clause.field}"
+            state = "holds" if not clause.operator else f"is {value:.4g}"
+            reasons.append(printable(f"{f'|{name}|' if clause.absolute else name}{groups}{where} {state}"))
+        return f"{' and '.join(reasons)}: fails because of --fail-if {condition.text!r}."
+    if verdict.unknown:
+        lacking = ", ".join(repr(clause.text) for clause in verdict.unknown)
+        return f"{lacking} cannot be checked, because no group has sufficient data: fails because of --fail-if {condition.text!r}."
+    return ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from equipoise.data import intersection_name
+from equipoise.data import Attribute
 from equipoise.errors import BadInput, UnknownName, raise_all
 from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, rates_words, signature, terms
 from equipoise.report.text import percent, short_name
@@ -62,7 +62,7 @@ RATES = {
     ),
 }
 HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are always visible on a page; those of the scores are folded
-SHOWN = (  # rates of groups on the pages
+SHOWN_RATES = (  # of groups on the pages
     *(*HEADLINE, "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
     *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
 )
@@ -191,7 +191,7 @@ def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequen
     names = GroupNames({group: str(text) for group, text in (given or {}).items()})
     if names and len(attributes) > 1:
         for group in product(*attributes.values()):
-            names[intersection_name(list(group))] = intersection_name([names.full(level) for level in group])
+            names[Attribute.crossed_name(list(group))] = Attribute.crossed_name([names.full(level) for level in group])
     return names
 
 

@@ -12,9 +12,9 @@ from equipoise.report.wording.names import performance_words
 if TYPE_CHECKING:
     from equipoise.methods import Note
 
-LISTED = 6  # small cells that are named; the others are only counted
+MOST_CELLS = 6  # small cells that are named; the others are only counted
 THRESHOLDS = "set of thresholds"  # one per group: there are too many sets to count
-TINY = 1e-9  # rates are counts over counts: the last bits carry no information
+TINY_RATE = 1e-9  # rates are counts over counts: the last bits carry no information
 Numbers = Mapping[str, Any]
 SEARCH_NOTES = frozenset(  # kinds that explain how a repair was found; all others concern the patients, the rule or what was not done
     {"probes", "chosen_on_held_out_rows", "training_set", "cross_fitted", "tried", "not_tried", "recalibrated"}
@@ -111,7 +111,7 @@ def _nearest(_subject: str, n: Numbers) -> str:
 
 def _reached(part: str, value: float, n: Numbers) -> str:
     if part == "rates":
-        return "all rates kept" if value >= -TINY else f"a rate {-value:.3f} too low"
+        return "all rates kept" if value >= -TINY_RATE else f"a rate {-value:.3f} too low"
     if part == "gap":
         return f"no {n['measure']}" if math.isnan(value) else f"|{n['measure']}| {'at most ' if n['surely'] else ''}{value:.3f}"
     return f"{performance_words(n['performance'])} {value:.3f}"
@@ -159,10 +159,6 @@ def _best_of_methods(method: str, n: Numbers) -> str:
     return f"none of {n['tried']} methods tried meets the goal; {method} is nearest"
 
 
-def _pruned(units: str, n: Numbers) -> str:
-    return f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {units} switched off"
-
-
 def _missing_group(attribute: str, n: Numbers) -> str:
     have = "row has" if n["missing"] == 1 else "rows have"
     decided = f"; the rule decides on such rows by {n['decided_by']}" if n["decided_by"] else ""
@@ -176,8 +172,8 @@ def _small_cells(_measure: str, n: Numbers) -> str:
         f"{'up to ' if cell['each'] else ''}{cell['error']:.2f})"
         for cell in n["cells"]
     ]
-    more = f" and {len(cells) - LISTED} more cells are as small" if len(cells) > LISTED else ""
-    return f"too few to distinguish a gap from chance: {', '.join(cells[:LISTED])}{more}. {n['advice']}"
+    more = f" and {len(cells) - MOST_CELLS} more cells are as small" if len(cells) > MOST_CELLS else ""
+    return f"too few to distinguish a gap from chance: {', '.join(cells[:MOST_CELLS])}{more}. {n['advice']}"
 
 
 def _probes(reading: str, n: Numbers) -> str:
@@ -218,10 +214,6 @@ def _rescored(measure: str, n: Numbers) -> str:
         f"during the repair it was evaluated with {measure} {n['gap_before']:+.3f} and "
         f"{performance_words(n['of'])} {n['performance_before']:.3f}; the final network has {n['gap']:+.3f} and {n['performance']:.3f}"
     )
-
-
-def _not_tried(method: str, n: Numbers) -> str:
-    return f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
 
 
 CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}){after_correction}"
@@ -270,14 +262,16 @@ FUNCTIONS: dict[str, Callable[[str, Numbers], str]] = {
     "none_surely": _none_surely,
     "declined": _declined,
     "best_of_methods": _best_of_methods,
-    "pruned": _pruned,
+    "pruned": lambda units, n: f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {units} switched off",
     "probes": _probes,
     "chosen_on_held_out_rows": _held_out,
     "training_set": _training_set,
     "missing_group": _missing_group,
     "small_cells": _small_cells,
     "tried": _tried,
-    "not_tried": _not_tried,
+    "not_tried": lambda method, n: (
+        f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
+    ),
     "rescored": _rescored,
     "not_recalibrated": lambda reason, _: f"scores were not recalibrated: {NOT_RECALIBRATED[reason]}",
 }

@@ -14,7 +14,7 @@ from equipoise.report.wording.names import GroupNames, gap_words, group_words, p
 
 # The style of each outcome in a terminal, in the order in which several labels are named.
 OUTCOMES = {"harm": "bold red", "unclear": "bold yellow", "reduced": "bold", "closed": "bold green", "unchanged": "bold yellow"}
-MANY = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
+MANY_ERRORS = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
 SMALL_CHANGE = 0.01  # changes of less than 10 in 1,000 have a decimal place
 
 
@@ -230,12 +230,12 @@ def _unclear_mark(change: Estimate) -> str:
 
 
 def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, str] | None = None) -> str:
-    """The largest clear rise of missed findings and of false alarms in a group, if it is at least `MANY`; empty if there is none."""
+    """The largest clear rise of missed findings and of false alarms in a group, if it is at least `MANY_ERRORS`; empty if there is none."""
     called, parts = GroupNames(names or {}), defaultdict(list)
     groups = {str(row.group): row for row in rows if row.group is not None}
     for errors, kind in (("missed findings", "missed"), ("false alarms", "alarms")):
         changes = {group: getattr(row, kind) for group, row in groups.items()}
-        worse = {group: change.value for group, change in changes.items() if change.low > 0 and change.value >= MANY}
+        worse = {group: change.value for group, change in changes.items() if change.low > 0 and change.value >= MANY_ERRORS}
         if worse:
             group = max(worse, key=lambda group: worse[group])
             parts[group].append(f"{thousand(worse[group])} more {errors}")

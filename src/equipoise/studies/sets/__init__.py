@@ -1,19 +1,17 @@
-"""The data sets of the catalogue. Each file reads or simulates one and ends with its recipe."""
+"""The data sets of the catalogue. Each file reads or simulates one or several and ends with their recipes."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO
+from numbers import Integral
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from equipoise.data import Attribute, Cohort, Decoding, Table, read_bytes
+from equipoise.data import Cohort, Decoding
 
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+PHYSIONET = "https://physionet.org/content"
 
 
 @dataclass(frozen=True)
@@ -62,26 +60,12 @@ def locate(folder: Path, name: str) -> Path | None:
     return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
-def original(root: Path, name: str) -> BytesIO:
-    """The content of an original file, plain or gzipped."""
-    return BytesIO(read_bytes(locate(root, name) or root / name))
-
-
-def tabular(name: str, features: pd.DataFrame, label: npt.ArrayLike, attribute: Attribute, attribute_as_input: bool) -> Cohort:
-    """The cohort of a published table. The index, the position of each row in the original file, becomes its id."""
-    ids = features.index.to_numpy(dtype=object)
-    features = features.astype(float).reset_index(drop=True)
-    if not attribute_as_input:
-        features = features.drop(columns=attribute.name)
-    return Cohort(Table(features), np.asarray(label, dtype=np.int64), (attribute,), None, ids, name=name)
-
-
-def is_integer(value: object, least: int) -> bool:
-    """Whether an option of a simulation is an integer of at least this size."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
-
-
-def size_problems(n: object, seed: object, least: int, unit: str) -> list[str]:
-    """Problems of the number of rows and of the seed of a simulation."""
-    problems = [] if is_integer(n, least) else [f"n must be a whole number of at least {least} {unit}; got {n!r}"]
-    return problems if is_integer(seed, 0) else [*problems, f"seed must be a whole number of at least 0; got {seed!r}"]
+def number_problems(kind: Any, **given: tuple[Any, float, float]) -> list[str]:
+    """Problems of options of a simulation, each with its value, the least and the most; `kind` is Integral or Real."""
+    problems = []
+    for name, (value, least, most) in given.items():
+        right = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
+        if not (right and least <= value <= most):
+            span = f"of at least {least}" if most == np.inf else f"from {least} to {most}"
+            problems.append(f"{name} must be a {'whole ' if kind is Integral else ''}number {span}; got {value!r}")
+    return problems

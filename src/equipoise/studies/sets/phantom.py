@@ -9,20 +9,20 @@ may be smaller or larger.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Parts, Tensors, child_seed, generator
 from equipoise.errors import raise_all
-from equipoise.specification import is_real, is_share
-from equipoise.studies.sets import Recipe, is_integer, size_problems
+from equipoise.studies.sets import Recipe, number_problems
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MEAN, STD = 0.5, 0.25  # inputs are (film - MEAN) / SD of a film in [0, 1]
-IMAGES = (0.7, 0.2, 0.1)  # probabilities that a patient has one, two, three images
+IMAGES_PER_PATIENT = (0.7, 0.2, 0.1)  # probabilities that a patient has one, two, three images
 SMALLEST, LARGEST = 16, 512
 CHUNK = 2**17  # pixels painted at once: half a megabyte per array, which fits in the processor's cache
 
@@ -63,12 +63,9 @@ def phantom(
     """
     import torch  # late, so that the catalogue can be listed without it
 
-    problems = size_problems(n, seed, 1, "image")
-    problems += _share_problems(hardness=hardness, prevalence=prevalence, share=share)
-    if not is_real(separation) or not 0 <= separation <= 6:
-        problems.append(f"separation must be a number from 0 to 6 standard deviations; got {separation!r}")
-    if not is_integer(size, SMALLEST) or size > LARGEST:
-        problems.append(f"size must be a whole number of pixels from {SMALLEST} to {LARGEST}; got {size!r}")
+    shares = {"hardness": (hardness, 0, 1), "prevalence": (prevalence, 0, 1), "share": (share, 0, 1)}
+    problems = number_problems(Integral, n=(n, 1, np.inf), seed=(seed, 0, np.inf), size=(size, SMALLEST, LARGEST))
+    problems += number_problems(Real, **shares, separation=(separation, 0, 6))  # in standard deviations
     raise_all(problems, source=name)
     # Whole chunks are painted and the surplus is dropped, since vectorised code may round the last elements of an array differently.
     chunk = max(1, CHUNK // size**2)
@@ -92,7 +89,7 @@ def phantom_parts(
     [20, 10, 10]
     """
     # Checked here because the sets are drawn with child seeds.
-    problems = size_problems(n, seed, 4, "images") + _share_problems(train_share=train_share)
+    problems = number_problems(Integral, n=(n, 4, np.inf), seed=(seed, 0, np.inf)) + number_problems(Real, train_share=(train_share, 0, 1))
     raise_all(problems, source="phantom_parts")
     parts = (("train", n // 2, train_share), ("valid", n // 4, 0.5), ("test", n // 4, 0.5))
     train, valid, test = (
@@ -114,7 +111,7 @@ def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: flo
     """The ground truth of n images. Each quantity has its own random stream, so the first rows do not depend on n."""
     from equipoise.studies.sets.anatomy import MARKINGS, POSES, TRAITS, WOMEN
 
-    sizes = 1 + np.searchsorted(np.cumsum(IMAGES)[:-1], generator(seed, "phantom images").random(n), side="right")
+    sizes = 1 + np.searchsorted(np.cumsum(IMAGES_PER_PATIENT)[:-1], generator(seed, "phantom images").random(n), side="right")
     patient = np.repeat(np.arange(n), sizes)[:n]
     woman = (generator(seed, "phantom sex").random(n) >= share).astype(np.int64)
     y = (generator(seed, "phantom label").random(n) < prevalence).astype(np.int64)
@@ -151,11 +148,7 @@ def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
     return film.sub_(MEAN).div_(STD)
 
 
-def _share_problems(**shares: object) -> list[str]:
-    return [f"{name} must be a number from 0 to 1; got {value!r}" for name, value in shares.items() if not is_share(value)]
-
-
-RECIPES = (
+PHANTOM = (
     Recipe(
         name="phantom",
         load=phantom,

@@ -1,0 +1,340 @@
+"""`eq.compare`: an original classifier and its candidates, audited once on the same held-out rows; scores and audits in `compare_scores`.
+
+`compare_models` takes existing models and results of `debias`; `try_methods` creates the candidates first. Reports, cards and bundles are
+written from `Comparison.found`, which is computed once. A `Comparison` has a goal, a chosen candidate and its classifier to serve; a
+`ScoreComparison` has none of them, and may be of different patients. Both count changed decisions and paired changes by the same functions
+(`findings`, `measures.Paired`), and share nothing else: they are two values. Torch is imported only if networks are compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise import measures
+from equipoise.comparison.findings import Findings, ScoredCandidate, find
+from equipoise.comparison.provenance import Provenance
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
+from equipoise.errors import BadInput, Misuse, raise_all
+from equipoise.measures import Audit, AuditSpec, Baseline, Gap, Rule, Threshold, choose_rule, gap_values, largest_gap, tabulate
+from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
+from equipoise.models import classifier, predict
+from equipoise.presenting import html_of, save_comparison, write_page
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.comparison.compare_scores import ScoreComparison
+
+COMPARE_SUGGESTIONS = {  # for a wrong argument, by its type
+    "DataFrame": "Name the columns of the frame: eq.Scores.from_frame(frame, label=..., score=..., group=...).",
+    "str": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
+    "PurePath": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """How well each attribute can be predicted from each layer of the original and of the repaired network (see `encoding`)."""
+
+    before: pd.DataFrame
+    after: pd.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """An original classifier and candidates on the same held-out rows. `chosen` was selected on the repair set only.
+
+    `found` has the audits and the paired changes; `report(path)` writes the HTML report, `save(folder)` a bundle that can be served.
+    """
+
+    original: ScoredCandidate
+    candidates: tuple[ScoredCandidate, ...]
+    chosen: int  # position in `candidates`
+    title: str = "classifier"
+    label: str = "the finding"  # what the classifier detects
+    provenance: Provenance = field(default_factory=Provenance)
+    settings: AuditSpec = field(default_factory=AuditSpec)
+    failures: Mapping[str, str] = field(default_factory=dict)  # methods that could not be run, and why
+    thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
+    probes: Probes | None = None  # on the test set
+    rows: Rows | None = None  # the held-out rows, which show how new ones become inputs; None for a repair of a case
+    baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
+    together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
+    forced: bool = False  # the repair was run although a cell has too few patients for any claim
+    _cache: list[Findings] = field(default_factory=list, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        names = ", ".join(entry.name for entry in (self.original, *self.candidates))
+        return f"Comparison({names}; {len(self.original.test):,} held-out rows; chosen: {self.result.name})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}: {self.outcome} on {len(self.original.test):,} held-out rows"]
+        for row in self.found.methods:
+            chosen = " (chosen)" if row.chosen else ""
+            performance = f"{self.goal.performance.replace('_', ' ')} {row.performance}"
+            lines.append(f"  {row.name}{chosen}: {self.goal.measure} {row.gap}, {performance}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    @property
+    def kind(self) -> LabelKind:
+        """The kind of outputs: labels or classes."""
+        rule = self.original.candidate.rule
+        return LabelKind.CLASSES if rule.argmax else LabelKind.LABELS
+
+    @property
+    def result(self) -> ScoredCandidate:
+        """The candidate that was chosen."""
+        return self.candidates[self.chosen]
+
+    @property
+    def goal(self) -> Goal:
+        """The goal of the chosen candidate."""
+        return self.result.candidate.goal
+
+    @property
+    def found(self) -> Findings:
+        """The audits before and after and the paired changes, computed once."""
+        return self.measured()
+
+    def measured(self, progress: Progress | None = None) -> Findings:
+        """`found`, with progress reported while it is computed."""
+        if not self._cache:
+            self._cache.append(find(self.original, self.candidates, self.chosen, self.settings, self.together, self.forced, progress))
+        return self._cache[0]
+
+    @property
+    def judgement(self) -> Judgement:
+        """The outcome of the chosen candidate on the held-out rows, with its numbers."""
+        return self.found.judgement
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the repair on the held-out rows: closed, reduced, unclear, harm or unchanged."""
+        return self.judgement.outcome
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every limit of the goal is kept on the held-out rows; None for a goal without a maximum gap."""
+        return self.judgement.met
+
+    @property
+    def shared_patients(self) -> int | None:
+        """The number of patients in both the repair set and the test set; None if unknown."""
+        valid, test = self.result.valid, self.result.test
+        if valid is None or valid.patients is None or test.patients is None:
+            return None
+        return len(set(valid.patients) & set(test.patients))
+
+    def report(self, path: str | Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
+        """The path of the report, written as a page (.html) or PDF (.pdf). Images of patients are included only with `thumbnails`.
+
+        `group_names` are words for the groups in the data: {"F": "women", "M": "men"}.
+        """
+        return write_page(self, path, thumbnails=thumbnails, group_names=group_names)
+
+    def save(
+        self, folder: str | Path, *, model: str | None = None, score: str | None = None, overwrite: bool = False, **options: Any
+    ) -> Path:
+        """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
+
+        `Bundle.load(folder)` reads it. `model` names the factory of a custom network, as file.py:factory, so that `equipoise apply` can
+        build it again. For a rule for scores, `score` names the column that will hold new scores. `overwrite=True` replaces an earlier
+        bundle; other options are those of the section [report] of a case.
+        """
+        if self.rows is None:
+            raise BadInput(
+                "this comparison does not know how its network is served; save the repair of its case: case.debias().save(folder)"
+            )
+        return save_comparison(self, Path(folder), model=model, score=score, overwrite=overwrite, options=options)
+
+
+@overload
+def compare(
+    models: Mapping[str, Scores],
+    *,
+    paired: bool | None = ...,
+    threshold: float | Mapping[str, float] | None = ...,
+    measures: Sequence[Gap] | None = ...,
+    level: float = ...,
+    min_patients: int = ...,
+) -> "ScoreComparison": ...
+
+
+@overload
+def compare(models: Mapping[str, Audit], *, common_groups: bool = ...) -> "ScoreComparison": ...
+
+
+@overload
+def compare(
+    models: Mapping[str, "nn.Module | Candidate | float"],
+    cohort: Rows,
+    *,
+    valid: Rows | None = ...,
+    measure: Gap | None = ...,
+    level: float = ...,
+    seed: int = ...,
+    min_patients: int = ...,
+    title: str = ...,
+    label: str = ...,
+) -> Comparison: ...
+
+
+def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: Any) -> "Comparison | ScoreComparison":
+    """The comparison of classifiers by name: networks and repairs on a cohort, or scores or audits without one. The first is the original.
+
+    **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its rule; a network by the threshold
+    that is best on `valid`, or that `train` chose, or 0.5. With `valid`, the repair set of the results, the report also shows the repair
+    set. Among several results the best is chosen by their goal on the repair set, as `debias` would; the held-out rows have no influence on
+    that. Repairs of scores alone are compared on held-out scores, next to the threshold in use:
+    `compare({"original": 0.5, "repaired": result}, test_scores)`.
+
+    **Scores** come from several models on the same patients, matched by id and compared row by row, or from different patients (two sites,
+    two periods). The ids show which of the two it is, unless `paired` does. `threshold` is one number, or one number per name. **Audits**
+    are of different patients; with `common_groups`, groups that are not in all of them are left out. The result has the change of every gap
+    and rate; p-values are adjusted for all of them together.
+
+    >>> import numpy as np, pandas as pd, equipoise as eq
+    >>> frame = pd.DataFrame({"x": np.arange(400) % 7, "sex": ["F", "M"] * 200, "sick": (np.arange(400) % 7 > 3).astype(int)})
+    >>> parts = eq.split(eq.Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=0)
+    >>> model = eq.train(parts.train, parts.valid, settings=eq.Training(epochs=1), seed=0)
+    >>> result = eq.debias(model, parts.valid, method="group-thresholds")
+    >>> eq.compare({"original": model, "repaired": result}, parts.test).found.after.rows == len(parts.test)
+    True
+    >>> old, new = (frame.assign(p=(frame.x + shift) / 9) for shift in (0, 1))
+    >>> scores = {name: eq.Scores.from_frame(f, label="sick", score="p", group="sex") for name, f in (("old", old), ("new", new))}
+    >>> eq.compare(scores).paired
+    True
+    """
+    if not isinstance(models, Mapping) or len(models) < 2:
+        raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
+    kinds = {type(subject) for subject in models.values()}
+    all_scores, all_audits = kinds == {Scores}, kinds == {Audit}
+    if not all_scores and not all_audits and kinds & {Scores, Audit}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise BadInput(f"eq.compare takes scores, or audits, or networks with a cohort; got {names}. Compare things of one kind.")
+    if (all_scores or all_audits) and cohort is not None:
+        raise BadInput("scores and audits are compared without a cohort: eq.compare({...}); a cohort goes with networks")
+    from equipoise.comparison.compare_scores import compare_audits, compare_scores  # late: a repair does not need it
+
+    if all_scores:
+        return compare_scores(models, **options)
+    if all_audits:
+        from equipoise.measures import sums_of
+
+        return compare_audits({str(name): sums_of(subject) for name, subject in models.items()}, **options)
+    if cohort is None:
+        raise Misuse("eq.compare", "scores or audits by name, or networks with a cohort", next(iter(models.values())), COMPARE_SUGGESTIONS)
+    return compare_models(models, cohort, **options)
+
+
+def compare_models(
+    models: Mapping[str, object],
+    cohort: Rows,
+    *,
+    valid: Rows | None = None,
+    measure: Gap | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    min_patients: int = 5,
+    title: str = "classifier",
+    label: str = "the finding",
+) -> Comparison:
+    """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
+    if not isinstance(cohort, Scores):
+        check_cohort("eq.compare", cohort)
+    _check_held_out(models, cohort)
+    check_apart(repair=valid, test=cohort)
+    results = [subject for subject in models.values() if isinstance(subject, Candidate)]
+    goal = (
+        results[0].goal if results else Goal(measures.canonical_name(measure or DEFAULT_MEASURE), selection="paper")
+    )  # nothing is cross-fitted
+    first, *others = models
+    original = _entry(first, models[first], cohort, valid, goal)
+    if not results and valid is not None:  # the goal of a result is settled already
+        goal = goal.settled(float(original.chosen_row["performance"]))
+    candidates = [_entry(name, models[name], cohort, valid, goal) for name in others]
+    if len(candidates) > 1 and all(np.isnan(entry.chosen_row["gap"]) for entry in candidates):
+        raise BadInput(
+            f"one of {len(candidates)} candidates is chosen on the repair set, and none was given. Give it with valid=..., or compare the "
+            "original with one candidate"
+        )
+    chosen = choose([{label: entry} for entry in candidates])
+    settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
+    rows = original.test if original.candidate.rule_only else cohort
+    baseline = None
+    if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
+        baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
+    provenance = Provenance.now(seed=seed)
+    return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, rows=rows, baseline=baseline)
+
+
+def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
+    """Raises `BadInput` with the patients, or rows, of the cohort that a result of `debias` was fitted to."""
+    rows, problems = Identities.of(cohort), []
+    for name, subject in models.items():
+        fitted = [own.fitted_to for own in subject.labels.values()] if isinstance(subject, Candidate) else []
+        for role in ("repair", "training"):
+            sets = {id(own[role]): own[role] for own in fitted if role in own}  # labels of one network share their rows
+            shared = max((own.shared_with(rows) for own in sets.values()), key=lambda own: own.count, default=None)
+            if shared is not None and shared.count:
+                remedy = (
+                    f"Compare on other {shared.unit}; result.outcome is the outcome on the repair set itself, by cross-fitted decisions"
+                )
+                problems.append(shared.words(repr(cohort.name), f"the {role} set of {name!r}", remedy))
+    raise_all(problems)
+
+
+def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> ScoredCandidate:
+    """A classifier under its name, with its scores on the held-out rows and, if `valid` is given, on the repair set."""
+    if isinstance(subject, Candidate):
+        repair_scores = None if valid is None else predict(subject.model, valid)
+        return ScoredCandidate(subject.only, repair_scores, predict(subject.model, cohort), called=name)
+    from equipoise.comparison.audits import trained_rule
+
+    model: Any = None
+    if isinstance(cohort, Scores):
+        if isinstance(subject, bool) or not isinstance(subject, (int, float)):
+            raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
+        goal = goal.changed(threshold=float(subject))
+    elif (model := classifier(subject)) is None:
+        raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
+    repair_scores = None if valid is None else predict(model, valid)
+    rule = (trained_rule(subject) if valid is None else None) or choose_rule(valid=repair_scores, optimise=goal.performance)
+    if goal.threshold is not None:
+        rule = Threshold(goal.threshold, IN_USE)
+    gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
+    trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
+    candidate = LabelCandidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
+    return ScoredCandidate(candidate, repair_scores, predict(model, cohort), called=name)
+
+
+def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
+    """The largest gap and the performance of a rule on these scores, by the goal's measures."""
+    cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
+    return float(largest_gap(gap_values(goal.measure, cells))), float(measures.performance_values(goal.performance, cells))
+
+
+def choose(tried: Sequence[Mapping[str, ScoredCandidate]]) -> int:
+    """The position of the best method, on the repair set only, as `auto` chooses it; each has a candidate for every label."""
+    repair_sets = [own.valid for own in tried[0].values() if own.valid is not None]
+    parts = repair_sets if len(repair_sets) == len(tried[0]) else None
+    return choose_method([[own.candidate for own in labels.values()] for labels in tried], parts)
+
+
+def baseline_of(
+    original: ScoredCandidate, result: ScoredCandidate, test: Cohort, repair: Cohort, train: Cohort | None, settings: AuditSpec
+) -> Baseline | None:
+    """A simple model on the same inputs, compared with the original and with the chosen candidate."""
+    from equipoise.comparison.baseline import fit_baseline  # late: only networks are compared with it
+
+    repaired = (result.decisions(), float(result.chosen_row["gap"]))
+    before = (original.test, original.decisions())
+    return fit_baseline(test, before, repair, result.candidate.goal, train=train, repaired=repaired, settings=settings, seed=settings.seed)

@@ -1,0 +1,317 @@
+"""Gaps and performance as affine functionals of the decisions, and all thresholds at once: cumulative sums of w in score order. Exact,
+O(n log n), no grid. `linearised` is a gap to first order around decisions, with the same value and slopes; a signed sum of rates is affine.
+
+The numerator and denominator of a quotient, such as the gap in PPV, are two sums each. It is NaN at thresholds at which no row, or fewer
+than a handful, of some group is decided so.
+
+**The upper bound (group-aware)** on given scores is the highest performance of any rule that uses the group, for each `max_gap`. The rule
+may randomise between thresholds, separately in each group. Its rates in a group are then a point in the convex hull of the group's ROC
+curve, gap and performance are linear in them, and the best rule is the solution of a linear program. No solver is needed: a gap depends on
+one number v per group, a signed sum of its rates, so the hull of a group reduces to a concave function of v with few corners. Only the v of
+the reference remains to be chosen, and its best value is at a corner of one of these functions.
+
+The bound is computed on the rows that it is reported for, with their labels and groups, so no rule for new rows reaches it. A network with
+better scores may exceed it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from equipoise.data import Scores
+from equipoise.errors import BadInput, UnknownName, pick
+from equipoise.measures.cells import (
+    PERFORMANCE_RATES,
+    Cells,
+    FloatArray,
+    cell_index,
+    largest_gap,
+    normalised,
+    performance_values,
+    ratio,
+    tabulate_codes,
+    worst_gap,
+)
+from equipoise.measures.gaps import AT_THRESHOLD, RATIOS, canonical_name, coefficients, is_quotient
+
+AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
+# Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
+SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """An affine functional of the decisions, with one weight per cell."""
+
+    offset: FloatArray  # (...)
+    w: FloatArray  # (..., groups + 1, 2)
+
+    def __call__(self, cells: Cells) -> FloatArray:
+        """The value for a cell table: offset + sum over cells of w * s."""
+        weighted = np.where(self.w == 0, 0.0, self.w * cells.s)  # a cell of weight 0 does not count even if it is NaN; NaN weights do
+        value: FloatArray = self.offset + weighted.sum((-2, -1))
+        return value
+
+    def weights(self, y: npt.ArrayLike, codes: npt.ArrayLike) -> FloatArray:
+        """One weight per row (..., n)."""
+        cell = cell_index(y, codes, self.w.shape[-2] - 1)
+        flat = self.w.reshape(*self.w.shape[:-2], -1)
+        rows: FloatArray = flat[..., cell] if cell.ndim == 1 else np.take_along_axis(flat, cell, axis=-1)
+        return rows
+
+
+def _slopes(rates: Mapping[str, float], n: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """A signed sum of rates to first order around sums of decisions s (..., 2): the offset (...) and the weights of labels (..., 2)."""
+    offset, w = np.zeros(n.shape[:-1]), np.zeros(n.shape)
+    for name, sign in rates.items():
+        a, b = np.array(RATIOS[name][:2], dtype=np.float64)
+        bottom = (b[:2] * n + b[2:] * s).sum(-1)
+        value = ratio((a[:2] * n + a[2:] * s).sum(-1), bottom)[..., None]
+        offset += sign * np.nan_to_num(ratio((a[:2] * n + value * b[2:] * s).sum(-1), bottom))  # an empty rate has NaN weights
+        w += np.where((a[2:] == 0) & (b[2:] == 0), 0.0, ratio(sign * (a[2:] - value * b[2:]), bottom[..., None]))
+    return offset, w
+
+
+def linearised(gap: str, cells: Cells, group: int) -> Affine:
+    """The gap of a group (by its code) against the reference (code 0), to first order around the decisions in a cell table.
+
+    It is exact for a signed sum of rates. d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous.
+    """
+    offset, slopes = _slopes(coefficients(gap), cells.n[..., [group, 0], :], cells.s[..., [group, 0], :])
+    w = np.zeros_like(cells.n)
+    w[..., group, :], w[..., 0, :] = slopes[..., 0, :], -slopes[..., 1, :]
+    return Affine(offset[..., 0] - offset[..., 1], w)
+
+
+def gap_functional(gap: str, n: FloatArray, group: int) -> Affine:
+    """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
+    if is_quotient(gap):
+        raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearised, with the decisions")
+    return linearised(gap, Cells((), n, np.zeros_like(n)), group)
+
+
+def performance_functional(name: str, n: FloatArray) -> Affine:
+    """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
+    if name not in AFFINE_PERFORMANCE:
+        raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
+    totals = n.sum(-2)  # (..., 2)
+    offset, w = _slopes(PERFORMANCE_RATES[name], totals, np.zeros_like(totals))
+    return Affine(offset, np.broadcast_to(w[..., None, :], n.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Values at each threshold, from the highest (no row is decided positive) to the lowest (all are).
+
+    The threshold between two neighbouring scores is their midpoint, so that rounding cannot flip a decision. Without leading axes
+    there is one entry per distinct decision; with them, entries inside a run of equal scores are NaN.
+    """
+
+    thresholds: FloatArray  # (..., m)
+    values: dict[str, FloatArray]  # by measure, (..., m); with more than two groups, the gap with the largest absolute value
+
+    def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, max_gap: float | None = None) -> "Choice":
+        """The threshold with the best performance; with `max_gap`, the best among those whose |gap| does not exceed it.
+
+        If no threshold satisfies `max_gap`, the one with the smallest |gap|, and `met` is False.
+        """
+        score = self.values[pick("performance measure in this sweep", performance, self.values)]
+        size = np.zeros_like(score) if gap is None else np.abs(self.values[pick("measure in this sweep", gap, self.values)])
+        defined = ~np.isnan(score) & ~np.isnan(size)
+        allowed = defined if max_gap is None or gap is None else defined & (size <= max_gap)
+        met = np.asarray(allowed.any(-1))
+        # Ties in performance go to the smaller gap: sums of counts, so the last bits are noise.
+        best = np.where(allowed, score, -np.inf).max(-1, keepdims=True)
+        tied = np.where(allowed & (score >= best - 1e-12), -size, -np.inf)
+        nearest = np.where(defined, -size, -np.inf)
+        index = np.where(met, tied.argmax(-1), nearest.argmax(-1))[..., None]
+        threshold, *values = (np.take_along_axis(each, index, axis=-1)[..., 0] for each in (self.thresholds, *self.values.values()))
+        return Choice(threshold, dict(zip(self.values, values, strict=True)), met)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One threshold per replicate, the values there, and whether `max_gap` could be met."""
+
+    threshold: FloatArray  # (...)
+    values: dict[str, FloatArray]
+    met: npt.NDArray[np.bool_]
+
+
+def sweep(
+    score: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    levels: tuple[str, ...],
+    measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
+    weight: FloatArray | None = None,
+    rounding: float = 0.0,
+) -> Sweep:
+    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast.
+
+    Scores whose relative difference is at most `rounding` count as equal.
+    """
+    s = np.asarray(score, dtype=np.float64)
+    gaps = {name: canonical_name(name, also=AT_THRESHOLD) for name in measures if name not in AT_THRESHOLD}
+    order = np.argsort(-s, axis=-1)  # half the time of a sweep
+    ranked = np.take_along_axis(s, order, -1)
+    cell = cell_index(y, codes, len(levels))
+    n = tabulate_codes(np.zeros(()), y, codes, levels, weight).n
+    narrow = cell.astype(np.min_scalar_type(2 * len(levels) + 1))  # one byte per row fits the cache during reordering
+    cell = np.take_along_axis(np.broadcast_to(narrow, s.shape), order, -1)
+    weights = None if weight is None else np.take_along_axis(np.broadcast_to(weight, s.shape), order, -1)
+    thresholds, ends = _thresholds(ranked, rounding)
+    values = {}
+    for name in measures:
+        if name in AFFINE_PERFORMANCE:
+            values[name] = _cumulative(performance_functional(name, n), cell, weights)
+        elif name in AT_THRESHOLD or is_quotient(gaps[name]):  # the sums of all cells at every threshold
+            by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape[-2:]))  # performance needs no groups
+            indicators = by_label if name in AT_THRESHOLD else np.eye(2 * (len(levels) + 1)).reshape(-1, *n.shape[-2:])
+            above = np.stack([_cumulative(Affine(np.zeros(()), w), cell, weights) for w in indicators], axis=-1)
+            cells = Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], -1, 2))
+            values[name] = performance_values(name, cells) if name in AT_THRESHOLD else worst_gap(gaps[name], cells)
+        else:
+            by_group = []
+            for group in range(1, len(levels)):
+                by_group.append(_cumulative(gap_functional(gaps[name], n, group), cell, weights))
+            values[name] = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
+    if s.ndim == 1:
+        return Sweep(thresholds, values) if ends.all() else Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
+    return Sweep(thresholds, {k: np.where(ends, v, np.nan) for k, v in values.items()})
+
+
+def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
+    """The sweep of scores with their groups and weights."""
+    attribute = scores.attribute
+    return sweep(scores.score, scores.y, attribute.codes, attribute.levels, measures, weight=normalised(scores.weight))
+
+
+def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """A threshold below each row in descending order (..., n + 1), and whether the scores around it differ by more than rounding."""
+    upper, lower = ranked[..., :-1], ranked[..., 1:]
+    thresholds = np.empty((*ranked.shape[:-1], ranked.shape[-1] + 1))
+    thresholds[..., 0] = np.nextafter(np.maximum(ranked[..., 0], 1.0), np.inf)
+    thresholds[..., -1] = np.minimum(ranked[..., -1], 0.0)
+    middle = thresholds[..., 1:-1]
+    np.subtract(upper, lower, out=middle)
+    ends = np.ones(thresholds.shape, dtype=bool)
+    np.greater(middle, rounding * upper, out=ends[..., 1:-1])
+    middle /= 2
+    middle += lower
+    np.copyto(middle, upper, where=middle <= lower)  # two neighbouring floats have nothing between them
+    return thresholds, ends
+
+
+def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
+    """offset + the cumulative sum of the weight w of each row's cell (..., n + 1), times the sample weights."""
+    flat = functional.w.reshape(*functional.w.shape[:-2], -1)
+    rows = flat[cell] if flat.ndim == 1 else np.take_along_axis(np.broadcast_to(flat, (*cell.shape[:-1], flat.shape[-1])), cell, -1)
+    if weights is not None:
+        rows = rows * weights
+    out = np.empty((*cell.shape[:-1], cell.shape[-1] + 1))
+    out[..., 0] = 0.0
+    np.cumsum(rows, axis=-1, out=out[..., 1:])
+    out += functional.offset[..., None]
+    return out
+
+
+UPPER_BOUND = "upper bound (group-aware, by a linear program)"
+SAME_SHARE = 1e-12  # rounding error of sums of shares
+BOUNDS_AT_ONCE = 1_000_000  # elements in an array of bounds and corners, so that memory does not grow with the number of bounds
+
+
+@dataclass(frozen=True)
+class _Hull:
+    """The largest contribution of a group to the performance at each v: a concave function, given by its corners."""
+
+    v: FloatArray  # ascending
+    best: FloatArray
+
+    def best_between(self, low: FloatArray, high: FloatArray) -> FloatArray:
+        """The largest contribution for a v between two ends; minus infinity if the group has no v there."""
+        peak = self.v[self.best.argmax()]
+        at = np.clip(peak, low, high)  # a concave function is largest at its peak, or as near to it as allowed
+        inside = (at >= self.v[0] - SAME_SHARE) & (at <= self.v[-1] + SAME_SHARE)
+        return np.where(inside, np.interp(at, self.v, self.best), -np.inf)
+
+
+def upper_bound(
+    scores: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    levels: tuple[str, ...],
+    measure: str,
+    performance: str,
+    bounds: npt.ArrayLike,
+    weight: FloatArray | None = None,
+) -> FloatArray | None:
+    """The highest performance of a group-aware rule at each bound on |gap|, for all groups against the reference at once (m,).
+
+    None if there is no such bound: a quotient such as a gap in PPV, or F1, is not linear in the rates. NaN if the rows lack a cell that all
+    gaps or the performance need. Groups that lack a cell have no gap, so the bound does not constrain them, nor rows without a group.
+
+    >>> float(upper_bound([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"), "eod", "balanced_accuracy", [0.0])[0])
+    0.75
+    """
+    if performance not in AFFINE_PERFORMANCE or is_quotient(measure):
+        return None
+    allowed = np.atleast_1d(np.asarray(bounds, dtype=np.float64))
+    if np.isnan(allowed).any() or (allowed < 0).any():
+        raise BadInput(f"a bound on |gap| must be at least 0; got {allowed.tolist()}")
+    score, label, code = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.int64), np.asarray(codes, dtype=np.int64)
+    mass = np.ones(len(score)) if weight is None else weight
+    n = tabulate_codes(np.zeros(()), label, code, levels, mass).n
+    merit = performance_functional(performance, n)
+    hulls: list[_Hull | None] = []
+    unconstrained = float(merit.offset)  # the contribution of groups and rows that no bound constrains
+    for group in range(-1, len(levels)):
+        rows = code == group
+        if not rows.any():
+            hulls.append(None)
+            continue
+        order = np.flatnonzero(rows)[np.argsort(-score[rows], kind="stable")]
+        ends = np.flatnonzero(np.append(np.diff(score[order]) != 0, True))
+        by_label = [np.cumsum(mass[order] * (label[order] == k))[ends] for k in (0, 1)]
+        sums = np.concatenate([np.zeros((1, 2)), np.stack(by_label, axis=1)])  # weight decided positive at each threshold, by label
+        contributions = sums @ merit.w[group]
+        # The weight in v of a positive decision, by its label. The rates of the reference are subtracted in a gap.
+        weights = np.full(2, np.nan) if group < 0 else gap_functional(measure, n, group or 1).w[group] * (1 if group else -1)
+        if np.isnan(weights).any():
+            unconstrained += float(contributions.max())
+            hulls.append(None)
+        else:
+            hulls.append(_hull(sums @ weights, contributions))
+    reference, others = hulls[1], [hull for hull in hulls[2:] if hull is not None]
+    if np.isnan(merit.w).any() or reference is None or not others:
+        return np.full(len(allowed), np.nan)
+    # The joint contribution of the groups is concave in the reference's v, so it is largest at a corner of some group.
+    corners, best = np.concatenate([hull.v for hull in others]), []
+    for block in np.array_split(allowed, 1 + len(allowed) * (len(reference.v) + 2 * len(corners)) // BOUNDS_AT_ONCE):
+        b = block[:, None]
+        candidates = np.concatenate([np.broadcast_to(reference.v, (len(block), len(reference.v))), corners - b, corners + b], axis=1)
+        v = np.clip(candidates, reference.v[0], reference.v[-1])
+        total = np.interp(v, reference.v, reference.best)
+        for hull in others:
+            total = total + hull.best_between(v - b, v + b)
+        best.append(total.max(axis=1))
+    return unconstrained + np.concatenate(best)
+
+
+def _hull(v: FloatArray, contributions: FloatArray) -> _Hull:
+    """The corners of the smallest concave function above these points."""
+    order = np.lexsort((contributions, v))
+    x, top = v[order], contributions[order]
+    last = np.append(np.diff(x) > SAME_SHARE, True)  # the highest of the points at one v
+    starts = np.flatnonzero(np.append(True, last[:-1]))
+    x, top = x[last], np.maximum.reduceat(top, starts)
+    while len(x) > 2:
+        # A point at or below the line between its neighbours is no corner, so all such points may go at once.
+        left, right = np.diff(top)[:-1] * np.diff(x)[1:], np.diff(top)[1:] * np.diff(x)[:-1]
+        keep = np.concatenate([[True], left > right, [True]])
+        if keep.all():
+            break
+        x, top = x[keep], top[keep]
+    return _Hull(x, top)

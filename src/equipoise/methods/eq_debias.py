@@ -1,0 +1,200 @@
+"""`eq.debias`: checks its arguments and repairs a network, another classifier or scores by one method (see `driver`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, cast
+
+from equipoise.data import Cohort, Identities, LabelKind, Scores, check_apart, check_cohort
+from equipoise.errors import BadInput, Misuse, UnknownName, pick, raise_all
+from equipoise.measures import Gap
+from equipoise.methods.candidate import Candidate, Progress
+from equipoise.methods.contract import METHODS
+from equipoise.methods.driver import label_by_label, run_method
+from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION, Goal, keeping, raise_together
+from equipoise.methods.small_cells import check_cells
+from equipoise.specification import is_real
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NO_NETWORK = {  # advice by the type of an argument that is not a network
+    "Cohort": "The network comes first, then the cohort.",
+    "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
+    "type": "Give a fitted instance of it, not the class.",
+    "str": "A file is a model if its name ends in .onnx, .pt2 or .skops; other networks in files are repaired by `equipoise debias`.",
+}
+
+
+def debias(
+    model: "nn.Module | Scores | Mapping[str, Scores] | object",
+    cohort: Cohort | None = None,
+    *,
+    method: str = "auto",
+    goal: Goal | None = None,
+    measure: Gap = DEFAULT_MEASURE,
+    performance: str = DEFAULT_PERFORMANCE,
+    min_performance: float | None = None,
+    max_gap: float | None = None,
+    keep: Mapping[str, float | str] | None = None,
+    selection: str = DEFAULT_SELECTION,
+    max_loss: float | None = None,
+    budget: float | None = 600.0,
+    recalibrate: bool = True,
+    threshold: float | Mapping[str, float] | None = None,
+    force: bool = False,
+    seed: int = 0,
+    train: Cohort | None = None,
+    goals: Mapping[str, Goal] | None = None,
+    outputs: Mapping[str, int | str] | None = None,
+    features: object = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Candidate:
+    """A repaired network, or a decision rule for the same classifier, found on validation data. The arguments are not changed.
+
+    `model` is a network, a scikit-learn estimator or pipeline, a function from rows to probabilities (see `eq.predictor`), or scores. Only
+    a network can get new weights; the others get a decision rule. With scores, `eq.debias(scores)`, there is no cohort, `result.model` is
+    None, and new scores are decided by `result.rule.decide(new_scores)`. A mapping of labels to scores gets one rule per label.
+
+    The goal, `goal=eq.Goal(...)` or its parts:
+
+    - `measure`: the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
+    - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
+    - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
+    - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead.
+    - `threshold`: the threshold in use today, at which the original is evaluated; of several labels, one number or one per label,
+      {"Effusion": 0.2, "Mass": 0.08}. Without it, the one of best performance on the cohort.
+    - `goals`: goals of single labels, where a cohort has several.
+
+    How it is reached:
+
+    - `method`: "auto" tries cheap methods first, then costly ones, and takes the best by cross-fitting. Further keywords are settings of
+      the method.
+    - `selection`: "honest" chooses a step by cross-fitted values, which also decide `result.outcome`; "paper" chooses on the rows that the
+      method was fitted to.
+    - `budget`: approximate limit in seconds, None for no limit. Rules and probes are always finished; notes state what was not tried or cut
+      short.
+    - `train`: the training set, required by methods that train from scratch. bias-score also learns from it what separates the groups.
+    - `features`: further columns of the same rows as the scores (a frame or an array), for bias-score.
+    - `recalibrate`: maps the scores of a changed network back to probabilities, without changing a decision (`result.recalibration`).
+    - `force`: continues if a cell (group, label) has fewer than 5 patients, which is an error otherwise. The outcome is then unclear, harm
+      or unchanged.
+
+    A cohort of several labels or classes is repaired at once: `result.labels` has the result of each, and `outputs` maps labels to outputs
+    of the network, by number or name.
+    """
+    given = model
+    errors, several, asked, number = list[BadInput](), isinstance(threshold, Mapping), cast(object, method), cast(object, seed)
+    if not isinstance(asked, str):
+        advice = ". To try several, use method='auto' with methods=(...)" if isinstance(asked, (list, tuple, set)) else ""
+        errors.append(BadInput(f"method must be the name of one method, such as 'auto'; got {asked!r}{advice}"))
+    if budget is not None and not (is_real(budget) and budget > 0):
+        errors.append(BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget!r}"))
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        errors.append(BadInput(f"seed must be an integer; got {number!r}"))
+    with keeping(errors):
+        limits_of_goal: dict[str, Any] = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss}
+        named = {"performance": performance, "keep": keep or {}, "selection": selection}
+        parts_of_goal = Goal(measure, **named, **limits_of_goal, threshold=None if several else threshold)
+        if goal is not None and parts_of_goal != Goal():
+            raise BadInput(f"goal ({goal}) was given next to its parts ({parts_of_goal}). Put them into the goal, or leave it out")
+        goal = goal or parts_of_goal
+    raise_together(errors)
+    assert goal is not None
+    if isinstance(threshold, Mapping):
+        from equipoise.measures import thresholds_by_name
+
+        labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
+        if len(labels) < 2 or goals is not None:
+            why = "goals was given, which has them too" if goals is not None else "there is one label"
+            raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
+        goals = {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
+        goal = Goal(selection=goal.selection)
+    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
+    scores = {"": model} if isinstance(model, Scores) else model
+    if isinstance(scores, Mapping) and scores and all(isinstance(own, Scores) for own in scores.values()):
+        with_network = {"cohort": cohort, "train": train, "outputs": outputs}
+        if unused := [name for name, value in with_network.items() if value is not None]:
+            raise BadInput(
+                f"scores are repaired without a network; {', '.join(unused)} goes with one: eq.debias(model, cohort). Leave it out"
+            )
+        if goals is not None and scores is not model:
+            raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
+        parts = {str(name): own if features is None else own.with_features(features) for name, own in scores.items()}
+        by_label = goals_of(list(parts), LabelKind.LABELS, goal, goals)
+        if not force:
+            for name, own in parts.items():
+                check_cells({f"the repair set of {name}" if name else "the repair set": own}, {"": by_label[name]})
+        return label_by_label(method, dict.fromkeys(parts), parts, by_label, None, seed, limits)
+    from equipoise.models import Predictor, chosen_outputs, classifier, label_views, predict
+
+    model = classifier(model)
+    if model is None:
+        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
+    if cohort is None:
+        raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
+    if features is not None:
+        raise BadInput("features goes with scores alone, eq.debias(scores, features=...); a network has the inputs of its cohort")
+    check_cohort("eq.debias, after the network,", cohort)
+    if isinstance(model, Predictor):
+        if train is not None:
+            raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
+        result = debias(
+            predict(model, cohort), method=method, goal=goal, force=force, seed=seed, budget=budget, progress=progress, **settings
+        )
+        each = {name: replace(own, model=model, fitted_to={"repair": Identities.of(cohort)}) for name, own in result.labels.items()}
+        return result.with_labels(each, model=model)
+    network = model  # with the outputs of the cohort's labels; with one label, unchanged
+    if cohort.several:
+        check_method(method, cohort.kind, cohort.labels[0])
+        if cohort.kind.argmax and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
+            raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
+        network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
+    elif unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
+        raise BadInput(
+            f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
+            "Give it label=[...] or classes=[...]"
+        )
+    by_label = goals_of(list(cohort.by_label), cohort.kind, goal, goals)
+    if not force:
+        check_cells({"the repair set": cohort}, by_label)
+    if train is not None:
+        check_cohort("eq.debias, as train,", train)
+    check_apart(training=train, repair=cohort)
+    result = run_method(method, network, cohort, by_label, seed=seed, train=train, **limits)
+    if not recalibrate:
+        return result
+    from equipoise.methods.recalibration import recalibrated
+
+    return recalibrated(result, label_views(network, by_label), cohort)
+
+
+def check_method(method: str, kind: LabelKind, example: str) -> None:
+    """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
+    able = [name for name, own in METHODS.items() if own.repairs(kind)]
+    if pick("method", method, METHODS) in able:
+        return
+    what = "classes, which are decided by argmax" if kind.argmax else "labels"
+    raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
+
+
+def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: one goal for all of them, or the goals given by name."""
+    problems: list[str] = []
+    if goals is not None:
+        word = kind.one
+        for name in goals:
+            if name not in labels:
+                problems += UnknownName(f"{word} in goals", name, labels).problems
+        missing = [name for name in labels if name not in goals]
+        if missing:
+            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
+        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
+            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
+            problems.append(f"one selection serves every {word}; the goals have several")
+    raise_all(problems)
+    each = {name: (goals or {}).get(name, goal) for name in labels}
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
+    return {name: own.derived(selection=chosen) for name, own in each.items()}

@@ -1,0 +1,218 @@
+"""Gap, performance and rates of held-out decisions with standard errors, for all steps at once.
+
+Each of these is a smooth function of the cell table, so its error is a sum over patients: a row contributes w_i (f_i - rate of its cell) to
+a gap, and the variance is the sum of the squared sums of the patients. With one row per patient this is the exact binomial variance of the
+cell rates; with several rows it is the limit of the patient bootstrap. The difference between two steps with similar decisions has a much
+smaller standard error than either value: `against` gives the standard error of that difference.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from equipoise import measures
+from equipoise.data import Rows
+from equipoise.measures import BLOCK, MEASURES, QUOTIENTS, RATES, Cells, FloatArray, IntArray, gap_values, is_quotient, normalised, terms
+from equipoise.methods.goal import Goal
+
+CAUTION = 2.0  # decisions of either kind that are added to a cell
+
+
+@dataclass(frozen=True, eq=False)
+class StepEstimates:
+    """Decisions of all steps on the same rows, the original's first, with estimates of the goal's measure and performance."""
+
+    f: FloatArray  # (steps, n) in [0, 1]
+    y: IntArray  # (n,)
+    codes: IntArray  # (n,)
+    levels: tuple[str, ...]
+    units: IntArray  # (n,) patients, or rows
+    goal: Goal
+    weight: FloatArray | None = None  # (n,) sample weights
+    held: FloatArray | None = None  # (steps, n) decisions by fits without the row, by which the outcome will be judged
+
+    @classmethod
+    def of(cls, f: FloatArray, rows: Rows, goal: Goal, held: FloatArray | None = None) -> "StepEstimates":
+        """Decisions (steps, n) on the rows of a cohort, or of scores."""
+        attribute, units = rows.attribute, measures.units_of(rows.patients, len(rows))
+        return cls(f, rows.y, attribute.codes, attribute.levels, units, goal, rows.weight, held)
+
+    @cached_property
+    def mass(self) -> FloatArray:
+        """The sample weight of each row, 1 on average."""
+        weight = normalised(self.weight)
+        return np.ones(len(self.y)) if weight is None else weight
+
+    @cached_property
+    def cells(self) -> Cells:
+        """One cell table per step."""
+        return measures.tabulate_codes(self.f, self.y, self.codes, self.levels, normalised(self.weight))
+
+    @cached_property
+    def gap(self) -> FloatArray:
+        """The signed gap of the largest absolute value, (steps,); NaN if a quotient rests on too few decisions in some group."""
+        taken: FloatArray = np.take_along_axis(gap_values(self.goal.measure, self.cells), self._worst[:, None], 1)[:, 0]
+        if is_quotient(self.goal.measure):
+            return np.where(measures.enough_decided(QUOTIENTS[self.goal.measure], self.cells).all(-1), taken, np.nan)
+        return taken
+
+    @cached_property
+    def performance(self) -> FloatArray:
+        """The goal's performance, (steps,)."""
+        return measures.performance_values(self.goal.performance, self.cells)
+
+    def gap_se(self, against: int | None = None, signed: bool = False) -> FloatArray:
+        """The standard error of |gap|, or of its difference from that of another step, (steps,).
+
+        The difference in |gap| is unsuitable for steps beyond zero, where the two errors add up; with `signed`, it is that of the gaps.
+        """
+        if against is not None and signed:
+            return self._spread(self._gap_parts, against)
+        if against is not None:  # the signs are taken as known; a gap of exactly 0 contributes nothing
+            return self._spread(lambda steps: np.sign(self.gap[steps])[:, None] * self._gap_parts(steps), against)
+        variance = self._spread(self._gap_parts) ** 2  # of the signed gap, since a gap of exactly 0 is not more certain than others
+        rates = {MEASURES[self.goal.measure].rate: 1.0} if is_quotient(self.goal.measure) else terms(self.goal.measure)
+        for rate, weight in rates.items():
+            extra = self._unseen(rate)
+            variance = variance + weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
+        return np.sqrt(variance)
+
+    def cautious_se(self) -> float:
+        """The standard error of the original's gap, at least that of rates with two more decisions of either kind (Agresti and Coull).
+
+        If all of five patients are positive, the plain standard error is close to zero, and a gap by chance is many times larger.
+        """
+        error = float(self.gap_se()[0])
+        if is_quotient(self.goal.measure):
+            return error
+        variance, cells = 0.0, self.cells.n[0, :-1]
+        for name, weight in terms(self.goal.measure).items():
+            label, rates = RATES[name], np.clip(self.cells.rate(name)[0], 0.0, 1.0)
+            for group in (0, int(self._worst[0]) + 1):
+                n = float(cells[group].sum() if label is None else cells[group, label])
+                rate = (n * float(rates[group]) + CAUTION) / (n + 2 * CAUTION)
+                variance += weight**2 * rate * (1 - rate) / max(n, 1.0)
+        return max(error, float(np.sqrt(variance)))
+
+    def performance_se(self, against: int | None = None) -> FloatArray:
+        """The standard error of the performance, or of its difference from that of another step, (steps,)."""
+        return self._spread(self._performance_parts, against)
+
+    def rate_se(self, name: str, against: int | None = None) -> FloatArray:
+        """The standard errors of a rate of each group, or of its differences from those of another step, (steps, groups)."""
+        groups = [np.full(len(self.f), group) for group in range(len(self.levels))]
+        spread = np.stack([self._spread(partial(self._rate_parts, name, group), against) for group in groups], axis=-1)
+        return spread if against is not None else np.sqrt(spread**2 + self._unseen(name))
+
+    def _unseen(self, name: str) -> FloatArray:
+        """The variance of rates that are exactly 0 or 1, (steps, groups), as in the bootstrap of the audit; 0 for other rates.
+
+        It is that of the Jeffreys posterior Beta(1/2, n + 1/2) of a rate of n rows, or of n decisions of one kind for PPV and NPV.
+        """
+        cells, rate = self.cells.n[:, :-1], self.cells.rate(name)
+        n: FloatArray = cells.sum(-1)
+        if is_quotient(self.goal.measure) and name == MEASURES[self.goal.measure].rate:
+            positive = self.cells.s[:, :-1].sum(-1)
+            n = positive if QUOTIENTS[self.goal.measure] else n - positive
+        elif RATES[name] is not None:
+            n = cells[..., RATES[name]]
+        variance: FloatArray = np.where((rate == 0) | (rate == 1), 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)), 0.0)
+        return variance
+
+    @cached_property
+    def _worst(self) -> IntArray:
+        """The group with the largest |gap|, counted without the reference, (steps,)."""
+        gaps = gap_values(self.goal.measure, self.cells)
+        worst: IntArray = np.where(np.isnan(gaps), -1.0, np.abs(gaps)).argmax(-1)
+        return worst
+
+    @cached_property
+    def _predictive(self) -> FloatArray:
+        """PPV or NPV of every group, (steps, groups), for a measure that compares them."""
+        return self.cells.rate(MEASURES[self.goal.measure].rate)
+
+    def _gap_parts(self, steps: slice) -> FloatArray:
+        """Contributions to the signed gap; NaN if it is undefined."""
+        reference = np.zeros_like(self._worst)
+        if is_quotient(self.goal.measure):
+            quotients = self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(reference, steps)
+            return np.where(np.isnan(self.gap[steps])[:, None], np.nan, quotients)
+        parts = np.zeros((len(self.gap[steps]), len(self.y)))
+        for rate, weight in terms(self.goal.measure).items():
+            parts += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, reference, steps))
+        return parts
+
+    def _rate_parts(self, name: str, group: IntArray, steps: slice) -> FloatArray:
+        """Contributions to the rate of one group per step: (f - rate) / n for its rows with the label."""
+        label = RATES[name]
+        here = (self.codes == group[steps, None]) & ((self.y == label) if label is not None else True)
+        rate = np.take_along_axis(self.cells.rate(name)[steps], group[steps, None], 1)
+        counted = here * self.mass
+        parts: FloatArray = counted * (self.f[steps] - rate) / counted.sum(1, keepdims=True)
+        return parts
+
+    def _quotient_parts(self, group: IntArray, steps: slice) -> FloatArray:
+        """Contributions to PPV or NPV of one group per step: numerator less value times denominator, over the denominator."""
+        label = QUOTIENTS[self.goal.measure]
+        decided = self.f[steps] if label else 1 - self.f[steps]
+        here = np.where(self.codes == group[steps, None], decided, 0.0) * self.mass
+        value = np.take_along_axis(self._predictive[steps], group[steps, None], 1)
+        return measures.ratio(here * ((self.y == label) - value), here.sum(1, keepdims=True))
+
+    def _performance_parts(self, steps: slice) -> FloatArray:
+        """Contributions to the goal's performance."""
+        f, y, mass = self.f[steps], self.y, self.mass
+        if self.goal.performance == "f1":  # a quotient: its numerator less F1 times its denominator, over the denominator
+            f1: FloatArray = mass * (2 * f * y - self.performance[steps, None] * (f + y)) / (mass * (f + y)).sum(1, keepdims=True)
+            return f1
+        right = np.where(y == 1, f, 1 - f)
+        sides = [np.ones(len(y), bool)] if self.goal.performance == "accuracy" else [y == 1, y != 1]
+        parts = np.zeros_like(right)
+        for rows in sides:
+            share = np.average(right[:, rows], axis=1, weights=mass[rows])[:, None]
+            parts[:, rows] = mass[rows] * (right[:, rows] - share) / mass[rows].sum() / len(sides)
+        return parts
+
+    def _spread(self, parts: Callable[[slice], FloatArray], against: int | None = None) -> FloatArray:
+        """The root of the sum of squares of the patients' sums of `parts`, the contributions of each row at some steps (b, n).
+
+        Computed for a few steps at a time.
+        """
+        patients = int(self.units.max()) + 1
+        order, starts = np.argsort(self.units, kind="stable"), np.searchsorted(np.sort(self.units), np.arange(patients))
+        other = 0.0 if against is None else parts(slice(against, against + 1))
+        total, block = len(self.f), max(1, BLOCK // len(self.y))
+        squares = np.empty(total)
+        for start in range(0, total, block):
+            steps = slice(start, min(start + block, total))
+            sums = parts(steps) - other
+            if patients < len(self.y):
+                sums = np.add.reduceat(sums[:, order], starts, axis=1)
+            squares[steps] = np.einsum("ij,ij->i", sums, sums)
+        spread: FloatArray = np.sqrt(squares * (patients / max(patients - 1, 1)))
+        return spread
+
+
+def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
+    """The decisions (steps, n) of a fit to all rows, corrected for optimism by those of fits to parts of the rows.
+
+    The optimism is smoothed over the steps: its mean or, if it grows with the steps, a line through them at these positions. The first step
+    is the original. If no fit moves its decisions, as with a threshold in use, it was not fitted: it needs no correction, and is no
+    evidence of the optimism of the others.
+
+    >>> whole, held, tuned = np.zeros((3, 1)), np.array([[1.0], [4.0], [4.0]]), np.ones((3, 1))
+    >>> [corrected(whole, held - [[0.5], [0], [0]], tuned, 2, [0, 1, 2], grows=grows)[:, 0].round(6).tolist() for grows in (False, True)]
+    [[0.916667, 0.916667, 0.916667], [0.041667, 0.916667, 1.791667]]
+    """
+    optimism = held - tuned
+    fitted = slice(0 if len(optimism) < 2 or optimism[0].any() else 1, None)
+    decisions, kept = whole.copy(), optimism[fitted]
+    smooth: FloatArray = np.broadcast_to(kept.mean(axis=0), kept.shape)
+    if grows and len(kept) > 1:
+        positions = np.asarray(at[fitted], dtype=np.float64)
+        basis = np.stack([np.ones(len(positions)), positions], axis=1)
+        smooth = basis @ (np.linalg.pinv(basis) @ kept)
+    decisions[fitted] += (1 - 1 / parts) * smooth
+    return decisions
