@@ -57,7 +57,7 @@ def test_a_folder_is_audited_as_one_table(run):
     assert [row["group"] for row in parts["groups"]] == [row["group"] for row in whole["groups"]]
 
 
-def test_a_folder_has_the_figures_that_need_no_row_and_refuses_ids_and_unknown_columns(run):
+def test_a_folder_has_all_figures_and_refuses_ids_and_unknown_columns(run):
     Path("visits").mkdir()
     frame = _scores(40)
     _write("visits/a.parquet", frame)
@@ -66,7 +66,7 @@ def test_a_folder_has_the_figures_that_need_no_row_and_refuses_ids_and_unknown_c
     assert (ran.code, ran.err) == (0, "")
     assert run("audit", _write("s.csv", frame), *rest, "--set", "report.figures=whole").code == 0
     drawn, whole = ({path.name for path in Path(name).iterdir()} for name in ("figures", "whole"))
-    assert {"rates.png", "gaps.png"} <= drawn == whole - {"thresholds.png", "thresholds.svg"} < whole
+    assert {"rates.svg", "gaps.svg", "calibration.svg", "decision-curves.svg"} == drawn == whole
     for more, named in ((["--set", "data.id=pid"], "data.id"), (["--group", "ward"], "'ward'")):
         ran = run("audit", "visits", *rest, *more)
         assert ran.code == 2

@@ -51,7 +51,7 @@ def audit(
         asked = case(file)
     raise_all(problems)
     history, figures, words = asked.history, asked.report.figures, asked.report.words
-    written, read = (save, page, history.append, figures and figures / "rates.png"), (asked.audit_spec.valid, asked.model.check_scores)
+    written, read = (save, page, history.append, figures and figures / "rates.svg"), (asked.audit_spec.valid, asked.model.check_scores)
     console.check_files(asked.table, *read, *history.earlier, write=written, pdf=pdf)
     if history.append:
         measures.history(history.append).check_period(history.date or "", replace=history.replace)
@@ -82,10 +82,7 @@ def audit(
     if save:
         data.write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
     if figures:
-        for name, folder in data.folders(figures, asked.labels).items():
-            report.save_audit_figures(result.scores.get(name), result.audit.labels[name], folder)
-        if result.audit.no_finding is not None:
-            report.save_underdiagnosis_figure(result.audit.no_finding, figures)
+        report.write_figures(result.audit, figures, group_names=words)
     if history.append:
         past = measures.history(history.append)
         past.append(result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups)

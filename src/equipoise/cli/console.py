@@ -120,7 +120,7 @@ def place_problems(places: Mapping[str, Path | None], save: Path | None = None) 
             problems.append(f"{option} writes {right.suffix}; got {place.name!r}. Use {option} {right.name}.")
     if save is not None and save.suffix.lower() in NOT_JSON:
         page = next((option for option, endings in ENDINGS.items() if save.suffix.lower() in endings), None)
-        instead = f"{page} {save.name}" if page else "--set report.figures=FOLDER for figures (PNG and SVG)"
+        instead = f"{page} {save.name}" if page else "--set report.figures=FOLDER for figures (SVG)"
         problems.append(f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}.")
     return problems
 

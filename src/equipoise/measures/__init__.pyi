@@ -47,7 +47,6 @@ from .disclosure import ShownGroups as ShownGroups
 from .disclosure import ShownScores as ShownScores
 from .disclosure import gap_margin as gap_margin
 from .disclosure import performance_margin as performance_margin
-from .disclosure import shared_thresholds as shared_thresholds
 from .disclosure import shown_scores as shown_scores
 from .disclosure import steps_by_group as steps_by_group
 from .gaps import AT_THRESHOLD as AT_THRESHOLD

@@ -319,14 +319,6 @@ def steps_by_group(scores: Scores, attribute: Attribute, rule: Rule, least: int)
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def shared_thresholds(scores: Scores, attribute: Attribute, rule: Rule, least: int) -> FloatArray:
-    """Thresholds from 0 on between which every group and label has no rows, or those of at least `least` patients."""
-    cuts = _all_cuts(attribute, rule)
-    grid = _grid(scores.score, cuts)
-    cells = _Counted.of(scores, [attribute], grid)
-    return _thresholds(grid, _kept(cells, range(len(cells.names)), grid, cuts, max(least, MIN_BETWEEN)))
-
-
 def _thresholds(grid: FloatArray, kept: Sequence[int]) -> FloatArray:
     """The kept thresholds, after 0."""
     return np.append(0.0, grid[list(kept)])

@@ -9,15 +9,12 @@ from .changes import contrast_screen as contrast_screen
 from .changes import monitoring_screen as monitoring_screen
 from .document import Column as Column
 from .document import table as table
-from .figures import PANELS_PER_LINE as PANELS_PER_LINE
-from .figures import save_audit_figures as save_audit_figures
-from .figures import save_figures as save_figures
-from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
 from .model_card import cards as cards
 from .outputs import copy_report as copy_report
 from .outputs import html_of as html_of
 from .outputs import write_audit_again as write_audit_again
 from .outputs import write_audit_page as write_audit_page
+from .outputs import write_figures as write_figures
 from .outputs import write_page as write_page
 from .pages import page_of as page_of
 from .pages import render as render

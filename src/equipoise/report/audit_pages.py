@@ -139,7 +139,7 @@ def _overview(audit: Audit, first: LabelSections, origin: Origin | None, links: 
     matrices = [_matrix(audit, measure, links, first.called) for measure in measures]
     more = [Folded(sentence(gap_words(measure)), [each]) for measure, each in zip(measures[2:], matrices[2:], strict=True)]
     verdict = [outcome(*wording.overview_answer(audit)), *([Text(unflagged, "callout", "unflagged")] if unflagged else [])]
-    underdiagnosis = [] if audit.no_finding is None else underdiagnosis_parts(audit.no_finding, first.called)
+    underdiagnosis = () if audit.no_finding is None else underdiagnosis_parts(audit.no_finding, first.called)
     sections = [
         Section("labels", "", "", [*verdict, Fixed("decided"), labels_table(audit, links, first.names).only(0, 1, 2)]),
         Section("matrix", f"{sentence(audit.kind)} by groups", "", [*matrices[:2], *more]),

@@ -367,7 +367,7 @@ def shrunken_parts(audit: Audit) -> list[Part]:
     return parts
 
 
-def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> list[Part]:
+def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> tuple[Text, Table, Text]:
     """Underdiagnosis by group, from the audit of "no finding": of patients with a finding, the share decided to have none."""
     rows = []
     for row in audit.underdiagnosis.itertuples():
@@ -382,7 +382,7 @@ def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> list[Part]:
     )
     about = f"Of the patients who have a finding, the share that is decided to have none. Here “no finding” means: {audit.rule.describe()}."
     heads = ["Group", "with a finding", "underdiagnosed", "difference", "adjusted p"]
-    return [Text(about), table(caption, heads, rows), Text(f"Bold: clear of zero after adjustment for {comparisons} (Holm).", "notes")]
+    return Text(about), table(caption, heads, rows), Text(f"Bold: clear of zero after adjustment for {comparisons} (Holm).", "notes")
 
 
 def encoding_parts(layers: pd.DataFrame, level: float = 0.95) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Results as files and in notebooks: pages as HTML or PDF, and pages written again from a saved result."""
+"""Results as files and in notebooks: pages as HTML or PDF, figures as SVG, and pages written again from a saved result."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,14 +13,24 @@ from equipoise.data import folders, write_text
 from equipoise.measures import Audit, Monitoring, read_audit
 from equipoise.methods import Candidate
 from equipoise.report.audit_pages import Origin, audit_document
-from equipoise.report.audits import audit_screen
+from equipoise.report.audits import LabelSections, audit_screen, underdiagnosis_parts
 from equipoise.report.changes import contrast_document, contrast_screen, monitoring_document, monitoring_screen
-from equipoise.report.document import Document, Part
-from equipoise.report.pages import in_notebook, page_of
+from equipoise.report.document import Document, Part, Scale, text_of
+from equipoise.report.pages import in_notebook, page_of, picture_of
 from equipoise.report.pdf import check_ending, is_paper, print_page, short_page
+from equipoise.report.text import percent, short_name
 
 Names = Mapping[str, str] | None
 MOST_LABELS = 20  # in a notebook
+FIGURES = {  # sections of an audit's page that are drawn: the name of the file, and what it shows
+    "groups": ("rates", "Rates by group, in percent."),
+    "gaps": ("gaps", "Group minus reference in percentage points; thin: simultaneous intervals; * and bold: clear after adjustment."),
+    "calibration": (
+        "calibration",
+        "Share with the finding against the mean score. The line of the calibration error is its range if calibrated.",
+    ),
+    "curves": ("decision-curves", "Net benefit by threshold; solid: deciding by the score; dotted: treating all; straight: treating none."),
+}
 
 
 def _written(path: Path, document: Callable[[bool], Document]) -> Path:
@@ -72,6 +82,29 @@ def _contrast_page(contrast: ScoreComparison, path: Path, *, group_names: Names 
 def _monitoring_page(monitoring: Monitoring, path: Path, *, group_names: Names = None) -> Path:
     """Writes the report of gaps over time and returns its path."""
     return _written(path, lambda paper: monitoring_document(monitoring, group_names, paper=paper))
+
+
+def write_figures(audit: Audit, folder: Path, *, group_names: Names = None) -> list[Path]:
+    """Writes the figures of an audit's page as SVG into a folder, those of several labels into a folder for each; returns their paths.
+
+    No file is written through a link, which could replace any file.
+    """
+    drawn: dict[Path, str] = {}
+    for label, place in folders(folder, [*audit.labels]).items():
+        own = audit.labels[label]
+        for section in audit_document(Audit({label: own}, audit.kind, own.name), group_names).sections:
+            if section.anchor in FIGURES:
+                name, about = FIGURES[section.anchor]
+                title = (
+                    f"{short_name(own.name)}: {section.heading.lower().removeprefix('the ')}, with {percent(own.settings.level)} intervals"
+                )
+                drawn[place / f"{name}.svg"] = picture_of(title, about, section.parts)
+    if audit.no_finding is not None:
+        about, shares, _ = underdiagnosis_parts(audit.no_finding, LabelSections(audit.no_finding, group_names).called)
+        scale = Scale.of([row[2].value for row in shares.blocks[0].rows if row[2].value], "share")
+        title = f"Underdiagnosis by group, with {percent(audit.no_finding.settings.level)} intervals"
+        drawn[folder / "underdiagnosis.svg"] = picture_of(title, text_of(about.words), [replace(shares.only(0, 2), scale=scale)])
+    return [write_text(path, svg, follow=False) for path, svg in drawn.items()]
 
 
 def write_audit_again(

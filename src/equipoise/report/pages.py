@@ -1,4 +1,4 @@
-"""Pages and other texts from templates: HTML with its style, scripts and their data, XML, Markdown and plain text.
+"""Pages and other texts from templates: HTML with its style, scripts and their data, figures as SVG, XML, Markdown and plain text.
 
 Everything in HTML is escaped. The Content-Security-Policy allows only the page's own script, by its hash, so no name in a user's file could
 run as a script even if an escape were missed.
@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.report import text as writing
-from equipoise.report.document import Document, Span, spans, text_of
+from equipoise.report.document import Document, Part, Span, spans, text_of
 from equipoise.report.terminal import cell_text
 from equipoise.report.text import LONGEST, clean, line, plain
 from equipoise.report.wording.audits import left_out_words
@@ -49,12 +50,20 @@ def page_of(document: Document, *, paper: bool = False) -> str:
 
 def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), data: object = None, *, paper: bool = False) -> str:
     """A page with its style, its scripts and their data."""
-    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper, "data": None}
+    shared: dict[str, Any] = {"style": Markup(_read("report.css") + _read("figure.css")), "book": LongNames(), "paper": paper, "data": None}
     if scripts:
         script = "".join(map(_read, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
         shared |= {"data": None if data is None else script_data(data)}
     return render(template, shared | dict(context))
+
+
+def picture_of(title: str, about: str, parts: Sequence[Part]) -> str:
+    """The figures of parts, and the tables with an axis, as one SVG on white, with its style."""
+    light = dict(re.findall(r"--([\w-]+): ([^;]+);", _read("report.css").partition("}")[0]))
+    style = re.sub(r"var\(--([\w-]+)\)", lambda name: light[name[1]], _read("figure.css"))  # few programs but browsers know variables
+    context = {"style": Markup(style), "font": Markup(light["sans"]), "ink": light["ink"]}
+    return render("figure.svg", context | {"title": title, "about": about, "parts": parts})
 
 
 def in_notebook(parts: Iterable[Any]) -> str:
@@ -87,7 +96,7 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 
 @cache
 def _environment(kind: str) -> Environment:
-    """The settings for html, xml, md or txt: an unknown name is an error, and HTML and XML are escaped.
+    """The settings for html, svg, xml, md or txt: an unknown name is an error, and HTML, SVG and XML are escaped.
 
     In Markdown, a template passes every name through the filter `name`, `line` or `fenced`. In plain text every value is on one line,
     with control characters escaped, unless it is marked as safe.
@@ -95,7 +104,7 @@ def _environment(kind: str) -> Environment:
     safe = {"xml": clean, "txt": plain}.get(kind)  # the output of a macro, which is marked, is safe already
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=kind in ("html", "xml"),
+        autoescape=kind in ("html", "svg", "xml"),
         finalize=None if safe is None else lambda value: value if isinstance(value, Markup) else safe(value),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -13,7 +13,7 @@ class ReportSpec(Specification):
 
     title: str | None = setting("title of the report", None, shown="label and model")
     words: dict[str, str] = setting('words for groups, as in { F = "women", M = "men" }', default_factory=dict, was="--group-name")
-    figures: Path | None = setting("folder for the figures of an audit (PNG and SVG)", None)
+    figures: Path | None = setting("folder for the figures of an audit (SVG)", None)
     thumbnails: bool = setting("show images of the patients whose score changed most", False)
     card: Path | None = setting("TOML file with facts for the model card", None)
     onnx: bool = setting("also write model.onnx", True)

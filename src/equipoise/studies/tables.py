@@ -20,14 +20,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.data import write_text
+from equipoise.data import atomic_path, write_text
 from equipoise.methods import METHODS
-from equipoise.report import PANELS_PER_LINE, interval, p_value_words, plural, printable, save_figures
+from equipoise.report import interval, p_value_words, plural, printable
 from equipoise.studies.plan import Plan
 from equipoise.studies.results import SET_SIZES
 from equipoise.studies.summary import ORIGINAL, compare, published, published_sizes, study_table
 
 DIGITS = 3
+PANELS_PER_LINE = 4
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
@@ -276,13 +277,24 @@ def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, da
     return alt.vconcat(*lines, title=title)
 
 
-def save_trajectories(
-    plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")
-) -> list[Path]:
-    """Writes a figure for each data set with a stepwise method."""
+def save_trajectories(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path) -> list[Path]:
+    """Writes a figure for each data set with a stepwise method, as PNG and SVG."""
+    import altair as alt
+    import vl_convert
+
     written = []
     for data in dict.fromkeys(_stepwise(plan, rows, traces)["data"]):
-        written += save_figures({f"trajectories-{data}": trajectories_figure(plan, rows, traces, data)}, folder, formats)
+        with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
+            chart = trajectories_figure(plan, rows, traces, data).to_dict(context={"pre_transform": False})
+        version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+        drawn = {
+            "png": vl_convert.vegalite_to_png(chart, vl_version=version, scale=2),
+            "svg": vl_convert.vegalite_to_svg(chart, vl_version=version).encode(),
+        }
+        for kind, content in drawn.items():
+            written.append(Path(folder) / f"trajectories-{data}.{kind}")
+            with atomic_path(written[-1], follow=False) as temporary:
+                temporary.write_bytes(content)
     return written
 
 
