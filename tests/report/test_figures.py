@@ -146,8 +146,8 @@ def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
             file.write(content[:10])
         raise RuntimeError("crash")
 
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="crash"):
-        patched.setattr(Path, "write_text", crash)
+    monkeypatch.setattr(Path, "write_text", crash)
+    with pytest.raises(RuntimeError, match="crash"):
         write_figures(audit, tmp_path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -95,15 +95,14 @@ def write_figures(audit: Audit, folder: Path, *, group_names: Names = None) -> l
         for section in audit_document(Audit({label: own}, audit.kind, own.name), group_names).sections:
             if section.anchor in FIGURES:
                 name, about = FIGURES[section.anchor]
-                title = (
-                    f"{short_name(own.name)}: {section.heading.lower().removeprefix('the ')}, with {percent(own.settings.level)} intervals"
-                )
+                what = section.heading.lower().removeprefix("the ")
+                title = f"{short_name(own.name)}: {what}, with {percent(own.settings.level)} intervals"
                 drawn[place / f"{name}.svg"] = picture_of(title, about, section.parts)
     if audit.no_finding is not None:
-        about, shares, _ = underdiagnosis_parts(audit.no_finding, LabelSections(audit.no_finding, group_names).called)
+        meaning, shares, _ = underdiagnosis_parts(audit.no_finding, LabelSections(audit.no_finding, group_names).called)
         scale = Scale.of([row[2].value for row in shares.blocks[0].rows if row[2].value], "share")
         title = f"Underdiagnosis by group, with {percent(audit.no_finding.settings.level)} intervals"
-        drawn[folder / "underdiagnosis.svg"] = picture_of(title, text_of(about.words), [replace(shares.only(0, 2), scale=scale)])
+        drawn[folder / "underdiagnosis.svg"] = picture_of(title, text_of(meaning.words), [replace(shares.only(0, 2), scale=scale)])
     return [write_text(path, svg, follow=False) for path, svg in drawn.items()]
 
 
