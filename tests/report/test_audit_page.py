@@ -20,7 +20,7 @@ from equipoise.measures.saved_audits import audit_from
 from equipoise.report import Origin, write_audit_page
 from equipoise.report.audit_pages import MOST_GROUPS, calibration_panels
 from equipoise.report.audits import LabelSections
-from equipoise.report.text import MINUS, thousand
+from equipoise.report.text import MINUS, amount
 from equipoise.report.wording.audits import ALARMS, MISSED, answer, harms, largest_words, overview_answer
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
@@ -51,7 +51,7 @@ def test_missed_findings_come_before_false_alarms_and_are_counted_of_a_thousand(
     style, text = answer(audit, NAMES)
     gaps = audit.gaps.set_index("measure")["value"]
     assert style == "harm"
-    assert says(text, "women", "men", thousand(-gaps["eod"]), thousand(gaps["fpr_gap"]))
+    assert says(text, "women", "men", amount(-gaps["eod"], "thousand0"), amount(gaps["fpr_gap"], "thousand0"))
     assert text.index("missed") < text.index("flagged")
     assert [harm.kind for harm in harms(audit)] == [MISSED, ALARMS]
     assert {harm.attribute for harm in harms(found[1])[:1]} == {"sex"}  # not an intersection

@@ -6,8 +6,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.report import read_facts
-from equipoise.report.card_facts import FACT_SECTIONS, NOT_PROVIDED
-from equipoise.report.model_card import cards
+from equipoise.report.model_card import FACT_SECTIONS, NOT_PROVIDED, cards
 from support.cards import DOCS, TOML, metadata_of, results_of, text_at, written_cards
 from support.cases import small_case
 from support.facts import facts, says

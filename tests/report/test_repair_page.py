@@ -20,8 +20,8 @@ from equipoise.report.document import Table, text_of
 from equipoise.report.model_card import cards
 from equipoise.report.pages import script_data
 from equipoise.report.repairs import REPAIR_DECISIONS, probe_parts
-from equipoise.report.text import amount, interval, p_value_words, span, thousand
-from equipoise.report.wording.names import share_words, upper_bound_words
+from equipoise.report.text import amount, interval, p_value_words, span
+from equipoise.report.wording import share_words, upper_bound_words
 from equipoise.report.wording.repairs import goal_words, repair_answer
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says
@@ -86,7 +86,7 @@ def test_a_gap_that_closed_at_the_cost_of_false_alarms_names_them_for_all_and_th
     )
     case = replace(case, candidates=(repair,))
     read, by_group = _read(case), {row.group: row for row in case.found.balances["sex"]}
-    everybody, women = (f"{thousand(by_group[group].alarms.value)} more false alarms" for group in (None, "F"))
+    everybody, women = (f"{amount(by_group[group].alarms.value, 'thousand0')} more false alarms" for group in (None, "F"))
     assert by_group["F"].alarms.low > 0
     answer = repair_answer(case)
     assert answer.index("sensitivity") < answer.index(everybody) < answer.index(women)
@@ -215,14 +215,14 @@ def test_better_and_worse_are_counted_per_thousand_of_each_group():
     for row in rows:
         assert says(
             words,
-            f"{thousand(row.missed_before)} → {thousand(row.missed_after)}",
-            thousand(row.corrected.value),
-            thousand(row.spoiled.value),
+            f"{amount(row.missed_before, 'thousand0')} → {amount(row.missed_after, 'thousand0')}",
+            amount(row.corrected.value, "thousand0"),
+            amount(row.spoiled.value, "thousand0"),
         )
     women = next(row for row in rows if row.group == "F")
     assert women.missed.high < 0
     [better] = [text for kind, text in read.paragraphs if kind == "gain"]
-    assert says(better, "F", thousand(-women.missed.value), "1,000")
+    assert says(better, "F", amount(-women.missed.value, "thousand0"), "1,000")
 
 
 def test_what_is_for_engineers_is_folded():

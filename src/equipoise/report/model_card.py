@@ -1,31 +1,43 @@
 """The model card of a bundle: card.md in the layout of the Hugging Face hub, and card.xml by the schema of CHAI (draft v0.2).
 
 Both are made from the findings on the test set, before and after the repair; card.md has the tables of the report. Facts that Equipoise
-cannot know come from the user's card.toml. Paragraphs are Markdown in which every name is escaped.
+cannot know come from the user's card.toml, in which every key is optional. Paragraphs are Markdown in which every name is escaped.
+
+    [model]
+    name = "Pneumonia triage, ward 3"
+    developer = "Radiology AI group"
+    contact = "ai@hospital.example"
+    license = "mit"
+
+    [use]
+    intended = "Sorts the reading list; a radiologist reads every image."
 """
 
 import json
+import tomllib
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
 import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from equipoise.comparison import Comparison
 from equipoise.data import Scores
+from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.measures import AuditSpec, Estimate, Shift, group_estimate, shown_scores
 from equipoise.methods import METHODS
 from equipoise.models import is_network
 from equipoise.report.audits import performance_rows
-from equipoise.report.card_facts import NOT_PROVIDED, Result, read_facts
 from equipoise.report.document import Cell, Span, table
 from equipoise.report.pages import in_markdown, render
 from equipoise.report.repairs import affected_tables, gap_parts, group_parts
-from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, percent, sentence, shortened
+from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, percent, prose, sentence, shortened
+from equipoise.report.wording import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
-from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 
@@ -35,7 +47,113 @@ HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 LONGEST_METADATA = 200  # characters of a name in the metadata
 EQUAL_RATES = 1e-9  # rates that differ by less are equal
 MOST_WORSE = 12  # worse rates that are named in a paragraph
+NOT_PROVIDED = "not provided"
+Text = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]
+Texts = Annotated[tuple[Annotated[str, AfterValidator(prose)], ...], Field(strict=False)]  # TOML has lists
+Date = Annotated[Text, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+TYPE_NAMES = {
+    "string_type": "text in quotes",
+    "tuple_type": "a list of texts",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
+
+
+# The user's facts
+
+
+class FactSection(BaseModel):
+    """A table of card.toml: unknown keys are errors, and values are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Result(FactSection):
+    """One result of the user's own safety test."""
+
+    label: Text
+    value: int | Number | Text
+    low: Number | None = None
+    high: Number | None = None
+    level: Number | None = None  # of the interval, such as 0.95
+    unit: Annotated[str, AfterValidator(prose)] = ""
+
+    @model_validator(mode="after")
+    def _whole_interval(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("expected both low and high, or neither")
+        if self.low is not None and isinstance(self.value, str):
+            raise ValueError("expected a number as value, since an interval is given")
+        return self
+
+
+TEXT_FACTS = {  # by section of card.toml, the facts that are text; "not provided" unless they are given
+    "model": "name developer contact summary license task type foundation stage version availability regulatory_approval",
+    "use": "intended users how population out_of_scope",
+    "risks": "limitations biases clinical_risk",
+    "data": "source inputs development testing test_type mitigation",
+    "trust": "maintenance security transparency funding third_parties stakeholders",
+    "safety": "goal interpretation test_type testing validation",
+    "resources": "evaluation clinical_trial publications reimbursement consent environment",
+}
+OTHER_FACTS: dict[str, dict[str, Any]] = {  # those that are not
+    "model": {"release_date": (Date, NOT_PROVIDED), "keywords": (Texts, ()), "ehr": (Texts, ())},  # ehr: compatible record systems
+    "safety": {"results": (Annotated[tuple[Result, ...], Field(strict=False)], ())},
+    "resources": {"citation": (str, NOT_PROVIDED)},  # BibTeX, unchanged
+}
+MODEL: Any = create_model  # models whose fields are only known here
+FACT_SECTIONS: dict[str, Any] = {
+    name: MODEL(name, __base__=FactSection, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHER_FACTS.get(name, {}))
+    for name, keys in TEXT_FACTS.items()
+}
+Facts: Any = MODEL("Facts", __base__=FactSection, **{name: (section, section()) for name, section in FACT_SECTIONS.items()})
+
+
+def read_facts(path: Path | None) -> Any:
+    """The facts in a card.toml, 'not provided' for every missing key; raises one `BadInput` that lists every problem of the file."""
+    if path is None:
+        return Facts()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise BadInput(f"no such file: {path}. Name a card.toml, or omit it.") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}. Name a card.toml, or omit it.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a TOML file: {error}. Correct that line.") from error
+    try:
+        return Facts.model_validate(content)
+    except ValidationError as error:
+        raise_all(list(dict.fromkeys(map(_problem, error.errors()))), str(path))
+        raise
+
+
+def _problem(error: Any) -> str:
+    """One problem of a card.toml: the place, the expected and the actual value."""
+    place = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("int", "float", "str")))]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    if error["type"] == "extra_forbidden":  # with the section it belongs to, or the closest valid name
+        key, inside, valid = str(place[-1]), f" in {where.rpartition('.')[0]}", list(Result.model_fields)
+        if len(place) < 3:
+            inside, valid = ("", list(FACT_SECTIONS)) if len(place) == 1 else (f" in [{place[0]}]", [*FACT_SECTIONS[place[0]].model_fields])
+        home = next((name for name, model in FACT_SECTIONS.items() if key in model.model_fields and len(place) < 3), None)
+        hint = f" It belongs under [{home}]." if home else did_you_mean(key, valid)
+        return f"unknown {'section' if len(place) == 1 else 'key'} {key!r}{inside}.{hint} Valid: {', '.join(valid)}."
+    if error["type"] == "missing":
+        return f"{where.rpartition('.')[0]} lacks {place[-1]!r}. Add it."
+    if error["type"] == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    if len(place) > 1 and isinstance(place[-2], int) and place[-1] == "value":
+        return f"{where} should be a number or text in quotes; got {error['input']!r}"
+    got = f"; got {error['input']!r}"
+    if place == ["safety", "results"] or (place[:2] == ["safety", "results"] and len(place) == 3):
+        return f"safety.results should be tables with label and value, [[safety.results]]{got}"
+    return f"{where} should be {TYPE_NAMES.get(error['type'], 'a number')}{got}"
+
+
+# The cards
 
 
 def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:

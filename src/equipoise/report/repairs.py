@@ -25,6 +25,7 @@ from equipoise.report.pages import page_of
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.report_spec import ReportSpec
 from equipoise.report.text import (
+    amount,
     count,
     date_words,
     how_many,
@@ -36,11 +37,8 @@ from equipoise.report.text import (
     rows_counted,
     sentence,
     short,
-    thousand,
 )
-from equipoise.report.wording import audits as wording
-from equipoise.report.wording import repairs as words
-from equipoise.report.wording.names import (
+from equipoise.report.wording import (
     HEADLINE,
     PERFORMANCE,
     RATES,
@@ -51,6 +49,8 @@ from equipoise.report.wording.names import (
     share_words,
     upper_bound_words,
 )
+from equipoise.report.wording import audits as wording
+from equipoise.report.wording import repairs as words
 from equipoise.report.wording.notes import note_words, why_words
 
 Value = TypeVar("Value")
@@ -168,7 +168,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "trace_first": case.original.candidate.trace.iloc[0] if valid is not None else candidate.trace.iloc[0],
         "trace_chosen": candidate.trace.iloc[candidate.chosen],
         "widest_change": widest,
-        "change_digits": 0 if widest >= words.SMALL_CHANGE else 1,
+        "change_kind": "thousand0" if widest >= words.SMALL_CHANGE else "thousand1",
         "patients": patients_known,
         "step_total": f"{sum(len(tried.candidate.trace) for tried in case.candidates):,}",
         "read_is_not_used": "" if case.probes is None else models.READ_IS_NOT_USED,
@@ -232,13 +232,13 @@ def _balances(case: Comparison, called: Called, digits: int, unit: str) -> dict[
                 row.append(Cell((Span("insufficient data", "insufficient"),), wide=4))
             elif same:
                 row.append(Cell("no change", wide=2))
-                row += [Cell((f"{thousand(before, digits)} ", Span("no change", "span"))) for before, _, _ in errors]
+                row += [Cell((f"{amount(before, kind)} ", Span("no change", "span"))) for before, _, _ in errors]
             else:
                 row += [Cell(value=Estimate(each.value, each.low, each.high), kind=kind) for each in (b.corrected, b.spoiled)]
                 for before, after, change in errors:
-                    value, low, high = (thousand(end, digits, sign=True) for end in (change.value, change.low, change.high))
+                    value, low, high = (amount(end, f"{kind}+") for end in (change.value, change.low, change.high))
                     style = "gain" if change.high < 0 else "loss" if change.low > 0 else ""
-                    moved = f"{thousand(before, digits)} → {thousand(after, digits)} "
+                    moved = f"{amount(before, kind)} → {amount(after, kind)} "
                     row.append(Cell((moved, Span(f"{value}: {low} to {high}", "span")), style=style))
             rows.append(row)
         expected = " (expected, the rule is randomised)" if case.found.affected[0].expected else ""

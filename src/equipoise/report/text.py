@@ -163,15 +163,6 @@ def interval(value: float, low: float, high: float, sign: str = "") -> str:
     return f"{value:{sign}.3f} [{', '.join(ends)}]"
 
 
-def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
-    """A share as a number per 1,000.
-
-    >>> thousand(0.0432), thousand(-0.0036, 1, sign=True)
-    ('43', '−3.6')
-    """
-    return INSUFFICIENT if math.isnan(value) else number(1000 * value, digits, sign)
-
-
 def rows_counted(value: object) -> str:
     """A number of rows, or 'withheld' if it is missing because a group has too few patients.
 

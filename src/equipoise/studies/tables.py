@@ -287,11 +287,8 @@ def save_trajectories(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, fold
         with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
             chart = trajectories_figure(plan, rows, traces, data).to_dict(context={"pre_transform": False})
         version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-        drawn = {
-            "png": vl_convert.vegalite_to_png(chart, vl_version=version, scale=2),
-            "svg": vl_convert.vegalite_to_svg(chart, vl_version=version).encode(),
-        }
-        for kind, content in drawn.items():
+        png, svg = vl_convert.vegalite_to_png(chart, vl_version=version, scale=2), vl_convert.vegalite_to_svg(chart, vl_version=version)
+        for kind, content in (("png", png), ("svg", svg.encode())):
             written.append(Path(folder) / f"trajectories-{data}.{kind}")
             with atomic_path(written[-1], follow=False) as temporary:
                 temporary.write_bytes(content)

@@ -12,8 +12,8 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
 from equipoise.measures import FEW_PATIENTS, Audit, Estimate, LabelAudit
-from equipoise.report.text import amount, percent, plural, printable, sentence, short_name, thousand
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
+from equipoise.report.text import amount, percent, plural, printable, sentence, short_name
+from equipoise.report.wording import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
 if TYPE_CHECKING:
     from equipoise.data import ReadCohort, ReturningPatients
@@ -149,7 +149,8 @@ def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> 
         people.append(words if group in names else f"{unit} ({short_name(harm.attribute)} {called(group)})")
     has, has_not = ("with", "without") if unit == "rows" else ("who have", "who do not have")
     who, happens = (f"{has} the finding", "missed") if harm.kind == MISSED else (f"{has_not} the finding", "falsely flagged")
-    more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
+    size, *ends = (amount(number, "thousand0") for number in (harm.more, harm.low, harm.high))
+    more = f"{size} more ({' to '.join(ends)})"
     return f"of 1,000 {people[0]} {who}, {more} are {happens} than of 1,000 {people[1]}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from equipoise.report.text import plural
-from equipoise.report.wording.names import performance_words
+from equipoise.report.wording import performance_words
 
 if TYPE_CHECKING:
     from equipoise.methods import Note
@@ -30,16 +30,19 @@ def note_words(note: Note) -> str:
     >>> note_words(Note("clipped", "weights", {"limit": 0.5}))
     'clipped: weights (limit 0.5)'
     """
-    if note.kind in SENTENCES:
-        return SENTENCES[note.kind].format(subject=note.subject, after_correction=_after_correction(note.numbers), **note.numbers)
-    if note.kind in FUNCTIONS:
-        return FUNCTIONS[note.kind](note.subject, note.numbers)
+    sentence = WORDS.get(note.kind, "")
+    if callable(sentence):
+        return sentence(note.subject, note.numbers)
+    if sentence:
+        return sentence.format(subject=note.subject, **_formatted(note.numbers))
     values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in note.numbers.items())
     return f"{note.kind.replace('_', ' ')}{f': {note.subject}' if note.subject else ''}{f' ({values})' if values else ''}"
 
 
-def _after_correction(n: Numbers) -> str:
-    return " after correction by held-out rows" if n.get("corrected", True) else ""
+def _formatted(n: Numbers) -> dict[str, Any]:
+    """Numbers for a sentence, with the words that depend on them."""
+    corrected = " after correction by held-out rows" if n.get("corrected", True) else ""
+    return {**n, "after_correction": corrected, "performance_words": performance_words(str(n.get("of", "")))}
 
 
 def why_words(why: Iterable[Note]) -> str:
@@ -133,7 +136,7 @@ def _none_surely(performance: str, n: Numbers) -> str:
 
 
 def _declined(measure: str, n: Numbers) -> str:
-    original = f"than the original model, which has {CORRECTED.format(subject=measure, after_correction=_after_correction(n), **n)}"
+    original = f"than the original model, which has {CORRECTED.format(subject=measure, **_formatted(n))}"
     if not n["smaller"]:
         return f"no step of {n['of']:,} has a smaller |{measure}| {original}; the original was kept"
     near, example = n["nearest"], ""
@@ -184,20 +187,6 @@ def _probes(reading: str, n: Numbers) -> str:
     return f"probes read {reading}; {constraint}"
 
 
-def _held_out(measure: str, n: Numbers) -> str:
-    return (
-        f"chosen on held-out rows in {n['folds']} folds, with {measure} {n['gap']:+.3f} and "
-        f"{performance_words(n['of'])} {n['performance']:.3f} (the label's probe alone: {n['before']:.3f}); "
-        "the trace shows values on the rows that the probes were fitted to"
-    )
-
-
-def _training_set(_subject: str, n: Numbers) -> str:
-    if n["rows"]:
-        return f"{n['rows']:,} rows of the training set were also used to learn what separates the groups"
-    return "the training set was not used: the repair set separates the groups as well"
-
-
 def _tried(method: str, n: Numbers) -> str:
     if n["taken"]:
         result = "taken"
@@ -209,15 +198,14 @@ def _tried(method: str, n: Numbers) -> str:
     return f"tried {method} ({result}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
 
 
-def _rescored(measure: str, n: Numbers) -> str:
-    return (
-        f"during the repair it was evaluated with {measure} {n['gap_before']:+.3f} and "
-        f"{performance_words(n['of'])} {n['performance_before']:.3f}; the final network has {n['gap']:+.3f} and {n['performance']:.3f}"
-    )
-
-
 CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}){after_correction}"
-SENTENCES = {
+NOT_RECALIBRATED = {
+    "no_increasing_map": "no increasing map of them fits the labels of the repair set",
+    "scores_collide": "two scores on either side of the threshold would become equal by rounding",
+    "decisions_differ": "some decisions would change by rounding",
+    "no_layer_for_it": "the network has no last linear layer with a bias for each label",
+}
+WORDS: dict[str, str | Callable[[str, Numbers], str]] = {  # by kind of note: a sentence, or a function of the subject and the numbers
     "original": "the original model",
     "as_given": "the model as given",
     "last_step": "the last of {steps} steps",
@@ -246,14 +234,10 @@ SENTENCES = {
     "recalibrated": "scores are recalibrated on the repair set, which changes no decision: their mean distance from the risk by the "
     "recalibrated original is {before:.1%} before and {after:.1%} after (cross-fitted)",
     "constant": "a repair with the same decision for everyone within each group was refused",
-}
-NOT_RECALIBRATED = {
-    "no_increasing_map": "no increasing map of them fits the labels of the repair set",
-    "scores_collide": "two scores on either side of the threshold would become equal by rounding",
-    "decisions_differ": "some decisions would change by rounding",
-    "no_layer_for_it": "the network has no last linear layer with a bias for each label",
-}
-FUNCTIONS: dict[str, Callable[[str, Numbers], str]] = {
+    "chosen_on_held_out_rows": "chosen on held-out rows in {folds} folds, with {subject} {gap:+.3f} and {performance_words} "
+    "{performance:.3f} (the label's probe alone: {before:.3f}); the trace shows values on the rows that the probes were fitted to",
+    "rescored": "during the repair it was evaluated with {subject} {gap_before:+.3f} and {performance_words} {performance_before:.3f}; "
+    "the final network has {gap:+.3f} and {performance:.3f}",
     "selected": _selected,
     "selected_for_all": _selected_for_all,
     "too_low": _too_low,
@@ -264,14 +248,16 @@ FUNCTIONS: dict[str, Callable[[str, Numbers], str]] = {
     "best_of_methods": _best_of_methods,
     "pruned": lambda units, n: f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {units} switched off",
     "probes": _probes,
-    "chosen_on_held_out_rows": _held_out,
-    "training_set": _training_set,
+    "training_set": lambda _, n: (
+        f"{n['rows']:,} rows of the training set were also used to learn what separates the groups"
+        if n["rows"]
+        else "the training set was not used: the repair set separates the groups as well"
+    ),
     "missing_group": _missing_group,
     "small_cells": _small_cells,
     "tried": _tried,
     "not_tried": lambda method, n: (
         f"not tried, because {method} leaves no gap that is detectable with this many patients: {', '.join(n['methods'])}"
     ),
-    "rescored": _rescored,
     "not_recalibrated": lambda reason, _: f"scores were not recalibrated: {NOT_RECALIBRATED[reason]}",
 }

@@ -8,9 +8,9 @@ import numpy as np
 from equipoise.comparison import Balance, Comparison, ScoredCandidate
 from equipoise.measures import Contribution, Estimate
 from equipoise.methods import Goal, Judgement, Note
-from equipoise.report.text import amount, sentence, short_name, thousand
+from equipoise.report.text import amount, sentence, short_name
+from equipoise.report.wording import GroupNames, gap_words, group_words, performance_words, rate_words
 from equipoise.report.wording.audits import counted_unit
-from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
 # The style of each outcome in a terminal, in the order in which several labels are named.
 OUTCOMES = {"harm": "bold red", "unclear": "bold yellow", "reduced": "bold", "closed": "bold green", "unchanged": "bold yellow"}
@@ -190,8 +190,8 @@ def balance_words(rows: Iterable[Balance], unit: str, digits: int = 0, names: Ma
             if row.group is None or not (change.high < 0 or change.low > 0):
                 continue
             more, side = ("more", "loss") if change.value > 0 else ("fewer", "gain")
-            ends = " to ".join(thousand(end, digits) for end in sorted(abs(end) for end in (change.low, change.high)))
-            size = thousand(abs(change.value), digits)
+            ends = " to ".join(amount(end, f"thousand{digits}") for end in sorted(abs(end) for end in (change.low, change.high)))
+            size = amount(abs(change.value), f"thousand{digits}")
             changes[side].append(f"{called(row.group)}, {size} {more} {errors} per 1,000 {unit} ({ends})")
     return changes
 
@@ -216,7 +216,7 @@ def for_all_words(judgement: Judgement, rows: Iterable[Balance], unit: str) -> s
     total, parts = next((row for row in rows if row.group is None), None), []
     for errors, change in () if total is None else (("missed findings", total.missed), ("false alarms", total.alarms)):
         if not np.isnan(change.value):
-            size = thousand(abs(change.value), 0 if abs(change.value) >= SMALL_CHANGE else 1)
+            size = amount(abs(change.value), "thousand0" if abs(change.value) >= SMALL_CHANGE else "thousand1")
             more = "no more" if not change.value else f"{size} {'more' if change.value > 0 else 'fewer'}"
             parts.append(f"{more} {errors}{_unclear_mark(change)}")
     changes = [f"{' and '.join(parts)} per 1,000 {unit}"] if parts else []
@@ -238,7 +238,7 @@ def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, st
         worse = {group: change.value for group, change in changes.items() if change.low > 0 and change.value >= MANY_ERRORS}
         if worse:
             group = max(worse, key=lambda group: worse[group])
-            parts[group].append(f"{thousand(worse[group])} more {errors}")
+            parts[group].append(f"{amount(worse[group], 'thousand0')} more {errors}")
     worst = (f"in {called(group)} ({groups[group].rows:,} {unit}), {' and '.join(more)} per 1,000" for group, more in parts.items())
     return f"worst {', and '.join(worst)}" if parts else ""
 
