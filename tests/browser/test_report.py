@@ -11,7 +11,7 @@ from equipoise.comparison import Comparison, below_upper_bound
 from equipoise.methods import Goal, select
 from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.text import amount, number
-from equipoise.report.wording import SHOWN_RATES, upper_bound_words
+from equipoise.report.wording.names import SHOWN_RATES, upper_bound_words
 from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
 from support.goals import paper_goal

@@ -16,7 +16,7 @@ from equipoise import Cohort, cli
 from equipoise.data import folders
 from equipoise.measures import GAPS
 from equipoise.report import p_value_words
-from equipoise.report.wording import distinct, gap_words, upper_bound_words
+from equipoise.report.wording.names import distinct, gap_words, upper_bound_words
 from support.shown_numbers import (
     NUMBER,
     PATIENTS,

@@ -12,7 +12,7 @@ from equipoise import Cohort
 from equipoise.data import sha256
 from equipoise.models import READ_IS_NOT_USED, load_model, predict
 from equipoise.report import p_value_words
-from equipoise.report.wording import upper_bound_words
+from equipoise.report.wording.names import upper_bound_words
 from support import hospital
 from support.command import instead
 from support.facts import says

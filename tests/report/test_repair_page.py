@@ -21,7 +21,7 @@ from equipoise.report.model_card import cards
 from equipoise.report.pages import script_data
 from equipoise.report.repairs import REPAIR_DECISIONS, probe_parts
 from equipoise.report.text import amount, interval, p_value_words, span
-from equipoise.report.wording import share_words, upper_bound_words
+from equipoise.report.wording.names import share_words, upper_bound_words
 from equipoise.report.wording.repairs import goal_words, repair_answer
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says

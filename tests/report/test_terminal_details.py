@@ -10,7 +10,7 @@ from rich.console import Console
 from equipoise.measures import GROUP_MEASURES
 from equipoise.report import audit_whole, in_terminal, printable, short_name
 from equipoise.report.text import percent
-from equipoise.report.wording import RATES
+from equipoise.report.wording.names import RATES
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
 

@@ -38,13 +38,13 @@ from .text import p_value_words as p_value_words
 from .text import plural as plural
 from .text import printable as printable
 from .text import short_name as short_name
-from .wording import group_words as group_words
 from .wording.audits import condition_words as condition_words
 from .wording.audits import input_words as input_words
 from .wording.audits import preprocessing_words as preprocessing_words
 from .wording.audits import reading_words as reading_words
 from .wording.audits import returning_words as returning_words
 from .wording.audits import varying_words as varying_words
+from .wording.names import group_words as group_words
 from .wording.notes import SEARCH_NOTES as SEARCH_NOTES
 from .wording.notes import note_words as note_words
 from .wording.notes import why_words as why_words

@@ -42,8 +42,8 @@ from equipoise.report.document import (
 )
 from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, Mark, Panel, decision_panels, dot, path_through, percents, x_at, y_at
 from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short
-from equipoise.report.wording import HEADLINE, RATES, SHOWN_RATES, distinct, gap_words, rate_title
 from equipoise.report.wording import audits as wording
+from equipoise.report.wording.names import HEADLINE, RATES, SHOWN_RATES, distinct, gap_words, rate_title
 
 AUDIT_SECTIONS = {  # the heading of each section and, of folded ones, a hint
     "verdict": ("The answer", ""),

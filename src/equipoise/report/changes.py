@@ -13,7 +13,7 @@ from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
 from equipoise.report.panels import Mark, Panel, Tick, dot, level_line, path_through, x_at, y_at
 from equipoise.report.text import amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
-from equipoise.report.wording import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
 
 GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
 SCREEN_CHANGES = 12  # on one screen

@@ -18,7 +18,7 @@ from equipoise.measures import FloatArray, IntArray, gap_margin, performance_mar
 from equipoise.methods import select
 from equipoise.report.document import Cell, Column, Items, Part, Span, Words, table
 from equipoise.report.text import amount, number, plain, sentence, short
-from equipoise.report.wording import upper_bound_words
+from equipoise.report.wording.names import upper_bound_words
 
 MOST_POINTS = 600  # drawn per method, approximately
 SMALLEST_AXIS, BEYOND = 0.06, 1.06  # the smallest width of the axis of gaps, and the space behind the last point

@@ -36,8 +36,8 @@ from equipoise.report.document import Cell, Span, table
 from equipoise.report.pages import in_markdown, render
 from equipoise.report.repairs import affected_tables, gap_parts, group_parts
 from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, percent, prose, sentence, shortened
-from equipoise.report.wording import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
+from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
 

@@ -21,8 +21,8 @@ from equipoise.report import text as writing
 from equipoise.report.document import Document, Part, Span, spans, text_of
 from equipoise.report.terminal import cell_text
 from equipoise.report.text import LONGEST, clean, line, plain
-from equipoise.report.wording import upper_bound_words
 from equipoise.report.wording.audits import left_out_words
+from equipoise.report.wording.names import upper_bound_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 

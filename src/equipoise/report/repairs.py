@@ -38,7 +38,9 @@ from equipoise.report.text import (
     sentence,
     short,
 )
-from equipoise.report.wording import (
+from equipoise.report.wording import audits as wording
+from equipoise.report.wording import repairs as words
+from equipoise.report.wording.names import (
     HEADLINE,
     PERFORMANCE,
     RATES,
@@ -49,8 +51,6 @@ from equipoise.report.wording import (
     share_words,
     upper_bound_words,
 )
-from equipoise.report.wording import audits as wording
-from equipoise.report.wording import repairs as words
 from equipoise.report.wording.notes import note_words, why_words
 
 Value = TypeVar("Value")

@@ -13,7 +13,7 @@ import pandas as pd
 from equipoise.data import CONFLICTS, GroupConflicts
 from equipoise.measures import FEW_PATIENTS, Audit, Estimate, LabelAudit
 from equipoise.report.text import amount, percent, plural, printable, sentence, short_name
-from equipoise.report.wording import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
 
 if TYPE_CHECKING:
     from equipoise.data import ReadCohort, ReturningPatients

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from equipoise.report.text import plural
-from equipoise.report.wording import performance_words
+from equipoise.report.wording.names import performance_words
 
 if TYPE_CHECKING:
     from equipoise.methods import Note

@@ -9,8 +9,8 @@ from equipoise.comparison import Balance, Comparison, ScoredCandidate
 from equipoise.measures import Contribution, Estimate
 from equipoise.methods import Goal, Judgement, Note
 from equipoise.report.text import amount, sentence, short_name
-from equipoise.report.wording import GroupNames, gap_words, group_words, performance_words, rate_words
 from equipoise.report.wording.audits import counted_unit
+from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
 # The style of each outcome in a terminal, in the order in which several labels are named.
 OUTCOMES = {"harm": "bold red", "unclear": "bold yellow", "reduced": "bold", "closed": "bold green", "unchanged": "bold yellow"}
