@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.measures import GROUP_MEASURES
-from equipoise.report import audit_whole, in_terminal, printable, short_name
+from equipoise.report import audit_parts, in_terminal, printable, short_name
 from equipoise.report.text import percent
 from equipoise.report.wording.names import RATES
 from support.audits import HOSTILE, audit_of, frame_of
@@ -17,7 +17,7 @@ from support.facts import says
 
 def _shown(audit, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(in_terminal(audit_whole(audit)))
+    console.print(in_terminal(audit_parts(audit, verbose=True)))
     return console.file.getvalue()
 
 
@@ -71,7 +71,7 @@ def test_a_gap_that_is_clear_after_adjustment_is_bold():
     frame.loc[frame["sex"] == "F", "p"] = 0.1
     _, audit = audit_of(frame, reference="M", measures=["spd"])
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
-    console.print(in_terminal(audit_whole(audit)))
+    console.print(in_terminal(audit_parts(audit, verbose=True)))
     [line] = [line for line in console.file.getvalue().splitlines() if "F minus M" in line]
     assert "\x1b[1m" in line
     assert audit["spd"].clear

@@ -90,11 +90,7 @@ def audit(
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
         print(console.to_json(measures.with_checksum(document)))
     else:
-        parts = report.audit_whole(result.audit, words) if verbose else report.audit_screen(result.audit, words)
-        parts += report.shrunken_parts(result.audit) if asked.audit_spec.shrink else []
-        parts += report.underdiagnosis_parts(result.audit.no_finding) if result.audit.no_finding is not None else []
-        parts += report.encoding_parts(result.layers, asked.audit_spec.level) if result.layers is not None else []
-        out.print(report.in_terminal(parts))
+        out.print(report.in_terminal(report.audit_parts(result.audit, words, verbose=verbose, layers=result.layers)))
         for path, rows in result.files.items():
             for line in report.reading_words(rows, names=True, varying=False):
                 say(f"{path.name}: {line}")

@@ -1,9 +1,5 @@
 from .audit_pages import Origin as Origin
-from .audits import audit_screen as audit_screen
-from .audits import audit_whole as audit_whole
-from .audits import encoding_parts as encoding_parts
-from .audits import shrunken_parts as shrunken_parts
-from .audits import underdiagnosis_parts as underdiagnosis_parts
+from .audits import audit_parts as audit_parts
 from .changes import contrast_screen as contrast_screen
 from .changes import monitoring_screen as monitoring_screen
 from .document import Column as Column

@@ -20,45 +20,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from equipoise import __version__
 from equipoise.data import sha256, sha256_of, without_folders
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate
+from equipoise.report import document as doc
 from equipoise.report.audits import UNKNOWN_ESTIMATE, LabelSections, labels_table, performance_rows, underdiagnosis_parts
-from equipoise.report.document import (
-    Block,
-    Called,
-    Cell,
-    Column,
-    Document,
-    Figures,
-    Fixed,
-    Folded,
-    Items,
-    Part,
-    Section,
-    Span,
-    Table,
-    Text,
-    outcome,
-    table,
-    text_of,
-)
+from equipoise.report.document import SIGNOFF, Called, Cell, Column, Figures, Fixed, Folded, Part, Section, Span, Table, Text, table
 from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, Mark, Panel, decision_panels, dot, path_through, percents, x_at, y_at
 from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording.names import HEADLINE, RATES, SHOWN_RATES, distinct, gap_words, rate_title
 
-AUDIT_SECTIONS = {  # the heading of each section and, of folded ones, a hint
-    "verdict": ("The answer", ""),
-    "worse": ("Who is worse off", ""),
-    "gaps": ("The differences", ""),
-    "groups": ("Each group", ""),
-    "threshold": ("Another threshold", ""),
-    "cohort": ("The patients", ""),
-    "signoff": ("Decision", ""),
-    "limits": ("What these measures do not show", ""),
-    "calibration": ("Calibration", "does a score mean the same in every group; AUROC and fixed operating points"),
-    "curves": ("Decision curves", "is deciding by the score better than treating all, or none"),
-    "subgroups": ("All groups and intersections", "every group by any rate, sorted and filtered"),
-    "method": ("Method and provenance", "how intervals and tests are made; command, versions, checksums"),
-}
 AUDIT_DECISIONS = ("use the classifier", "use it under conditions", "repair it first", "do not use it")  # to tick on paper
 MOST_CLEAR = 12  # clear differences in the table of the answer
 MOST_GROUPS = 40  # of an attribute with rates and differences on axes; attributes with more are in the explorer only
@@ -126,31 +95,31 @@ def audit_document(
     links: Mapping[str, str] = {},
     *,
     paper: bool = False,
-) -> Document:
+) -> doc.Document:
     """The report of an audit: the page of its label, or the overview of several, whose pages are `links`; shorter on `paper`."""
     first = LabelSections(next(iter(audit.labels.values())), names)
     return _label_page(first, origin, paper) if len(audit.labels) == 1 else _overview(audit, first, origin, links)
 
 
-def _overview(audit: Audit, first: LabelSections, origin: Origin | None, links: Mapping[str, str]) -> Document:
+def _overview(audit: Audit, first: LabelSections, origin: Origin | None, links: Mapping[str, str]) -> doc.Document:
     unflagged = wording.unflagged_words(audit.labels, audit.kind)
     measures = distinct(first.audit.gaps["measure"].unique())
     measures.sort(key=lambda measure: [*FIRST_MEASURES, measure].index(measure))
     matrices = [_matrix(audit, measure, links, first.called) for measure in measures]
     more = [Folded(sentence(gap_words(measure)), [each]) for measure, each in zip(measures[2:], matrices[2:], strict=True)]
-    verdict = [outcome(*wording.overview_answer(audit)), *([Text(unflagged, "callout", "unflagged")] if unflagged else [])]
+    verdict = [doc.outcome(*wording.overview_answer(audit)), *([Text(unflagged, "callout", "unflagged")] if unflagged else [])]
     underdiagnosis = () if audit.no_finding is None else underdiagnosis_parts(audit.no_finding, first.called)
     sections = [
         Section("labels", "", "", [*verdict, Fixed("decided"), labels_table(audit, links, first.names).only(0, 1, 2)]),
         Section("matrix", f"{sentence(audit.kind)} by groups", "", [*matrices[:2], *more]),
         *([Section("underdiagnosis", "Underdiagnosis", "", underdiagnosis)] if underdiagnosis else []),
-        *(Section(anchor, *AUDIT_SECTIONS[anchor], []) for anchor in ("signoff", "limits")),
+        *SIGNOFF,
     ]
     values = _page_values(first, origin) | {"s": first, "all": audit, "decisions_words": wording.decisions_words(audit.labels)}
-    return Document("audits.html", "audit", audit.name, sections, values, first.called, first.few, contents=False)
+    return doc.Document("audits.html", "audit", audit.name, sections, values, first.called, first.few, contents=False)
 
 
-def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> Document:
+def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Document:
     """The report for a committee, shorter on paper."""
     audit, most = s.audit, PANELS_ON_PAPER if paper else None
     threshold = None if paper else threshold_data(audit, s.called)
@@ -180,7 +149,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> Documen
         made = s.rates(name, HEADLINE)
         if not paper:
             return [made]
-        heads = [Column("Group"), *(Column(sentence(text_of(block.heading))) for block in made.blocks)]
+        heads = [Column("Group"), *(Column(sentence(doc.text_of(block.heading))) for block in made.blocks)]
         rows = [(of_group[0][0], *(row[1] for row in of_group)) for of_group in zip(*(block.rows for block in made.blocks), strict=True)]
         return [table(made.caption, heads, rows, style="compact")]  # without axes, one row per group
 
@@ -200,24 +169,26 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> Documen
         *(["Rates, differences and curves are weighted by the sample weights; counts are rows."] if audit.weighted else []),
         *s.row_notes(),
     ]
-    made: dict[str, list[Part] | None] = {
-        "verdict": [first, Fixed("question"), *further, Fixed("facts"), *_clear_gaps(s, drawn)],
-        "worse": by_attribute(lambda name: [_errors(s, name)], headed=False, everywhere=True),
-        "gaps": by_attribute(gaps) if set(drawn) & set(audit.gaps["attribute"]) else None,
-        "groups": [*by_attribute(groups), *s.performance()],
-        "threshold": [] if threshold else None,
-        "cohort": [*([] if paper else by_attribute(lambda name: [s.cohort(name)], headed=False)), Items(row_notes)],
-        "signoff": [],
-        "limits": [],
-        "calibration": by_attribute(calibration) or None,
-        "curves": by_attribute(curves) or None,
-        "subgroups": None if paper else [],
-        "method": [],
-    }
-    sections = [Section(anchor, *AUDIT_SECTIONS[anchor], parts) for anchor, parts in made.items() if parts is not None]
+    clear, differ = _clear_gaps(s, drawn), bool(set(drawn) & set(audit.gaps["attribute"]))
+    cohort = [] if paper else by_attribute(lambda name: [s.cohort(name)], headed=False)
+    calibrated, useful = by_attribute(calibration), by_attribute(curves)
+    about_scores = "does a score mean the same in every group; AUROC and fixed operating points"
+    sections = [
+        Section("verdict", "The answer", "", [first, Fixed("question"), *further, Fixed("facts"), *clear]),
+        Section("worse", "Who is worse off", "", by_attribute(lambda name: [_errors(s, name)], headed=False, everywhere=True)),
+        *([Section("gaps", "The differences", "", by_attribute(gaps))] if differ else []),
+        Section("groups", "Each group", "", [*by_attribute(groups), *s.performance()]),
+        *([Section("threshold", "Another threshold")] if threshold else []),
+        Section("cohort", "The patients", "", [*cohort, doc.Items(row_notes)]),
+        *SIGNOFF,
+        *([Section("calibration", "Calibration", about_scores, calibrated)] if calibrated else []),
+        *([Section("curves", "Decision curves", "is deciding by the score better than treating all, or none", useful)] if useful else []),
+        *([] if paper else [Section("subgroups", "All groups and intersections", "every group by any rate, sorted and filtered")]),
+        Section("method", "Method and provenance", "how intervals and tests are made; command, versions, checksums"),
+    ]
     values = {"s": s, "slider": threshold} | _page_values(s, origin)
     scripts, data = ("svg.js", "page.js", "threshold.js", "subgroups.js"), {"threshold": threshold, "subgroups": subgroup_data(s)}
-    return Document("audit.html", "audit", audit.name, sections, values, s.called, s.few, scripts, data)
+    return doc.Document("audit.html", "audit", audit.name, sections, values, s.called, s.few, scripts, data)
 
 
 def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
@@ -252,7 +223,7 @@ def _clear_gaps(s: LabelSections, drawn: Sequence[str]) -> list[Part]:
     tables = [s.gaps(gaps[gaps["attribute"] == name], style="stack").flat() for name in dict.fromkeys(gaps["attribute"])]
     rows = [row for each in tables for block in each.blocks for row in block.rows]
     caption = f"Clear after adjustment for {s.comparisons}, in percentage points"
-    return [Table(caption, tables[0].columns, [Block(rows)], style="stack").only(0, 1, 2, 3, 4)]
+    return [Table(caption, tables[0].columns, [doc.Block(rows)], style="stack").only(0, 1, 2, 3, 4)]
 
 
 def _errors(s: LabelSections, attribute: str) -> Table:

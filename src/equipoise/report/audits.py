@@ -27,7 +27,6 @@ from equipoise.report.wording.names import (
     PERFORMANCE,
     RATES,
     GroupNames,
-    attributes_of,
     distinct,
     gap_words,
     group_words,
@@ -110,19 +109,16 @@ class LabelSections:
     """The parts of the audit of one label, from which its page and its views in a terminal and a notebook are put together."""
 
     def __init__(self, audit: LabelAudit, names: Mapping[str, str] | None = None) -> None:
-        self.audit, self.names = audit, group_words(names, attributes_of(audit))
+        self.audit = audit
+        self.groups = {str(name): rows for name, rows in audit.groups.groupby("attribute", sort=False)}
+        self.single = [name for name in self.groups if name not in audit.intersections]
+        self.names = group_words(names, {name: list(map(str, self.groups[name].index)) for name in self.single})
         self.called: Called = self.names.full
         self.level = percent(audit.settings.level)
         self.comparisons = plural(audit.comparisons, "comparison")
         self.unit = wording.counted_unit(audit.rows, audit.patients)
-        self.groups = {str(name): rows for name, rows in audit.groups.groupby("attribute", sort=False)}
-        self.single = [name for name in self.groups if name not in audit.intersections]
         self.by_row = f"by row: {wording.BY_ROW}" if audit.patients is None else ""
-
-    @property
-    def few(self) -> str:
-        """The meaning of the mark of few patients."""
-        return wording.few_words(self.audit.rows, self.audit.patients, self.audit.weighted)
+        self.few = wording.few_words(audit.rows, audit.patients, audit.weighted)  # the meaning of the mark
 
     def head(self) -> Text:
         """The name, the size and the decision rule of the audit."""
@@ -349,22 +345,21 @@ def audit_screen(audit: Audit, names: Mapping[str, str] | None = None, *, most: 
     ]
 
 
-def audit_whole(audit: Audit, names: Mapping[str, str] | None = None) -> list[Part]:
-    """The whole audit, label by label."""
-    parts: list[Part] = []
-    for label, own in audit.prefixed.items():
-        parts += [*([Text(label, "heading")] if label else ()), *LabelSections(own, names).whole()]
-    return parts
-
-
-def shrunken_parts(audit: Audit) -> list[Part]:
-    """Shrunken gaps next to the plain ones, of attributes with at least four groups, of each label."""
-    parts: list[Part] = []
-    for label, own in audit.prefixed.items():
-        of_label = f" of {label}" if label else ""
-        none = Text(f"No shrunken differences{of_label}: they need an attribute with at least four groups that have a rate.")
-        parts += [*([Text(label, "heading")] if label else []), *(LabelSections(own).shrunken() or [none])]
-    return parts
+def audit_parts(
+    audit: Audit, names: Mapping[str, str] | None = None, *, verbose: bool = False, layers: pd.DataFrame | None = None
+) -> list[Part]:
+    """The audit for a terminal, on one screen or whole, label by label; then what else was asked for: shrunken gaps, probes of `layers`."""
+    parts, more, settings = ([] if verbose else audit_screen(audit, names)), list[Part](), next(iter(audit.labels.values())).settings
+    for label, own in audit.prefixed.items() if verbose or settings.shrink else ():
+        sections, heading = LabelSections(own, names), [Text(label, "heading")] if label else []
+        parts += [*heading, *sections.whole()] if verbose else []
+        if settings.shrink:
+            of_label = f" of {label}" if label else ""
+            none = Text(f"No shrunken differences{of_label}: they need an attribute with at least four groups that have a rate.")
+            more += [*heading, *(sections.shrunken() or [none])]
+    if audit.no_finding is not None:
+        more += underdiagnosis_parts(audit.no_finding, LabelSections(audit.no_finding, names).called)
+    return [*parts, *more, *([] if layers is None else encoding_parts(layers, settings.level))]
 
 
 def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> tuple[Text, Table, Text]:

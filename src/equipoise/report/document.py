@@ -226,13 +226,16 @@ Part: TypeAlias = "Table | Text | Items | Figures | Folded | Fixed"
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page. With a `hint` it is folded, for engineers and statisticians."""
+    """A section of a page: the macro of its name, then parts. With a `hint` it is folded, for engineers and statisticians."""
 
     anchor: str
     heading: str
-    hint: str
-    parts: Sequence[Part]
+    hint: str = ""
+    parts: Sequence[Part] = ()
     on_paper: bool = True
+
+
+SIGNOFF = Section("signoff", "Decision"), Section("limits", "What these measures do not show")  # in every report for a committee
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -14,14 +14,30 @@ import numpy.typing as npt
 from PIL import Image
 
 from equipoise import models  # imports torch for probes only
-from equipoise.comparison import Comparison, Probes
+from equipoise.comparison import Balance, Comparison, Probes
 from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table
-from equipoise.report.document import Block, Called, Cell, Column, Figures, Fixed, Folded, Part, Scale, Span, Table, Text, Words, table
+from equipoise.report.document import (
+    Block,
+    Called,
+    Cell,
+    Column,
+    Figures,
+    Fixed,
+    Folded,
+    Part,
+    Scale,
+    Section,
+    Span,
+    Table,
+    Text,
+    Words,
+    table,
+)
 from equipoise.report.explorer import explorer_data, explorer_parts
-from equipoise.report.pages import page_of
+from equipoise.report.pages import page_of, render
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.report_spec import ReportSpec
 from equipoise.report.text import (
@@ -32,7 +48,6 @@ from equipoise.report.text import (
     number,
     p_value_words,
     percent,
-    plain,
     plural,
     rows_counted,
     sentence,
@@ -53,28 +68,11 @@ from equipoise.report.wording.names import (
 )
 from equipoise.report.wording.notes import note_words, why_words
 
-Value = TypeVar("Value")
 COLOURS = 7  # of groups, each with a dash pattern
 MANY_GROUPS = 3  # more have only the measure and the rates of the goal at first sight
 MOST_DISTRIBUTIONS = 12  # groups with a panel of scores
 MOST_MAPS, MOST_PICTURES, MOST_LABELS = 24, 12, 20
 SHORT_TRACE = 2  # steps, the original and the result, which need no figure
-REPAIR_SECTIONS = {  # the heading of each section and, of folded ones, a hint
-    "verdict": ("The outcome", ""),
-    "affected": ("Who is better and who is worse", ""),
-    "gaps": ("The differences", ""),
-    "groups": ("Each group", ""),
-    "cohort": ("The patients", ""),
-    "signoff": ("Decision", ""),
-    "limits": ("What these measures do not show", ""),
-    "explorer": ("Explore the trade-off", "every step of every method, and all methods on the test set"),
-    "trajectories": ("The steps of the methods", "how each method moved on the patients it was fitted to"),
-    "curves": ("Scores and thresholds", "ROC curves, scores by group, decision curves"),
-    "probes": ("What the layers encode", "how well the group can be predicted from each layer"),
-    "images": ("Images and units", "the most changed images, and units that were switched off"),
-    "method": ("Method, settings and provenance", "rules, settings, notes of the run, checksums"),
-}
-FOR_THE_SCREEN = ("explorer", "trajectories", "curves", "probes", "images")
 REPAIR_DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
 PROBED_AMONG = {None: "among all patients", 1: "among those with the finding", 0: "among those without it"}  # rows of a probe, by label
 
@@ -85,35 +83,37 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     findings, goal, candidate, judgement, valid = case.found, case.goal, case.result.candidate, case.judgement, case.original.valid
     rows, patients, attribute = findings.after.rows, findings.after.patients, case.original.test.attribute
     patients_known = case.original.test.patients is not None and (valid is None or valid.patients is not None)
-    unit, digits = words.error_unit(case), _digits(case)
+    balances = [balance for of_attribute in findings.balances.values() for balance in of_attribute]
+    changes = [abs(change.value) for b in balances for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
+    digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
     pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_maps(case)
     data = explorer_data(case, PERFORMANCE[goal.performance])
     trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
     one_step = [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
-    made: dict[str, list[Part] | None] = {
-        "verdict": [doc.outcome(case.outcome, words.repair_answer(case, called)), Fixed("outcome_text")],
-        "affected": [
-            *_folded(_balances(case, called.full, digits, unit)),
-            Fixed("levelling"),
-            Folded("Numbers of decisions", affected_tables(case, called.full)),
-        ],
-        "gaps": gap_parts(case, called.full),
-        "groups": group_parts(case, called.full),
-        "cohort": [*_folded(_cohort(case, called.full, patients_known)), Fixed("cohort_notes")],
-        "signoff": [],
-        "limits": [],
-        "explorer": [
-            *explorer_parts(case, data),
-            Fixed("methods"),
-            methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5),
-        ],
-        "trajectories": [Figures(trajectories), *single],
-        "curves": [],
-        "probes": probe_parts(case.probes) if case.probes is not None else None,
-        "images": [] if pictures or maps else None,
-        "method": [],
-    }
+    methods = [Fixed("methods"), methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5)]
+    changed = [*balance_parts(case, called.full, f"thousand{digits}"), Fixed("levelling")]
+    probes = [] if case.probes is None else probe_parts(case.probes)
+    of_steps = "every step of every method, and all methods on the test set"
+    of_probes = "how well the group can be predicted from each layer"
+    of_traces = "how each method moved on the patients it was fitted to"
+    of_images = "the most changed images, and units that were switched off"
+    sections = [
+        Section("verdict", "The outcome", "", [doc.outcome(case.outcome, words.repair_answer(case, called)), Fixed("outcome_text")]),
+        Section(
+            "affected", "Who is better and who is worse", "", [*changed, Folded("Numbers of decisions", affected_tables(case, called.full))]
+        ),
+        Section("gaps", "The differences", "", gap_parts(case, called.full)),
+        Section("groups", "Each group", "", group_parts(case, called.full)),
+        Section("cohort", "The patients", "", [*cohort_parts(case, called.full, patients_known), Fixed("cohort_notes")]),
+        *doc.SIGNOFF,
+        Section("explorer", "Explore the trade-off", of_steps, [*explorer_parts(case, data), *methods], on_paper=False),
+        Section("trajectories", "The steps of the methods", of_traces, [Figures(trajectories), *single], on_paper=False),
+        Section("curves", "Scores and thresholds", "ROC curves, scores by group, decision curves", on_paper=False),
+        *([Section("probes", "What the layers encode", of_probes, probes, on_paper=False)] if probes else []),
+        *([Section("images", "Images and units", of_images, on_paper=False)] if pictures or maps else []),
+        Section("method", "Method, settings and provenance", "rules, settings, notes of the run, checksums"),
+    ]
     sides = [
         (title, tried, steps_by_group(tried.test, attribute, tried.candidate.rule, findings.settings.min_patients))
         for title, tried in (("Before", case.original), ("After", case.result))
@@ -140,7 +140,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "levels": case.original.test.attribute.levels,
         "most_colours": COLOURS,
         "level": percent(findings.settings.level),
-        "unit": unit,
+        "unit": words.error_unit(case),
         "by_row": wording.BY_ROW if patients is None else "",
         "detectable": wording.DETECTABLE,
         "mark_and_interval": wording.MARK_AND_INTERVAL,
@@ -157,7 +157,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "met_words": words.met_words(judgement),
         "cross_fitted": "" if candidate.judgement is None else words.outcome_words(candidate.judgement, names=called),
         "baseline_words": wording.baseline_words(case.baseline, findings.settings.level),
-        "balance_words": words.balance_words(findings.balances[findings.main], unit, digits, called),
+        "balance_words": words.balance_words(findings.balances[findings.main], words.error_unit(case), digits, called),
         "share_words": share_words(goal.measure),
         "rate_words": "" if findings.rate is None else RATES[findings.rate].name,
         "almost": NEGLIGIBLE_CHANGE,
@@ -184,34 +184,17 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "maps_left_out": max(0, len(maps) - MOST_MAPS),
     }
     few = wording.few_words(findings.after.rows, findings.after.patients, findings.after.weighted)
-    sections = [
-        doc.Section(anchor, *REPAIR_SECTIONS[anchor], parts, anchor not in FOR_THE_SCREEN)
-        for anchor, parts in made.items()
-        if parts is not None
-    ]
     version, scripts = case.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
     return doc.Document("repair.html", "report", case.title, sections, values, called.full, few, scripts, data, version=version)
-
-
-def _digits(case: Comparison) -> int:
-    """Decimal places of numbers per 1,000."""
-    balances = [balance for of_attribute in case.found.balances.values() for balance in of_attribute]
-    changes = [abs(change.value) for b in balances for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
-    return 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
 
 
 # Tables
 
 
-def _main_first(by_attribute: Mapping[str, Value]) -> dict[str, Value]:
-    """The attribute that the goal compares first; it is the last one, the intersection if there are several."""
-    main = next(reversed(list(by_attribute)))
-    return {main: by_attribute[main], **by_attribute}
-
-
-def _folded(tables: Mapping[str, Part]) -> list[Part]:
-    """The tables of all attributes, of which all but the first are folded."""
-    return [part if k == 0 else Folded(("By ", Span(name)), [part]) for k, (name, part) in enumerate(tables.items())]
+def _by_attribute(found: Mapping[str, Any], parts: Callable[[str, Any], Sequence[Part]]) -> list[Part]:
+    """Parts of each attribute: first of the one that the goal compares, which is the last (an intersection, if any); others are folded."""
+    *others, main = found
+    return [*parts(main, found[main]), *(Folded(("By ", Span(name)), parts(name, found[name])) for name in others)]
 
 
 def _group(value: str | None, called: Called, reference: bool = False, **more: Any) -> Cell:
@@ -220,10 +203,11 @@ def _group(value: str | None, called: Called, reference: bool = False, **more: A
     return Cell(name, tag="reference" if reference else "", style="total" if value is None else "", **more)
 
 
-def _balances(case: Comparison, called: Called, digits: int, unit: str) -> dict[str, Part]:
-    """Decisions that changed, and errors before and after, of each group per 1,000."""
-    same, kind, tables = words.is_original(case), f"thousand{digits}", dict[str, Part]()
-    for attribute, balances in _main_first(case.found.balances).items():
+def balance_parts(case: Comparison, called: Called, kind: str) -> list[Part]:
+    """Decisions that changed, and errors before and after, of each group per 1,000; `kind` is that of the numbers."""
+    same, unit, level = words.is_original(case), words.error_unit(case), percent(case.found.settings.level)
+
+    def made(_: str, balances: Iterable[Balance]) -> list[Part]:
         rows = []
         for b in balances:
             row = [_group(b.group, called, b.reference, means=f"{b.rows:,} {unit}")]
@@ -242,14 +226,12 @@ def _balances(case: Comparison, called: Called, digits: int, unit: str) -> dict[
                     row.append(Cell((moved, Span(f"{value}: {low} to {high}", "span")), style=style))
             rows.append(row)
         expected = " (expected, the rule is randomised)" if case.found.affected[0].expected else ""
-        level = percent(case.found.settings.level)
-        caption = f"Per 1,000 {unit} of each group{expected}" + (
-            "" if same else f", with {level} intervals of the change on the same {unit}"
-        )
+        change = "" if same else f", with {level} intervals of the change on the same {unit}"
         over = (("Decisions", 2, ""), ("Errors, before → after", 2, "part"))
         heads = ["Group", "corrected", "newly wrong", Column("missed findings", style="part"), "false alarms"]
-        tables[attribute] = table(caption, heads, rows, style="balance stack", over=over)
-    return tables
+        return [table(f"Per 1,000 {unit} of each group{expected}{change}", heads, rows, style="balance stack", over=over)]
+
+    return _by_attribute(case.found.balances, made)
 
 
 def affected_tables(case: Comparison, called: Called) -> list[Part]:
@@ -276,59 +258,57 @@ def affected_tables(case: Comparison, called: Called) -> list[Part]:
 
 def gap_parts(case: Comparison, called: Called) -> list[Part]:
     """The differences before and after; of many groups, at first sight only those in the measure of the goal."""
-    parts: list[Part] = []
-    for k, (attribute, found) in enumerate(_main_first(case.found.gaps).items()):
+
+    def made(attribute: str, found: Sequence[Any]) -> list[Part]:
         names = list(dict.fromkeys(row.measure for row in found))
         mirrored, target = mirrors(names), {row.measure for row in found if row.target}
 
-        def means(measure: str, mirrored: Mapping[str, list[str]] = mirrored, target: set[str] = target) -> str:
+        def means(measure: str) -> str:
             others = f", mirrored by {', '.join(mirrored[measure])}" if mirrored[measure] else ""
             return f"{measure}{others}{' · the measure of the goal' if measure in target else ''}"
 
         gaps = {name: [(row.before, row.after) for row in found if row.measure == name] for name in distinct(names)}
         caption = ("Differences by ", Span(attribute), " before and after repair, test set")
-        made = gap_table(caption, gaps, called, ["Before", "After"], means)
-        blocks = dict(zip(gaps, made.blocks, strict=True))
-        first = [replace(block, style="target") for name, block in blocks.items() if name in target]
-        rest = [block for name, block in blocks.items() if name not in target]
-        if k == 0 and len(case.original.test.attribute.levels) > MANY_GROUPS:
-            parts += [replace(made, blocks=first), Folded("Differences in other measures", [replace(made, blocks=rest)])]
-            continue
-        ordered = [replace(block, style="target" if name in target else "") for name, block in blocks.items()]
-        whole = replace(made, blocks=ordered)
-        parts.append(whole if k == 0 else Folded(("By ", Span(attribute)), [whole]))
-    return parts
+        whole = gap_table(caption, gaps, called, ["Before", "After"], means)
+        blocks = [replace(block, style="target" if name in target else "") for name, block in zip(gaps, whole.blocks, strict=True)]
+        if attribute != case.found.main or len(case.original.test.attribute.levels) <= MANY_GROUPS:
+            return [replace(whole, blocks=blocks)]
+        first, rest = ([block for block in blocks if bool(block.style) == of_goal] for of_goal in (True, False))
+        return [replace(whole, blocks=first), Folded("Differences in other measures", [replace(whole, blocks=rest)])]
+
+    return _by_attribute(case.found.gaps, made)
 
 
 def group_parts(case: Comparison, called: Called) -> list[Part]:
     """The rates of each group before and after; those of scores are folded, with calibration curves."""
-    many, parts, scores = len(case.original.test.attribute.levels) > MANY_GROUPS, list[Part](), list[Part]()
-    forests = _main_first(case.found.rates)
+    found, scores = case.found.rates, list[Part]()
 
     def made(attribute: str, rates: Sequence[str]) -> Table:
         rows = {
             block.rate: [(_group(row.group, called, row.reference), Cell(value=row.before), Cell(value=row.after)) for row in block.rows]
-            for block in forests[attribute]
+            for block in found[attribute]
             if block.rate in rates
         }
         caption = ("Rates by ", Span(attribute), " before and after repair, test set")
         return rate_table(caption, rows, case.found.settings, ["Before", "After"])
 
-    for k, attribute in enumerate(forests):
-        if k == 0 and many:
-            parts += [made(attribute, HEADLINE[:2]), Folded("Predictive values", [made(attribute, HEADLINE[2:])])]
-        else:
-            parts.append(made(attribute, HEADLINE) if k == 0 else Folded(("By ", Span(attribute)), [made(attribute, HEADLINE)]))
-        scores += [Text(("By ", Span(attribute)), "heading")] if len(forests) > 1 else []
+    def decisions(attribute: str, _: object) -> list[Part]:
+        if attribute != case.found.main or len(case.original.test.attribute.levels) <= MANY_GROUPS:
+            return [made(attribute, HEADLINE)]
+        return [made(attribute, HEADLINE[:2]), Folded("Predictive values", [made(attribute, HEADLINE[2:])])]
+
+    for attribute in (case.found.main, *(name for name in found if name != case.found.main)):
+        scores += [Text(("By ", Span(attribute)), "heading")] if len(found) > 1 else []
         scores.append(made(attribute, [rate for rate in SHOWN_RATES if rate not in HEADLINE]))
-    return [*parts, Folded("Scores: AUROC, fixed operating points and calibration", [*scores, Fixed("recalibration")])]
+    of_scores = Folded("Scores: AUROC, fixed operating points and calibration", [*scores, Fixed("recalibration")])
+    return [*_by_attribute(found, decisions), of_scores]
 
 
-def _cohort(case: Comparison, called: Called, patients: bool) -> dict[str, Part]:
+def cohort_parts(case: Comparison, called: Called, patients: bool) -> list[Part]:
     """The rows, patients and labels of each group in the repair set and the test set."""
-    least, tables = case.found.settings.min_patients, dict[str, Part]()
-    parts = ("Repair set", "Test set") if case.original.valid is not None else ("Test set",)
-    for attribute, cohort in _main_first(case.found.cohort).items():
+    least, sets = case.found.settings.min_patients, ("Repair set", "Test set") if case.original.valid is not None else ("Test set",)
+
+    def made(attribute: str, cohort: Iterable[Any]) -> list[Part]:
         rows = []
         for row in cohort:
             line = [_group(row.group, called, row.reference)]
@@ -339,10 +319,11 @@ def _cohort(case: Comparison, called: Called, patients: bool) -> dict[str, Part]
                     line.append(Cell(rows_counted(labelled), style="few" if few else ""))
             rows.append(line)
         heads = ["rows", *(["patients"] if patients else []), "with", "without"]
-        columns = [Column(head, style="part" if part == "Test set" and k == 0 else "") for part in parts for k, head in enumerate(heads)]
-        over = [(part, len(heads), "part" if part == "Test set" else "") for part in parts]
-        tables[attribute] = table(("By ", Span(attribute)), ["Group", *columns], rows, style="cohort", over=over)
-    return tables
+        columns = [Column(head, style="part" if part == "Test set" and k == 0 else "") for part in sets for k, head in enumerate(heads)]
+        over = [(part, len(heads), "part" if part == "Test set" else "") for part in sets]
+        return [table(("By ", Span(attribute)), ["Group", *columns], rows, style="cohort", over=over)]
+
+    return _by_attribute(case.found.cohort, made)
 
 
 def methods_table(case: Comparison) -> Table:
@@ -466,43 +447,6 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
 # Several labels, and notebooks
 
 
-def overview_document(
-    title: str, cases: Mapping[str, Comparison], links: Mapping[str, str], names: Mapping[str, str] | None = None
-) -> doc.Document:
-    """The overview that links to the reports of several labels; `names` are words for groups."""
-    first = next(iter(cases.values()))
-    after, called, one = first.found.after, words.groups_called(first, names), first.kind.one
-    rows = []
-    for label, case in cases.items():
-        found = case.found
-        gaps = [Cell(value=gap, kind="points") for gap in (found.gap_before, found.gap_after)]
-        performance = [Cell(value=each) for each in (found.performance_before, found.performance_after)]
-        answer = Cell(words.repair_answer(case, called), style=f"outcome-{case.outcome}")
-        rows.append((Cell((Span(label),), href=links.get(label, "")), *gaps, *performance, answer))
-    largest = ", the largest" if len(first.original.test.attribute.levels) > 2 else ""
-    reference, level = Span(called.full(first.original.test.attribute.reference)), percent(first.found.settings.level)
-    performance_name = PERFORMANCE[first.goal.performance]
-    measured = f"{largest}) and {performance_name}, with {level} intervals"
-    caption = (f"Difference in {gap_words(first.goal.measure)} (points, group minus ", reference, measured)
-    heads = [sentence(one), "Difference before", "after", f"{sentence(performance_name)} before", "after"]
-    made = table(caption, [*heads, Column("Outcome, on held-out patients", style="text")], rows)
-    outcome = joint_outcome(case.outcome for case in cases.values())
-    answer_of_all = words.outcomes_words({label: case.judgement for label, case in cases.items()}, first.kind)
-    sections = [doc.Section("labels", "", "", [doc.outcome(outcome, answer_of_all), made, Fixed("together")])]
-    values = {
-        "cases": cases,
-        "first": first,
-        "one": one,
-        "outcome": outcome,
-        "method_name": "; ".join(dict.fromkeys(words.method_words(case.result) for case in cases.values())),
-        "joint": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
-        "when": date_words(first.provenance.when),
-    }
-    kind, few = f"multi-{one} report", wording.few_words(after.rows, after.patients, after.weighted)
-    version = first.provenance.versions.get("equipoise", "")
-    return doc.Document("labels.html", kind, title, sections, values, called.full, few, (), contents=False, version=version)
-
-
 def overview(
     title: str,
     cases: Mapping[str, Comparison],
@@ -512,29 +456,51 @@ def overview(
 ) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
-    method, one, rule_only = words.method_words(first.result), first.kind.one, first.result.candidate.rule_only
-    rules = [
-        f"The scores of {len(cases)} labels, each with a decision rule of its own. Each folder here is complete: the rule, the audits, the",
-        "report and the model card.",
-    ]
-    network = [
-        f"One network, {len(cases)} {first.kind}, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
-        f"its {one}, the audits, the report and the model card. The weights are the same in all of them; heads around the",
-        f"network (heads.safetensors), if any, are those of the {one}.",
-    ]
-    lines = [
-        title,
-        "",
-        *(rules if rule_only else network),
-        "",
-        *(f"  {place.name}: {label}; equipoise apply {place} new.csv{'' if rule_only else ' --trust'}" for label, place in places.items()),
-        "",
-        f"report.html links to the report of each {one}; audit.json holds the audits of all.",
-        "",
-    ]
-    links = {label: f"{quote(place.name)}/report.html" for label, place in places.items() if "report.html" in written[label]}
-    page = page_of(overview_document(title, cases, links, options.words))
-    return {"report.html": page, "README.txt": "\n".join(map(plain, lines))}
+    after, called, one, attribute = (
+        first.found.after,
+        words.groups_called(first, options.words),
+        first.kind.one,
+        first.original.test.attribute,
+    )
+    rows = []
+    for label, case in cases.items():
+        found, page = case.found, f"{quote(places[label].name)}/report.html" if "report.html" in written[label] else ""
+        gaps = [Cell(value=gap, kind="points") for gap in (found.gap_before, found.gap_after)]
+        performance = [Cell(value=each) for each in (found.performance_before, found.performance_after)]
+        answer = Cell(words.repair_answer(case, called), style=f"outcome-{case.outcome}")
+        rows.append((Cell((Span(label),), href=page), *gaps, *performance, answer))
+    measure, performance_name = gap_words(first.goal.measure), PERFORMANCE[first.goal.performance]
+    largest = ", the largest" if len(attribute.levels) > 2 else ""
+    measured = f"{largest}) and {performance_name}, with {percent(first.found.settings.level)} intervals"
+    caption = (f"Difference in {measure} (points, group minus ", Span(called.full(attribute.reference)), measured)
+    heads = [sentence(one), "Difference before", "after", f"{sentence(performance_name)} before", "after"]
+    made = table(caption, [*heads, Column("Outcome, on held-out patients", style="text")], rows)
+    outcome = joint_outcome(case.outcome for case in cases.values())
+    answer_of_all = words.outcomes_words({label: case.judgement for label, case in cases.items()}, first.kind)
+    values = {
+        "cases": cases,
+        "first": first,
+        "kind": first.kind,
+        "one": one,
+        "outcome": outcome,
+        "method_name": "; ".join(dict.fromkeys(words.method_words(case.result) for case in cases.values())),
+        "joint": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
+        "when": date_words(first.provenance.when),
+    }
+    document = doc.Document(
+        template="labels.html",
+        kind=f"multi-{one} report",
+        title=title,
+        sections=[Section("labels", "", "", [doc.outcome(outcome, answer_of_all), made, Fixed("together")])],
+        values=values,
+        called=called.full,
+        few=wording.few_words(after.rows, after.patients, after.weighted),
+        scripts=(),
+        contents=False,
+        version=first.provenance.versions.get("equipoise", ""),
+    )
+    context = values | {"title": title, "places": places, "rule_only": first.result.candidate.rule_only}
+    return {"report.html": page_of(document), "README.txt": render("README_labels.txt.j2", context)}
 
 
 def comparison_screen(case: Comparison) -> list[Part]:

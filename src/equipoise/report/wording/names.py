@@ -13,7 +13,7 @@ from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
-    from equipoise.measures import AuditSpec, LabelAudit
+    from equipoise.measures import AuditSpec
 
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
 
@@ -193,9 +193,3 @@ def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequen
         for group in product(*attributes.values()):
             names[Attribute.crossed_name(list(group))] = Attribute.crossed_name([names.full(level) for level in group])
     return names
-
-
-def attributes_of(audit: LabelAudit) -> dict[str, list[str]]:
-    """The groups of each attribute of an audit, without intersections."""
-    groups = {str(name): [str(group) for group in rows.index] for name, rows in audit.groups.groupby("attribute", sort=False)}
-    return {name: levels for name, levels in groups.items() if name not in audit.intersections}
