@@ -60,49 +60,56 @@ def contribution_words(contribution: Contribution) -> str:
     }[contribution.rate]
 
 
-def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[str, str] | None = None) -> str:
-    """The outcome of a repair in one sentence that begins with its name; without `details` in as few words as possible.
+def outcome_words(judgement: Judgement, *, names: Mapping[str, str] | None = None) -> str:
+    """The outcome of a repair in one sentence that begins with its name, and whether the difference was clear before.
 
-    It says whether the difference was clear before. `names` are words for groups, such as {"F": "women"}. Page, terminal, cards and
-    README.txt begin with this sentence, followed by what changed for all patients and for groups (`repair_answer`).
+    `names` are words for groups, such as {"F": "women"}. Page, terminal, cards and README.txt begin with this sentence, followed by what
+    changed for all patients and for groups (`repair_answer`).
     """
-    called, outcome = GroupNames(names or {}), judgement.outcome
-    if outcome == "harm":
-        harms = [_harm_words(note, judgement, called, details) for note in judgement.harms]
-        if details and judgement.largest is not None and not any(note.kind == "larger_gap" for note in judgement.harms):
-            harms.append(_moved(judgement, called))
-        return f"Harm: {'; '.join(harms)}."
+    called, outcome, measure = GroupNames(names or {}), judgement.outcome, gap_words(judgement.measure)
+    needed = f"; about {judgement.patients_needed:,} patients like these would be needed" if judgement.patients_needed is not None else ""
+    groups = ", ".join(map(called, judgement.short))
     if judgement.largest is None and outcome == "unchanged":
         return "Unchanged: no decision differs."
-    if judgement.largest is None:
-        groups = ", ".join(map(called, judgement.short))
-        return f"Unclear: too few patients for a difference in {gap_words(judgement.measure)} of {groups}{_needed_words(judgement)}."
-    subject, limit = _subject(judgement, called), f"±{amount(judgement.max_gap, 'size')}"
-    before, _ = _largest_before_and_after(judgement, called)
-    moved = _moved(judgement, called)
+    if judgement.largest is None and outcome != "harm":
+        return f"Unclear: too few patients for a difference in {measure} of {groups}{needed}."
+    subject, moved, before = "", "", ""
+    if judgement.largest is not None:
+        gap, sides = judgement.gaps[0], []
+        for side in ("before", "after"):  # the largest, with its group if there are several
+            values = {gap.group: getattr(gap, side).value for gap in judgement.gaps if gap.known}
+            group = max(values, key=lambda group: abs(values[group]))
+            sides.append(amount(values[group], "points") + (f" ({called(group)})" if len(judgement.gaps) > 1 else ""))
+        before, after = sides
+        subject = f"the largest difference in {measure} from {called(gap.reference)}"
+        if len(judgement.gaps) == 1:
+            subject = f"the difference in {measure} between {called(gap.group)} and {called(gap.reference)}"
+        subject = f"{subject}, {'clear before' if judgement.clear_before else 'not clear before'},"
+        moved = f"{subject} went from {before} to {after} percentage points"
+        if judgement.same or judgement.larger:
+            how = "practically the same in these patients" if judgement.same else "larger"
+            moved = f"{subject} is {how}, {before} percentage points before and {after} after"
+    if outcome == "harm":
+        harms = [_harm_words(note, judgement, called) for note in judgement.harms]
+        larger = any(note.kind == "larger_gap" for note in judgement.harms)
+        return f"Harm: {'; '.join([*harms, *([moved] if moved and not larger else [])])}."
     if outcome == "unchanged":
-        stays = f", so {subject}, {_clear_words(judgement)}, stays at {before} percentage points" if details else ""
-        return f"Unchanged: no decision differs{stays}."
+        return f"Unchanged: no decision differs, so {subject} stays at {before} percentage points."
+    limit = f"±{amount(judgement.max_gap, 'size')}"
     if outcome == "closed":
-        return (
-            f"Closed: {moved}, with its interval within {limit}." if details else f"Closed: {subject} is within {limit} percentage points."
-        )
+        return f"Closed: {moved}, with its interval within {limit}."
+    if outcome == "reduced" and judgement.performance_after.value < judgement.performance_limit:
+        return f"Reduced: {moved}; {_performance_change(judgement)}, below its limit of {amount(judgement.performance_limit)}."
     if outcome == "reduced":
-        if not details:
-            return f"Reduced: {subject} is smaller."
-        if judgement.performance_after.value < judgement.performance_limit:
-            return f"Reduced: {moved}; {_performance_change(judgement)}, below its limit of {amount(judgement.performance_limit)}."
         return f"Reduced: {moved}, but is not shown to be within {limit}."
     if judgement.short:
-        reason = f"too few patients in {', '.join(map(called, judgement.short))}{_needed_words(judgement)}"
-    elif judgement.same:
-        reason = "no benefit is shown"
-    else:
-        crossed_zero = judgement.largest.before.value * judgement.largest.after.value < 0
-        sides = ", or has only changed sides" if crossed_zero and not judgement.larger else ""
-        size = "larger" if judgement.larger else "smaller"
-        reason = f"{judgement.patients:,} patients are too few to show whether it is {size}{sides}{_needed_words(judgement)}"
-    return f"Unclear: {f'{moved}; {reason}' if details else reason}."
+        return f"Unclear: {moved}; too few patients in {groups}{needed}."
+    if judgement.same:
+        return f"Unclear: {moved}; no benefit is shown."
+    crossed_zero = judgement.largest is not None and judgement.largest.before.value * judgement.largest.after.value < 0
+    sides_changed = ", or has only changed sides" if crossed_zero and not judgement.larger else ""
+    size = "larger" if judgement.larger else "smaller"
+    return f"Unclear: {moved}; {judgement.patients:,} patients are too few to show whether it is {size}{sides_changed}{needed}."
 
 
 def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") -> str:
@@ -117,67 +124,23 @@ def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") ->
     return f"{sentence(worst)}: in {counts[worst]} of {len(outcomes)} {kind} ({labels}); {rest}."
 
 
-def _subject(judgement: Judgement, called: GroupNames) -> str:
-    """The difference that is judged: between two groups, or the largest from the reference."""
-    gap = judgement.gaps[0]
-    if len(judgement.gaps) == 1:
-        return f"the difference in {gap_words(judgement.measure)} between {called(gap.group)} and {called(gap.reference)}"
-    return f"the largest difference in {gap_words(judgement.measure)} from {called(gap.reference)}"
-
-
-def _clear_words(judgement: Judgement) -> str:
-    """Whether the difference that is judged was clear of zero before the repair."""
-    return "clear before" if judgement.clear_before else "not clear before"
-
-
-def _moved(judgement: Judgement, called: GroupNames) -> str:
-    """The difference before and after, and whether it was clear before."""
-    before, after = _largest_before_and_after(judgement, called)
-    subject = f"{_subject(judgement, called)}, {_clear_words(judgement)},"
-    if judgement.same:
-        return f"{subject} is practically the same in these patients, {before} percentage points before and {after} after"
-    if judgement.larger:
-        return f"{subject} is larger, {before} percentage points before and {after} after"
-    return f"{subject} went from {before} to {after} percentage points"
-
-
-def _largest_before_and_after(judgement: Judgement, called: GroupNames) -> list[str]:
-    """The largest difference before and the largest after, in points, each with its group if there are several."""
-    texts = []
-    for side in ("before", "after"):
-        values = {gap.group: getattr(gap, side).value for gap in judgement.gaps if gap.known}
-        group = max(values, key=lambda group: abs(values[group]))
-        texts.append(amount(values[group], "points") + (f" ({called(group)})" if len(judgement.gaps) > 1 else ""))
-    return texts
-
-
 def _performance_change(judgement: Judgement) -> str:
     before, after = judgement.performance_before.value, judgement.performance_after.value
     return f"{performance_words(judgement.performance)} {'fell' if after < before else 'went'} from {amount(before)} to {amount(after)}"
 
 
-def _needed_words(judgement: Judgement) -> str:
-    needed = judgement.patients_needed
-    return f"; about {needed:,} patients like these would be needed" if needed is not None else ""
-
-
-def _harm_words(note: Note, judgement: Judgement, called: GroupNames, details: bool) -> str:
+def _harm_words(note: Note, judgement: Judgement, called: GroupNames) -> str:
     numbers = note.numbers
     if note.kind == "performance_below_limit":
-        if not details:
-            return f"{performance_words(note.subject)} fell below its limit"
         explained = "which sampling error does not explain" if numbers["clear"] else "which sampling error may explain"
         return f"{_performance_change(judgement)}, below its limit of {amount(numbers['limit'])}, {explained}"
     if note.kind == "larger_gap":
-        subject = f"the difference in {gap_words(judgement.measure)} between {called(note.subject)} and {called(numbers['reference'])}"
-        if not details:
-            return f"{subject} is larger"
+        groups = f"between {called(note.subject)} and {called(numbers['reference'])}"
         before, after = (amount(numbers[side], "points") for side in ("before", "after"))
-        return f"{subject} is larger, {before} percentage points before and {after} after"
+        return f"the difference in {gap_words(judgement.measure)} {groups} is larger, {before} percentage points before and {after} after"
     if note.kind == "rate_worse":
-        brief = f"{rate_words(numbers['rate'])} of {called(note.subject)} fell"
         before, after, limit = (amount(numbers[key]) for key in ("before", "after", "limit"))
-        return f"{brief} from {before} to {after}, below its limit of {limit}" if details else brief
+        return f"{rate_words(numbers['rate'])} of {called(note.subject)} fell from {before} to {after}, below its limit of {limit}"
     return f"{note.kind.replace('_', ' ')}: {called(note.subject)}"
 
 
