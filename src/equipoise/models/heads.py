@@ -207,16 +207,19 @@ class Recalibrated(nn.Module):
 
 
 def recalibrated_network(
-    network: nn.Module, inputs: Tensor | Images, slope: float, intercept: float, output: str
-) -> tuple[nn.Module, bool]:
-    """A copy of a one-output network with the logit slope * logit + intercept, and whether the keys of its state dict are unchanged."""
-    folded = folded_outputs(network, inputs, {0: (slope, intercept)}, output)
-    if folded is not None:
-        return folded, True
-    return Recalibrated(copy.deepcopy(network), slope, intercept, output).train(network.training), False
+    network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str, *, wrap: bool
+) -> tuple[nn.Module | None, bool]:
+    """A copy of a network with the logits slope * logit + intercept of some outputs, and whether its keys and shapes are unchanged.
+
+    If no layer can absorb the map, a network with one output is wrapped (`wrap`), and there is none with several.
+    """
+    folded = _folded(network, inputs, maps, output)
+    if folded is not None or not wrap:
+        return folded, folded is not None
+    return Recalibrated(copy.deepcopy(network), *maps[0], output).train(network.training), False
 
 
-def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str) -> nn.Module | None:
+def _folded(network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str) -> nn.Module | None:
     """A copy of a network with recalibrated logits of some outputs, with the same keys and shapes; None if that is impossible."""
     changed = copy.deepcopy(network)
     if isinstance(changed, BiasScore):

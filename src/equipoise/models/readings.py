@@ -22,9 +22,10 @@ from torch.nn import functional as F
 from equipoise.data import BoolArray, Cohort, FloatArray, Images, IntArray, Tensors, check_cohort
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, Ranking, interval, multiplicities, units_of
+from equipoise.models.classifiers import is_network
 from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.probes import fit_probe, folds_of
-from equipoise.models.score import evaluating, in_pieces, logit_of, output_kind, outputs, rows_at_once, single_output
+from equipoise.models.score import evaluating, in_pieces, logit_of, modules_of, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.units import MASKED
 
 READ_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
@@ -59,7 +60,7 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", m
         chosen = "inputs and last" if table else "inputs"
     layers: list[str] = []
     if chosen != "inputs":  # those that a row passes through once, in execution order
-        named = [name for name, module in model.named_modules() if isinstance(module, READ_LAYERS)]
+        named = list(modules_of(model, *READ_LAYERS))
         device = compute_device(model, inputs)
         few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
         with evaluating(network), torch.no_grad(), _recorded_inputs(network, named) as recorded:
@@ -279,7 +280,7 @@ def encoding(
     >>> found["layer"].tolist(), float(found["auroc"][0])
     (['inputs', 'output'], 1.0)
     """
-    if not isinstance(model, nn.Module):
+    if not is_network(model):
         raise BadInput(
             f"encoding reads the layers of a torch.nn.Module; got {type(model).__name__}. Of a debiasing result, give its .model."
         )

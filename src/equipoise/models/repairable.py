@@ -74,7 +74,7 @@ class Repairable:
     def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Scores (b,) and features (b, k) of the rows index (b,), with a graph; in eval mode or, with a generator, in training mode."""
         features: list[Tensor] = []
-        last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
+        last = list(score.modules_of(self.model, nn.Linear).values())[-1:]
         x = self.feed(index)
         try:
             with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generator is None else self._training(generator):

@@ -23,7 +23,7 @@ from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device
 from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, Recorder, copied
 from equipoise.models.repairable import too_large
-from equipoise.models.score import as_scores, feed_outputs, output_kind, outputs, single_output
+from equipoise.models.score import as_scores, feed_outputs, modules_of, output_kind, outputs, single_output
 from equipoise.specification import Specification, one_of
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -329,7 +329,7 @@ def synchronised(model: nn.Module) -> nn.Module:
     """
     if ranks.size() == 1:
         return model
-    kinds = {type(m) for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    kinds = set(map(type, modules_of(model, nn.modules.batchnorm._BatchNorm).values()))
     if other := sorted(kind.__name__ for kind in kinds - {*BATCH_NORMS}):
         raise BadInput(
             f"the network has layers of batch statistics of its own kind ({', '.join(other)}), which cannot be shared by processes. "

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of, mixed_precision
-from equipoise.models.score import evaluating, recorded_outputs
+from equipoise.models.score import evaluating, modules_of, recorded_outputs
 
 GRANULARITIES = ("unit", "channel", "input", "head")
 MASK = ".unit_mask"  # suffix of the key of a convolution's mask
@@ -92,7 +92,7 @@ def find_units(
     shapes: dict[str, tuple[int, ...]] = {}
     if granularity == "head":
         kind, advice = "head", 'granularity="head" needs layers of nn.MultiheadAttention; none'
-        shapes = {name: (module.num_heads,) for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
+        shapes = {name: (module.num_heads,) for name, module in modules_of(model, nn.MultiheadAttention).items()}
     else:
         kind, advice = "output", "no linear or convolutional layer"
         with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
@@ -112,7 +112,6 @@ def find_units(
 
 def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     """The one linear layer that takes the input; an error if the input also bypasses it."""
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     takes_input: list[str] = []
 
     def find(name: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -125,7 +124,7 @@ def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     advice = 'granularity="input" needs a table that goes straight into one nn.Linear, whose weights for a column can be set to zero'
     with ExitStack() as hooks, evaluating(model), frozen(model), torch.enable_grad():
         hooks.callback(sample.requires_grad_, False)
-        for name, module in linears.items():
+        for name, module in modules_of(model, nn.Linear).items():
             hooks.enter_context(module.register_forward_pre_hook(partial(find, name)))
         out = model(sample.requires_grad_(True) if sample.is_leaf and sample.is_floating_point() else sample)
     if not takes_input:
