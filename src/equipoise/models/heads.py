@@ -25,7 +25,7 @@ from equipoise.data import FloatArray, Images
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of
 from equipoise.models.probes import Probe
-from equipoise.models.readings import Reading, Shown, read, read_all
+from equipoise.models.readings import Reading, Shown, read
 from equipoise.models.score import WRAPPED, OneOutput, as_matrix, as_scores, logit_of, outputs, recorded_outputs
 
 STEEP = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
@@ -95,7 +95,8 @@ class BiasScore(nn.Module):
         return cls(network, reading, heads, np.zeros((len(labels), groups)), str(plain["output"]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.score(*read(self.network, x, self.reading))
+        raw, features = read(self.network, x, self.reading)
+        return self.score(raw, features)
 
     def score(self, raw: Tensor, features: Tensor) -> Tensor:
         """The module's output, in the shape of the network's raw output, from that and the features (rows, d)."""
@@ -170,7 +171,7 @@ class ManyBiasScores(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.heads_by_output
-        raw, readings = read_all(self.network, x, [head.reading for head in heads.values()])
+        raw, *readings = read(self.network, x, *(head.reading for head in heads.values()))
         columns = list(raw.unbind(1))
         for (column, head), features in zip(heads.items(), readings, strict=True):
             columns[column] = head.score(columns[column], features)

@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from equipoise.data import BoolArray, Cohort, FloatArray, Images, IntArray, Tensors, check_cohort
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, Ranking, interval, multiplicities, units_of
-from equipoise.models.classifiers import is_network
 from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.probes import fit_probe, folds_of
 from equipoise.models.score import evaluating, in_pieces, logit_of, modules_of, output_kind, outputs, rows_at_once, single_output
@@ -101,18 +100,12 @@ def _recorded_inputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[st
         yield recorded
 
 
-def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
-    """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
-    raw, (features,) = read_all(model, x, [reading])
-    return raw, features
-
-
-def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[Tensor, list[Tensor]]:
-    """The network's raw output and the features (rows, d) of several readings, in one pass."""
+def read(model: nn.Module, x: Tensor, *readings: Reading) -> tuple[Tensor, ...]:
+    """The network's raw output and the features (rows, d) of each reading, in one pass."""
     with _recorded_inputs(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as recorded:
         raw: Tensor = model(x)
     inputs = [_input_features(x)] if any(reading.inputs for reading in readings) else []
-    return raw, [torch.cat([*(inputs if r.inputs else []), *(recorded[name] for name in r.layers)], dim=1) for r in readings]
+    return raw, *(torch.cat([*(inputs if r.inputs else []), *(recorded[name] for name in r.layers)], dim=1) for r in readings)
 
 
 def _input_features(x: Tensor) -> Tensor:
@@ -280,7 +273,7 @@ def encoding(
     >>> found["layer"].tolist(), float(found["auroc"][0])
     (['inputs', 'output'], 1.0)
     """
-    if not is_network(model):
+    if not isinstance(model, nn.Module):
         raise BadInput(
             f"encoding reads the layers of a torch.nn.Module; got {type(model).__name__}. Of a debiasing result, give its .model."
         )
