@@ -91,7 +91,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
     one_step = [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
-    methods = [Fixed("methods"), methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5)]
+    methods: list[Part] = [Fixed("methods"), methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5)]
     changed = [*balance_parts(case, called.full, f"thousand{digits}"), Fixed("levelling")]
     probes = [] if case.probes is None else probe_parts(case.probes)
     of_steps = "every step of every method, and all methods on the test set"
@@ -226,10 +226,10 @@ def balance_parts(case: Comparison, called: Called, kind: str) -> list[Part]:
                     row.append(Cell((moved, Span(f"{value}: {low} to {high}", "span")), style=style))
             rows.append(row)
         expected = " (expected, the rule is randomised)" if case.found.affected[0].expected else ""
-        change = "" if same else f", with {level} intervals of the change on the same {unit}"
+        intervals = "" if same else f", with {level} intervals of the change on the same {unit}"
         over = (("Decisions", 2, ""), ("Errors, before → after", 2, "part"))
         heads = ["Group", "corrected", "newly wrong", Column("missed findings", style="part"), "false alarms"]
-        return [table(f"Per 1,000 {unit} of each group{expected}{change}", heads, rows, style="balance stack", over=over)]
+        return [table(f"Per 1,000 {unit} of each group{expected}{intervals}", heads, rows, style="balance stack", over=over)]
 
     return _by_attribute(case.found.balances, made)
 
