@@ -13,6 +13,7 @@ from equipoise.methods.thresholds import GroupThresholds
 from equipoise.report.audit_pages import subgroup_data
 from equipoise.report.audits import LabelSections
 from equipoise.report.document import Scale
+from equipoise.report.explorer import trajectory_panel
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,
@@ -25,7 +26,6 @@ from equipoise.report.panels import (
     path_through,
     roc_panel,
     score_panel,
-    trajectory_panel,
 )
 from support.cases import GOAL, small_case
 

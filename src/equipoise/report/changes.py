@@ -11,7 +11,7 @@ from equipoise.measures import FEW_PATIENTS, Estimate, FloatArray, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
-from equipoise.report.panels import Mark, Panel, Tick, dot, level_line, path_through, x_at, y_at
+from equipoise.report.panels import Mark, Panel, dot, level_line, path_through, x_at, y_at
 from equipoise.report.text import amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
 from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
 
@@ -311,10 +311,10 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
                 alarm = bool(row["changed"]) and str(period) >= str(row["since"])
                 marks.append(Mark("spot", dot(place, y, 4 if alarm else 3), int(alarm), f"{period}: {amount(gap, 'points')} points"))
     labelled = np.unique(np.linspace(0, len(course) - 1, min(MOST_TICKS, len(course))).round().astype(int))
-    ticks_x = tuple(Tick(x[k], str(course["period"].iloc[k])) for k in labelled)
+    ticks_x = tuple((x[k], str(course["period"].iloc[k])) for k in labelled)
     step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / size <= 6)
     ticks = np.arange(np.ceil(low / step), high / step + 1e-9) * step
-    ticks_y = tuple(Tick(y_at(v, low, high), number(100 * v, 0, sign=True)) for v in ticks)
+    ticks_y = tuple((y_at(v, low, high), number(100 * v, 0, sign=True)) for v in ticks)
     title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} minus {short(called(str(row['reference'])))}"
     recent = "; ".join(f"{p} {amount(v, 'points')}" for p, v in zip(course["period"][-6:], value[-6:], strict=True) if not np.isnan(v))
     says = f"{title}, in points. {state_words(row)}. The last periods: {recent}."

@@ -160,7 +160,10 @@ class Table:
 
     def turned(self, start: int = 0, stop: int | None = None) -> Table:
         """A table with one value per row, as a grid with one row per block, and one column per row from `start` to `stop`."""
-        heads = [Column(self.by), *(Column(labelled(row[0])) for row in self.blocks[0].rows[start:stop])]
+        heads = [
+            Column(self.by),
+            *(Column(joined([row[0].words, f" ({row[0].tag})" if row[0].tag else ""], "")) for row in self.blocks[0].rows[start:stop]),
+        ]
         rows = [(Cell(block.heading), *(row[1] for row in block.rows[start:stop])) for block in self.blocks]
         return replace(self, columns=heads, blocks=[Block(rows)], by="", grid=False)
 
@@ -169,11 +172,6 @@ def table(caption: Words, columns: Sequence[Any], rows: Iterable[Sequence[Any]],
     """A table of one block; words stand for columns and cells without anything else."""
     heads = [column if isinstance(column, Column) else Column(column) for column in columns]
     return Table(caption, heads, [Block([tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows])], **more)
-
-
-def labelled(cell: Cell) -> tuple[str, ...]:
-    """The words of a cell with its label in brackets."""
-    return joined([cell.words, f" ({cell.tag})" if cell.tag else ""], "")
 
 
 @dataclass(frozen=True)

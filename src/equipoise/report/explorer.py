@@ -1,4 +1,4 @@
-"""The trade-off explorer of the report of a repair: every step of every method, as data for explorer.js, and the chosen steps.
+"""The steps of the methods in the report of a repair: as trajectories, and in the explorer of the trade-off, as data for explorer.js.
 
 Long traces are thinned without losing a possible choice. `select` can choose a step, for some minimum performance and maximum gap, only if
 no other step is better in both. Those steps are always kept, in their order, so the page chooses among the kept steps exactly what `select`
@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.comparison import Comparison, below_upper_bound, upper_bound_at
+from equipoise.comparison import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
 from equipoise.measures import FloatArray, IntArray, margin
-from equipoise.methods import select
+from equipoise.methods import METHODS, Goal, select
 from equipoise.report.document import Cell, Column, Items, Part, Span, Words, table
+from equipoise.report.panels import Mark, Panel, dot, level_line, path_through, upright_line, x_at, y_at
 from equipoise.report.text import amount, number, plain, sentence, short
 from equipoise.report.wording.names import upper_bound_words
 
+MOST_DRAWN = 240  # of a trajectory
 MOST_POINTS = 600  # drawn per method, approximately
 SMALLEST_AXIS, BEYOND = 0.06, 1.06  # the smallest width of the axis of gaps, and the space behind the last point
 BOUND_POINTS = 61  # on the line of the upper bound
@@ -143,3 +145,46 @@ def explorer_parts(case: Comparison, data: Mapping[str, Any]) -> list[Part]:
         if method["own_rule"]:
             notes.append(f"{method['name']} chose its step in this run by its own rule; moved lines choose by the rule above.")
     return [made, Items(notes)]
+
+
+def trajectory_panel(tried: ScoredCandidate, goal: Goal) -> Panel:
+    """The gap and the performance of a method against its step on the repair set, with the chosen step."""
+    candidate = tried.candidate
+    trace = candidate.trace
+    stepwise = candidate.ran in METHODS and bool(METHODS[candidate.ran].counts)  # each step builds on the last
+    step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
+    chosen = candidate.chosen
+    drawn = np.arange(len(gap))
+    if len(gap) > MOST_DRAWN:  # of every section of a long trace, the lowest and highest gap and performance, and the chosen row
+        rows = [0, len(gap) - 1, chosen]
+        for part in np.array_split(drawn, MOST_DRAWN // 4):
+            for values in (gap, performance):
+                if not np.isnan(values[part]).all():
+                    rows += [int(part[np.nanargmin(values[part])]), int(part[np.nanargmax(values[part])])]
+        drawn = np.unique(rows)
+    first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
+    low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
+    low = -np.ceil(-low * 10) / 10
+    ticks = tuple((y_at(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
+    marks = [level_line("base", y_at(0, low, 1))]
+    if goal.min_performance is not None:
+        marks.append(level_line("min_performance", y_at(goal.min_performance, low, 1), f"minimum {amount(goal.min_performance)}"))
+    if goal.max_gap is not None:
+        marks += [level_line("max_gap", y_at(gap, low, 1), "maximum gap") for gap in (goal.max_gap, -goal.max_gap) if gap >= low]
+    x = x_at(step[chosen], first, last)
+    marks.append(upright_line("chosen", x, f"chosen: step {int(step[chosen])}"))
+    for style, values in (("gap", gap), ("performance", performance)):
+        spots = [(x_at(s, first, last), y_at(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
+        if stepwise:
+            marks.append(Mark(f"track {style}", path_through(spots)))
+        else:
+            marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
+        marks.append(Mark(f"end {style}", dot(x, y_at(values[chosen], low, 1), 3.5)))
+    count = min(5, int(last - first) + 1)
+    axis = tuple((x_at(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
+    says = (
+        f"{short(tried.name)}: {len(trace):,} {'steps' if stepwise else 'points tried'} on the repair set. "
+        f"At the first the gap is {amount(gap[0], 'points')} points and performance {amount(performance[0])}; "
+        f"at the chosen step {int(step[chosen])} they are {amount(gap[chosen], 'points')} points and {amount(performance[chosen])}."
+    )
+    return Panel(short(tried.name), says, axis, ticks, "step" if stepwise else "try", "percent", tuple(marks))

@@ -35,7 +35,7 @@ from equipoise.report.audits import performance_rows
 from equipoise.report.document import Cell, Span, table
 from equipoise.report.pages import in_markdown, render
 from equipoise.report.repairs import affected_tables, gap_parts, group_parts
-from equipoise.report.text import INSUFFICIENT, clean, interval, line, name, percent, prose, sentence, shortened
+from equipoise.report.text import INSUFFICIENT, interval, line, name, percent, prose, sentence, short
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
 from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
@@ -225,19 +225,19 @@ def metadata(case: Comparison, facts: Any, performance: list[str]) -> dict[str, 
     """The front matter of card.md for the hub. A measure with insufficient data has no entry."""
     measure, test, metrics, gap = case.goal.measure, case.found.after, [], case.found.gap_after
     texts = {"title": case.title, "data": test.name, "group": gap.group, "reference": gap.reference}
-    short = {key: shortened(clean(text), LONGEST_METADATA) for key, text in texts.items()}
+    called = {key: short(text, LONGEST_METADATA) for key, text in texts.items()}
     task = pipeline_tag(case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
     for key in (*performance, measure):
         estimate = gap if key == measure else test[key]
         if np.isnan(estimate.value):
             continue
         label = measure_words(key) if key == measure else performance_words(key)
-        between = {side: short[side] for side in ("group", "reference")} if key == measure else {}
+        between = {side: called[side] for side in ("group", "reference")} if key == measure else {}
         numbers = {"low": float(estimate.low), "high": float(estimate.high), "level": test.settings.level}
         kind, value = HUB_METRICS.get(key, key), float(estimate.value)
         metrics.append({"type": kind, "name": label.replace("\\", ""), "value": value, "args": numbers | between})
-    dataset = {"type": "local", "name": short["data"], "split": "test"}
-    title = short["title"] if facts.model.name == NOT_PROVIDED else facts.model.name
+    dataset = {"type": "local", "name": called["data"], "split": "test"}
+    title = called["title"] if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
         "library_name": "pytorch" if is_network(case.result.candidate.model) else "equipoise",

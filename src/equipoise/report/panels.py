@@ -1,4 +1,4 @@
-"""The geometry of small figures: ROC curves, score distributions, calibration and trajectories as SVG paths on a canvas of 320 by 220.
+"""The geometry of small figures: ROC curves, score distributions, calibration and decision curves as SVG paths on a canvas of 320 by 220.
 
 Panels are small and placed side by side, so that their text stays readable on a phone and on paper. Templates draw them.
 """
@@ -19,24 +19,17 @@ from equipoise.report.text import amount, number, short
 from equipoise.report.wording.audits import counted_unit
 
 if TYPE_CHECKING:  # an audit of scores has a page without importing torch
-    from equipoise.comparison import Comparison, ScoredCandidate
-    from equipoise.methods import Goal
+    from equipoise.comparison import Comparison
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
-MOST_DRAWN = 240  # drawn of a trace
 SCORE_BARS = 30  # of a distribution
 CALIBRATION_BINS = 10  # of a calibration curve
 MOST_SAID = 8  # groups in the text for screen readers
 Called = Callable[[str], str]  # from a group to the user's words for it
 
 
-@dataclass(frozen=True)
-class Tick:
-    """A position on an axis and its label."""
-
-    at: float
-    text: str
+Tick = tuple[float, str]  # a position on an axis and its label
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,7 @@ DIAGONAL = Mark("diagonal", path_through([(x_at(0, 0, 1), y_at(0, 0, 1)), (x_at(
 def percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
     """The ticks of the axis "x" or "y" in percent."""
     place = x_at if position == "x" else y_at
-    return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
+    return tuple((place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
 
 
 def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
@@ -208,9 +201,9 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, LabelAudit]], ca
             f"Decision curve of {name}: at the threshold {number(middle['threshold'], 2)} the net benefit is "
             f"{number(1000 * middle['net_benefit'], 0)} per 1,000 {unit}; treating all has {number(1000 * middle['treat_all'], 0)}."
         )
-        ticks_x = tuple(Tick(x_at(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
+        ticks_x = tuple((x_at(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
         step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)
-        ticks_y = tuple(Tick(y_at(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
+        ticks_y = tuple((y_at(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
         panels.append(Panel(name, says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
     return panels
 
@@ -244,51 +237,6 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         says = f"{title}: scores of those with the finding (up) and without (down). Flagged: {flagged[0]} with it, {flagged[1]} without."
     if cuts:
         says += f" Threshold {', '.join(number(cut, 3) for cut in cuts[:5])}."
-    ticks = tuple(Tick(x_at(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
-    sides = (Tick(y_at(0.5 * top, -top, top), "with"), Tick(y_at(-0.5 * top, -top, top), "without"))
+    ticks = tuple((x_at(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
+    sides = ((y_at(0.5 * top, -top, top), "with"), (y_at(-0.5 * top, -top, top), "without"))
     return Panel(title, says, ticks, sides, "score", "", tuple(marks))
-
-
-def trajectory_panel(tried: ScoredCandidate, goal: Goal) -> Panel:
-    """The gap and the performance of a method against its step on the repair set, with the chosen step."""
-    from equipoise.methods import METHODS
-
-    candidate = tried.candidate
-    trace = candidate.trace
-    stepwise = candidate.ran in METHODS and bool(METHODS[candidate.ran].counts)  # each step builds on the last
-    step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
-    chosen = candidate.chosen
-    drawn = np.arange(len(gap))
-    if len(gap) > MOST_DRAWN:  # of every section of a long trace, the lowest and highest gap and performance, and the chosen row
-        rows = [0, len(gap) - 1, chosen]
-        for part in np.array_split(drawn, MOST_DRAWN // 4):
-            for values in (gap, performance):
-                if not np.isnan(values[part]).all():
-                    rows += [int(part[np.nanargmin(values[part])]), int(part[np.nanargmax(values[part])])]
-        drawn = np.unique(rows)
-    first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
-    low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
-    low = -np.ceil(-low * 10) / 10
-    ticks = tuple(Tick(y_at(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
-    marks = [level_line("base", y_at(0, low, 1))]
-    if goal.min_performance is not None:
-        marks.append(level_line("min_performance", y_at(goal.min_performance, low, 1), f"minimum {amount(goal.min_performance)}"))
-    if goal.max_gap is not None:
-        marks += [level_line("max_gap", y_at(gap, low, 1), "maximum gap") for gap in (goal.max_gap, -goal.max_gap) if gap >= low]
-    x = x_at(step[chosen], first, last)
-    marks.append(upright_line("chosen", x, f"chosen: step {int(step[chosen])}"))
-    for style, values in (("gap", gap), ("performance", performance)):
-        spots = [(x_at(s, first, last), y_at(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
-        if stepwise:
-            marks.append(Mark(f"track {style}", path_through(spots)))
-        else:
-            marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
-        marks.append(Mark(f"end {style}", dot(x, y_at(values[chosen], low, 1), 3.5)))
-    count = min(5, int(last - first) + 1)
-    axis = tuple(Tick(x_at(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
-    says = (
-        f"{short(tried.name)}: {len(trace):,} {'steps' if stepwise else 'points tried'} on the repair set. "
-        f"At the first the gap is {amount(gap[0], 'points')} points and performance {amount(performance[0])}; "
-        f"at the chosen step {int(step[chosen])} they are {amount(gap[chosen], 'points')} points and {amount(performance[chosen])}."
-    )
-    return Panel(short(tried.name), says, axis, ticks, "step" if stepwise else "try", "percent", tuple(marks))

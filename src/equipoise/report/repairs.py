@@ -36,9 +36,9 @@ from equipoise.report.document import (
     Words,
     table,
 )
-from equipoise.report.explorer import explorer_data, explorer_parts
+from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_panel
 from equipoise.report.pages import page_of, render
-from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
+from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel
 from equipoise.report.report_spec import ReportSpec
 from equipoise.report.text import (
     amount,

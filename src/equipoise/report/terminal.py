@@ -1,6 +1,6 @@
 """Parts of a document in a terminal. Names are text, never markup."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,30 +9,27 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from equipoise.report.document import Cell, Part, Table, labelled, text_of
+from equipoise.report.document import Cell, Table, text_of
 from equipoise.report.text import INSUFFICIENT, MINUS, amount, span
 
 NUMBERS_WIDTH = len("+12.3 [+12.3, +12.3]*†")  # of a value with its interval
 STYLES = {"lead": "bold", "callout": "yellow", "notes": "dim", "heading": "bold underline"}
 
 
-def in_terminal(parts: Iterable[Part]) -> RenderableType:
+def in_terminal(parts: Iterable[Any]) -> RenderableType:
     """Parts as text and tables; figures and controls are for pages."""
-    return Group(*_drawn(parts))
-
-
-def _drawn(parts: Iterable[Any]) -> Iterator[RenderableType]:
+    drawn: list[RenderableType] = []
     for part in parts:
         if part.part == "text":
             style = next((STYLES[name] for name in part.style.split() if name in STYLES), "")
-            yield RichText(("\n" if part.style == "heading" else "") + text_of(part.words), style=style)
+            drawn.append(RichText(("\n" if part.style == "heading" else "") + text_of(part.words), style=style))
         elif part.part == "items":
-            yield from (RichText(text_of(words), style="dim") for words in part.items)
+            drawn += [RichText(text_of(words), style="dim") for words in part.items]
         elif part.part == "table":
-            yield _FittedTable(part)
+            drawn.append(_FittedTable(part))
         elif part.part == "folded":
-            yield RichText(f"\n{text_of(part.summary)}", style="bold")
-            yield from _drawn(part.parts)
+            drawn += [RichText(f"\n{text_of(part.summary)}", style="bold"), in_terminal(part.parts)]
+    return Group(*drawn)
 
 
 @dataclass(frozen=True)
@@ -42,41 +39,37 @@ class _FittedTable:
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if not self.table.grid:
-            yield _rich_table(self.table.flat() if self.table.by else self.table, options.max_width)
-            return
-        names = max(len(text_of(block.heading)) for block in self.table.blocks) + 4
-        fit = max(1, (options.max_width - names) // (NUMBERS_WIDTH + 3))
-        for start in range(0, len(self.table.blocks[0].rows), fit):
-            yield _rich_table(self.table.turned(start, start + fit), options.max_width, NUMBERS_WIDTH)
-
-
-def _rich_table(table: Table, width: int, each: int | None = None) -> RichTable:
-    title = RichText(text_of(table.caption) + table.units)
-    made = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
-    kept = [column.least <= width for column in table.columns]
-    rows = []
-    for cells in (row for block in table.blocks for row in block.rows):
-        rows.append(list[RichText]())
-        for cell in cells:
-            unknown = cell.value is not None and cell.value.value != cell.value.value
-            style = "yellow" if unknown else "bold" if "shown" in cell.style else ""
-            rows[-1] += [RichText("" if cell.wide > 1 else cell_text(cell), style=style), *[RichText()] * (cell.wide - 1)]
-    room = width
-    for place, column in enumerate(table.columns):
-        text, own = place == 0 or "text" in column.style, each if place else None
-        if kept[place]:
-            head, side = RichText(text_of(column.head), overflow="fold"), "left" if text else "right"
-            shown = [head.plain, *(row[place].plain for row in rows if place < len(row))]
-            longest = max(len(part) for line in shown for part in (line.split() or [""] if text else [line]))
-            narrow = longest if "narrow" in column.style else None
-            room -= longest + 3 if place else 0
-            made.add_column(head, justify=side, no_wrap=not text and own is None, overflow="fold", width=own, max_width=narrow)  # type: ignore[arg-type]
-    for first, *more in rows:
-        if max(map(len, first.plain.split()), default=0) > room:
-            first = RichText(first.plain.replace("-", "-\n"), first.style)  # otherwise it would be broken anywhere
-        made.add_row(*(shown for shown, keep in zip([first, *more], kept, strict=False) if keep))
-    return made
+        width, each, tables = options.max_width, None, [self.table.flat() if self.table.by else self.table]
+        if self.table.grid:
+            names = max(len(text_of(block.heading)) for block in self.table.blocks) + 4
+            each, fit = NUMBERS_WIDTH, max(1, (width - names) // (NUMBERS_WIDTH + 3))
+            tables = [self.table.turned(start, start + fit) for start in range(0, len(self.table.blocks[0].rows), fit)]
+        for table in tables:
+            title = RichText(text_of(table.caption) + table.units)
+            made = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
+            kept = [column.least <= width for column in table.columns]
+            rows = []
+            for cells in (row for block in table.blocks for row in block.rows):
+                rows.append(list[RichText]())
+                for cell in cells:
+                    unknown = cell.value is not None and cell.value.value != cell.value.value
+                    style = "yellow" if unknown else "bold" if "shown" in cell.style else ""
+                    rows[-1] += [RichText("" if cell.wide > 1 else cell_text(cell), style=style), *[RichText()] * (cell.wide - 1)]
+            room = width
+            for place, column in enumerate(table.columns):
+                text, own = place == 0 or "text" in column.style, each if place else None
+                if kept[place]:
+                    head, side = RichText(text_of(column.head), overflow="fold"), "left" if text else "right"
+                    shown = [head.plain, *(row[place].plain for row in rows if place < len(row))]
+                    longest = max(len(part) for line in shown for part in (line.split() or [""] if text else [line]))
+                    narrow = longest if "narrow" in column.style else None
+                    room -= longest + 3 if place else 0
+                    made.add_column(head, justify=side, no_wrap=not text and own is None, overflow="fold", width=own, max_width=narrow)  # type: ignore[arg-type]
+            for first, *more in rows:
+                if max(map(len, first.plain.split()), default=0) > room:
+                    first = RichText(first.plain.replace("-", "-\n"), first.style)  # otherwise it would be broken anywhere
+                made.add_row(*(shown for shown, keep in zip([first, *more], kept, strict=False) if keep))
+            yield made
 
 
 def cell_text(cell: Cell) -> str:
@@ -84,7 +77,8 @@ def cell_text(cell: Cell) -> str:
     estimate = cell.value
     if estimate is None:
         means = text_of(cell.means) if len(text_of(cell.means)) < len("predictive_gap") else ""
-        return text_of(labelled(cell)).replace(MINUS, "-") + (f" ({means})" if means and means != text_of(cell.words) else "")
+        tag = f" ({cell.tag})" if cell.tag else ""
+        return f"{text_of(cell.words)}{tag}".replace(MINUS, "-") + (f" ({means})" if means and means != text_of(cell.words) else "")
     if estimate.value != estimate.value:
         return INSUFFICIENT
     ends = span(estimate.low, estimate.high, cell.kind).replace(" to ", ", ")

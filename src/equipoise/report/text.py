@@ -37,12 +37,13 @@ def plain(value: object) -> str:
 
 
 def short(value: object, longest: int = LONGEST) -> str:
-    """A name on one line, shortened in the middle if it is too long.
+    """A name on one line; if it is too long, its middle is left out, and its last 12 characters stay.
 
     >>> short("a" * 50)
     'aaaaaaaaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaa'
     """
-    return shortened(plain(value), longest)
+    text = plain(value)
+    return text if len(text) <= longest else f"{text[: longest - 13]}…{text[-12:]}"
 
 
 def p_value_words(p: float) -> str:
@@ -58,12 +59,7 @@ def p_value_words(p: float) -> str:
 
 def short_name(value: object) -> str:
     """A name for a table in a terminal or a figure."""
-    return shortened(plain(value), LONGEST_NAME)
-
-
-def shortened(text: str, longest: int) -> str:
-    """The text with its middle left out if it is too long; its last 12 characters stay."""
-    return text if len(text) <= longest else f"{text[: longest - 13]}…{text[-12:]}"
+    return short(value, LONGEST_NAME)
 
 
 def sentence(text: str) -> str:
@@ -86,7 +82,7 @@ def name(value: object, longest: int = LONGEST_NAME) -> str:
     >>> print(name("<b>|two\nlines"))
     \<b>\|two\\nlines
     """
-    return MARKUP.sub(r"\\\1", shortened(clean(value).replace("\n", "\\n"), longest))
+    return MARKUP.sub(r"\\\1", short(str(value).expandtabs(4), longest))
 
 
 def line(value: object) -> str:

@@ -5,7 +5,7 @@ A committee reads missed findings first, then false alarms, both per 1,000 patie
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -94,22 +94,6 @@ def conclusion(audit: LabelAudit, names: Mapping[str, str] | None = None) -> str
     )
 
 
-@dataclass(frozen=True)
-class Harm:
-    """A group that is worse off than another, clear after adjustment; `more`, `low` and `high` are the difference with its simultaneous
-    interval.
-    """
-
-    kind: str
-    attribute: str
-    group: str
-    than: str
-    more: float
-    low: float
-    high: float
-    few: bool
-
-
 def worse_by(audit: LabelAudit, kind: str) -> dict[tuple[str, str], Estimate]:
     """By attribute and group, how many more are missed (or falsely flagged) than in the reference; negative if fewer."""
     differences: dict[tuple[str, str], Estimate] = {}
@@ -126,32 +110,18 @@ def worse_by(audit: LabelAudit, kind: str) -> dict[tuple[str, str], Estimate]:
     return differences
 
 
-def harms(audit: LabelAudit) -> list[Harm]:
-    """Every group that is clearly worse off: single attributes before intersections, missed findings first, the largest first."""
+def harms(audit: LabelAudit) -> list[tuple[str, str, Estimate]]:
+    """Every group that is clearly worse off: the kind of errors, the attribute, and how many more there are in `group` than in `reference`,
+    with the simultaneous interval. Single attributes come before intersections, missed findings first, the largest first.
+    """
     clear_harms = []
     for kind in COMPARED:
         for (attribute, _), gap in worse_by(audit, kind).items():
             if gap.clear:
                 worse, better = (gap.group, gap.reference) if gap.value > 0 else (gap.reference, gap.group)
                 low, high = sorted(abs(end) for end in (gap.simultaneous_low, gap.simultaneous_high))
-                clear_harms.append(Harm(kind, attribute, worse, better, abs(gap.value), low, high, gap.few))
-    return sorted(clear_harms, key=lambda harm: (harm.attribute in audit.intersections, harm.kind == ALARMS, -harm.more))
-
-
-def harm_words(harm: Harm, names: Mapping[str, str], unit: str = "patients") -> str:
-    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'.
-
-    If patients have several rows, `unit` is "rows": 'of 1,000 rows of women with the finding, ...'.
-    """
-    called, people = GroupNames(names), []
-    for group in (harm.group, harm.than):
-        words = f"rows of {called(group)}" if unit == "rows" else called(group)
-        people.append(words if group in names else f"{unit} ({short_name(harm.attribute)} {called(group)})")
-    has, has_not = ("with", "without") if unit == "rows" else ("who have", "who do not have")
-    who, happens = (f"{has} the finding", "missed") if harm.kind == MISSED else (f"{has_not} the finding", "falsely flagged")
-    size, *ends = (amount(number, "thousand0") for number in (harm.more, harm.low, harm.high))
-    more = f"{size} more ({' to '.join(ends)})"
-    return f"of 1,000 {people[0]} {who}, {more} are {happens} than of 1,000 {people[1]}"
+                clear_harms.append((kind, attribute, replace(gap, value=abs(gap.value), low=low, high=high, group=worse, reference=better)))
+    return sorted(clear_harms, key=lambda harm: (harm[1] in audit.intersections, harm[0] == ALARMS, -harm[2].value))
 
 
 def counted_unit(rows: int, patients: int | None) -> str:
@@ -175,14 +145,23 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
 
     A `brief` sentence, for one of several labels, leaves out the number of comparisons.
     """
-    every_harm, names = harms(audit), names or {}
-    candidates = [harm for harm in every_harm if harm.attribute not in audit.intersections] or every_harm
-    named = [harm for kind in COMPARED for harm in [harm for harm in candidates if harm.kind == kind][:MOST_NAMED]]
+    every_harm, called, by_row = harms(audit), GroupNames(names or {}), counted_unit(audit.rows, audit.patients) == "rows"
+    candidates = [harm for harm in every_harm if harm[1] not in audit.intersections] or every_harm
+    named = []
+    for kind, attribute, harm in (harm for kind in COMPARED for harm in [harm for harm in candidates if harm[0] == kind][:MOST_NAMED]):
+        people = []  # 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'
+        for group in (harm.group, harm.reference):
+            words = f"rows of {called(group)}" if by_row else called(group)
+            people.append(words if group in called else f"{'rows' if by_row else 'patients'} ({short_name(attribute)} {called(group)})")
+        who, happens = "with" if by_row else "who have", "missed"
+        if kind == ALARMS:
+            who, happens = "without" if by_row else "who do not have", "falsely flagged"
+        size, *ends = (amount(number, "thousand0") for number in (harm.value, harm.low, harm.high))
+        named.append(f"of 1,000 {people[0]} {who} the finding, {size} more ({' to '.join(ends)}) are {happens} than of 1,000 {people[1]}")
     if named:
         more = len(every_harm) - len(named)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
-        unit = counted_unit(audit.rows, audit.patients)
-        return "harm", f"Worse off: {'; '.join([harm_words(harm, names, unit) for harm in named])}{rest}."
+        return "harm", f"Worse off: {'; '.join(named)}{rest}."
     largest = largest_gap(audit)
     if largest is None:
         return "unclear", "Insufficient data: no difference between groups could be estimated from these patients."
@@ -192,7 +171,7 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
         return "unclear", f"A difference, not in missed findings or false alarms: {lowered}"
     if alike := _decided_alike(audit):
         return "unclear", f"Nothing to compare: {alike[1]}."
-    detectable = _detectable_words(audit, GroupNames(names))
+    detectable = _detectable_words(audit, called)
     if brief:
         return "unchanged", f"No clear difference{f'; {detectable}' if detectable else ''}."
     comparisons, but = plural(audit.own_comparisons, "comparison"), "which does not show that there is none"

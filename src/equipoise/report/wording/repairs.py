@@ -170,7 +170,10 @@ def repair_answer(comparison: Comparison, names: Mapping[str, str] | None = None
     if comparison.judgement.changed:
         parts.append(for_all_words(comparison.judgement, balances, unit))
         parts.append(more_errors_words(balances, unit, names))
-    parts.append(budget_words(note for tried in comparison.candidates for note in tried.candidate.notes))
+    ran_out = {"cut_short": "{} was stopped after {steps:,} steps", "no_time": "{} was not tried"}
+    notes = [note for tried in comparison.candidates for note in tried.candidate.notes if note.kind in ran_out]
+    cut = dict.fromkeys(ran_out[note.kind].format(note.subject, **note.numbers) for note in notes)
+    parts += [f"the budget (repair.budget) ran out: {', '.join(cut)}"] if cut else []
     return f"{'; '.join(filter(None, parts))}."
 
 
@@ -204,13 +207,6 @@ def more_errors_words(rows: Iterable[Balance], unit: str, names: Mapping[str, st
             parts[group].append(f"{amount(worse[group], 'thousand0')} more {errors}")
     worst = (f"in {called(group)} ({groups[group].rows:,} {unit}), {' and '.join(more)} per 1,000" for group, more in parts.items())
     return f"worst {', and '.join(worst)}" if parts else ""
-
-
-def budget_words(notes: Iterable[Note]) -> str:
-    """Which methods the budget stopped or left out; empty if it did not run out."""
-    ran_out = {"cut_short": "{} was stopped after {steps:,} steps", "no_time": "{} was not tried"}
-    cut = dict.fromkeys(ran_out[note.kind].format(note.subject, **note.numbers) for note in notes if note.kind in ran_out)
-    return f"the budget (repair.budget) ran out: {', '.join(cut)}" if cut else ""
 
 
 def error_unit(comparison: Comparison) -> str:
