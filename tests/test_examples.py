@@ -26,7 +26,7 @@ from equipoise.data import sha256
 from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
-from equipoise.report import PANELS
+from equipoise.report.panels import PANELS
 from equipoise.studies import CATALOGUE
 from equipoise.studies.sets.phantom import phantom_parts
 from support.facts import facts, says

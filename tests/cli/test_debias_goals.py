@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from equipoise import Cohort
 from equipoise.methods import Note
 from equipoise.models import HEADS, predict
-from equipoise.report import note_words
+from equipoise.report.wording.notes import note_words
 from support import hospital
 from support.bundles import rule_in_file
 from support.facts import says

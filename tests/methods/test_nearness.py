@@ -7,7 +7,7 @@ from torch import nn
 from equipoise.measures import Threshold
 from equipoise.methods import Goal, LabelCandidate
 from equipoise.methods.choosing import nearness
-from equipoise.report import note_words
+from equipoise.report.wording.notes import note_words
 from support.goals import paper_goal
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from equipoise.measures import GAPS, MEASURES, QUOTIENTS
 from equipoise.methods import METHODS, Note
-from equipoise.report import method_words, repair_set_words, why_words
+from equipoise.report import repair_set_words, why_words
 from equipoise.report.model_card import cards
 from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
 from equipoise.report.wording.names import gap_words, share_words
+from equipoise.report.wording.repairs import method_words
 from support.cases import small_case
 from support.pages import repair_page
 

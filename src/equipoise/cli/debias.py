@@ -157,39 +157,11 @@ def _result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str
 
 
 def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
-    say(report.repair_answer(case, report.groups_called(case, names)), report.OUTCOMES[str(case.outcome)])
-    method = f"Method: {report.method_words(case.result)}."
-    for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):
-        if line:
-            say(line)
-    say(f"Chosen: {report.why_words(case.result.candidate.why)}.")
-    out.print(report.in_terminal(report.methods_screen(case, verbose=verbose)), "", sep="\n")
-    told, hidden = _notes(case, verbose)
-    for line in [*lines, *told]:
-        say(line)
-    if hidden:
-        say(f"How it was found: {report.plural(hidden, 'more note')} with --verbose and in report.html.", "dim")
+    for part in report.repair_screen(case, names, lines, verbose=verbose):
+        out.print(report.in_terminal([part]), soft_wrap=part.part == "text")
     if verbose and saved.onnx is not None:
         out.print(f"model.onnx differs from torch by at most {saved.onnx.max_difference:.1e} on {saved.onnx.rows} rows.")
     say(f"Written to {saved.folder}: {', '.join(saved.files)}")
-
-
-def _notes(case: Comparison, verbose: bool) -> tuple[list[str], int]:
-    """The notes of the chosen method to print, and the number of notes on the search that are only printed if verbose.
-
-    If verbose, also the notes of other methods about rows that differ from those of the chosen one.
-    """
-    every = list(dict.fromkeys(case.result.candidate.notes))
-    printed = [note for note in every if verbose or note.kind not in report.SEARCH_NOTES]
-    lines = [f"{case.result.name}: {report.note_words(note)}" for note in printed]
-    for tried in case.candidates if verbose else ():
-        for note in tried.candidate.notes:
-            # Notes on small cells are similar for all methods, so one of them is enough.
-            small = note.kind == "small_cells" and not any(other.kind == note.kind for other in printed)
-            if small or (note.kind == "missing_group" and note not in printed):
-                printed.append(note)
-                lines.append(f"{tried.name}: {report.note_words(note)}")
-    return lines, len(every) - len(printed) if not verbose else 0
 
 
 def _duration(seconds: float | None) -> str:

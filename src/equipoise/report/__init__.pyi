@@ -14,7 +14,6 @@ from .outputs import write_figures as write_figures
 from .outputs import write_page as write_page
 from .pages import page_of as page_of
 from .pages import render as render
-from .panels import PANELS as PANELS
 from .panels import Mark as Mark
 from .panels import Panel as Panel
 from .panels import add_panels as add_panels
@@ -23,9 +22,9 @@ from .panels import percents as percents
 from .panels import x_at as x_at
 from .panels import y_at as y_at
 from .pdf import check_printer as check_printer
-from .repairs import methods_screen as methods_screen
 from .repairs import overview as overview
 from .repairs import repair_document as repair_document
+from .repairs import repair_screen as repair_screen
 from .report_spec import ReportSpec as ReportSpec
 from .terminal import in_terminal as in_terminal
 from .text import duration as duration
@@ -41,13 +40,7 @@ from .wording.audits import reading_words as reading_words
 from .wording.audits import returning_words as returning_words
 from .wording.audits import varying_words as varying_words
 from .wording.names import group_words as group_words
-from .wording.notes import SEARCH_NOTES as SEARCH_NOTES
-from .wording.notes import note_words as note_words
 from .wording.notes import why_words as why_words
-from .wording.repairs import OUTCOMES as OUTCOMES
 from .wording.repairs import groups_called as groups_called
-from .wording.repairs import met_words as met_words
-from .wording.repairs import method_words as method_words
-from .wording.repairs import original_words as original_words
 from .wording.repairs import repair_answer as repair_answer
 from .wording.repairs import repair_set_words as repair_set_words

@@ -66,7 +66,7 @@ from equipoise.report.wording.names import (
     share_words,
     upper_bound_words,
 )
-from equipoise.report.wording.notes import note_words, why_words
+from equipoise.report.wording.notes import SEARCH_NOTES, note_words, why_words
 
 COLOURS = 7  # of groups, each with a dash pattern
 MANY_GROUPS = 3  # more have only the measure and the rates of the goal at first sight
@@ -501,6 +501,31 @@ def overview(
     )
     context = values | {"title": title, "places": places, "rule_only": first.result.candidate.rule_only}
     return {"report.html": page_of(document), "README.txt": render("README_labels.txt.j2", context)}
+
+
+def repair_screen(
+    case: Comparison, names: Mapping[str, str] | None = None, lines: Iterable[str] = (), *, verbose: bool = False
+) -> list[Part]:
+    """The result of a repair in a terminal: its outcome, every method on the held-out rows, the given lines and notes on the repair.
+
+    Notes on the search are counted, and shown if `verbose`, with notes of other methods about rows that differ from the chosen one's.
+    """
+    result, every = case.result, list(dict.fromkeys(case.result.candidate.notes))
+    printed = [note for note in every if verbose or note.kind not in SEARCH_NOTES]
+    notes = [f"{result.name}: {note_words(note)}" for note in printed]
+    hidden = len(every) - len(printed)
+    for tried in case.candidates if verbose else ():
+        for note in tried.candidate.notes:
+            # Notes on small cells are similar for all methods, so one of them is enough.
+            small = note.kind == "small_cells" and not any(other.kind == note.kind for other in printed)
+            if small or (note.kind == "missing_group" and note not in printed):
+                printed.append(note)
+                notes.append(f"{tried.name}: {note_words(note)}")
+    limits = [words.met_words(case.judgement), words.original_words(case), words.repair_set_words(case)]
+    about = [f"Method: {words.method_words(result)}.", *filter(None, limits), f"Chosen: {why_words(result.candidate.why)}."]
+    more = [Text(f"How it was found: {plural(hidden, 'more note')} with --verbose and in report.html.", "notes")] if hidden else []
+    answer = Text(words.repair_answer(case, words.groups_called(case, names)), f"outcome-{case.outcome}")
+    return [answer, *map(Text, about), *methods_screen(case, verbose=verbose), Text(""), *map(Text, [*lines, *notes]), *more]
 
 
 def comparison_screen(case: Comparison) -> list[Part]:

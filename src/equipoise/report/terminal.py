@@ -14,6 +14,8 @@ from equipoise.report.text import INSUFFICIENT, MINUS, amount, span
 
 NUMBERS_WIDTH = len("+12.3 [+12.3, +12.3]*†")  # of a value with its interval
 STYLES = {"lead": "bold", "callout": "yellow", "notes": "dim", "heading": "bold underline"}
+STYLES |= {"outcome-harm": "bold red", "outcome-unclear": "bold yellow", "outcome-reduced": "bold", "outcome-closed": "bold green"}
+STYLES |= {"outcome-unchanged": "bold yellow"}
 
 
 def in_terminal(parts: Iterable[Any]) -> RenderableType:

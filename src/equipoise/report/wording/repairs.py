@@ -12,8 +12,7 @@ from equipoise.report.text import amount, sentence, short_name
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
-# The style of each outcome in a terminal, in the order in which several labels are named.
-OUTCOMES = {"harm": "bold red", "unclear": "bold yellow", "reduced": "bold", "closed": "bold green", "unchanged": "bold yellow"}
+OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in the order in which several labels are named
 MANY_ERRORS = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
 SMALL_CHANGE = 0.01  # changes of less than 10 in 1,000 have a decimal place
 
