@@ -125,30 +125,6 @@ def change_performance(contrast: ScoreComparison) -> Table:
     return table(caption, ["Measure", *_sides(contrast), "change"], rows)
 
 
-def contrast_screen(contrast: ScoreComparison, verbose: bool = False) -> list[Part]:
-    """A comparison: sizes, the conclusion, changes of gaps and, with `verbose`, changes of the rates of each group."""
-    sizes = [
-        (Span(name), f": {how_many(rows, patients)}, positive if {contrast.decisions[name]}")
-        for name, (rows, patients) in contrast.sizes.items()
-    ]
-    gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
-    shown = gaps if verbose or len(gaps) <= SCREEN_CHANGES else gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_CHANGES).index)]
-    made = change_table(contrast, shown, str)
-    few = f" †: {few_changes_words(contrast)}." if contrast.gaps["few"].any() else ""
-    more = "" if verbose else f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
-    assumed = "" if contrast.paired else " Assumed: no patient is in more than one of them."
-    note = f"*: the change is clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
-    return [
-        Text((*doc.joined(sizes), ".")),
-        Text(contrast_conclusion(contrast), "lead"),
-        *map(Text, differ_words(contrast)),
-        *(Text(""), made if verbose else made.only(0, 1, 2, 3, 4)),
-        *((Text(""), change_table(contrast, contrast.rates, str)) if verbose else ()),
-        *((Text(""), change_performance(contrast)) if len(contrast.performance) else ()),
-        *(Text(""), Text(note, "notes")),
-    ]
-
-
 def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}."""
     called = _names(contrast.rates, contrast.intersections, names)
@@ -168,12 +144,32 @@ def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None
         Section("verdict", "The answer", "", verdict),
         Section("gaps", "Changes in differences", "", by_attribute(gaps)),
         Section("rates", "Changes in each group", "", by_attribute(contrast.rates)),
-        Section("performance", "Performance", "", [change_performance(contrast)]),
+        Section("performance", "Performance", "", [change_performance(contrast)] if len(contrast.performance) else []),
         Section("method", "Method and limits", "", [Fixed("about")]),
     ]
     few, sizes = few_changes_words(contrast), {name: how_many(rows, patients) for name, (rows, patients) in contrast.sizes.items()}
     title = f"{', '.join(contrast.others)} compared with {contrast.first}"
     return doc.Document("contrast.html", "comparison", title, sections, {"found": contrast, "sizes": sizes}, called.full, few)
+
+
+def contrast_screen(contrast: ScoreComparison, verbose: bool = False) -> list[Part]:
+    """The sections of a comparison in a terminal: with `verbose` all of them, otherwise the largest changes of gaps without rates."""
+    sizes = [
+        (Span(name), f": {how_many(rows, patients)}, positive if {contrast.decisions[name]}")
+        for name, (rows, patients) in contrast.sizes.items()
+    ]
+    sections = {section.anchor: section.parts for section in contrast_document(contrast).sections}
+    few = f" †: {few_changes_words(contrast)}." if contrast.gaps["few"].any() else ""
+    more = ""
+    if not verbose:
+        gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+        shown = gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_CHANGES).index)] if len(gaps) > SCREEN_CHANGES else gaps
+        more = f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
+        sections |= {"gaps": [change_table(contrast, shown, str).only(0, 1, 2, 3, 4)], "rates": []}
+    assumed = "" if contrast.paired else " Assumed: no patient is in more than one of them."
+    note = f"*: the change is clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
+    below = [part for anchor in ("gaps", "rates", "performance") if sections[anchor] for part in (Text(""), *sections[anchor])]
+    return [Text((*doc.joined(sizes), ".")), *sections["verdict"], *below, Text(""), Text(note, "notes")]
 
 
 # Gaps over time
