@@ -1,4 +1,3 @@
-from .auto import run_methods as run_methods
 from .candidate import Candidate as Candidate
 from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress
@@ -18,11 +17,12 @@ from .contract import Speed as Speed
 from .contract import Step as Step
 from .contract import Steps as Steps
 from .contract import Work as Work
+from .contract import check_method as check_method
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
 from .driver import run_method as run_method
-from .eq_debias import check_method as check_method
+from .driver import run_methods as run_methods
 from .eq_debias import debias as debias
 from .eq_debias import goals_of as goals_of
 from .evaluation import Data as Data

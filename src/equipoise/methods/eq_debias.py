@@ -6,10 +6,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.data import Cohort, Identities, LabelKind, Scores, check_apart, check_cohort
-from equipoise.errors import BadInput, Misuse, UnknownName, pick, raise_all
+from equipoise.errors import BadInput, Misuse, UnknownName, raise_all
 from equipoise.measures import Gap
 from equipoise.methods.candidate import Candidate, Progress
-from equipoise.methods.contract import METHODS
+from equipoise.methods.contract import check_method
 from equipoise.methods.driver import label_by_label, run_method
 from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION, Goal, keeping, raise_together
 from equipoise.methods.small_cells import check_cells
@@ -84,36 +84,36 @@ def debias(
     A cohort of several labels or classes is repaired at once: `result.labels` has the result of each, and `outputs` maps labels to outputs
     of the network, by number or name.
     """
-    given = model
-    errors, several, asked, number = list[BadInput](), isinstance(threshold, Mapping), cast(object, method), cast(object, seed)
+    given, errors, asked, number = model, list[BadInput](), cast(object, method), cast(object, seed)
+    thresholds = threshold if isinstance(threshold, Mapping) else None  # one per label
     if not isinstance(asked, str):
         advice = ". To try several, use method='auto' with methods=(...)" if isinstance(asked, (list, tuple, set)) else ""
         errors.append(BadInput(f"method must be the name of one method, such as 'auto'; got {asked!r}{advice}"))
     if budget is not None and not (is_real(budget) and budget > 0):
         errors.append(BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget!r}"))
-    if isinstance(number, bool) or not isinstance(number, Integral):
+    if not (is_real(number) and isinstance(number, Integral)):
         errors.append(BadInput(f"seed must be an integer; got {number!r}"))
     with keeping(errors):
         limits_of_goal: dict[str, Any] = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss}
         named = {"performance": performance, "keep": keep or {}, "selection": selection}
-        parts_of_goal = Goal(measure, **named, **limits_of_goal, threshold=None if several else threshold)
+        parts_of_goal = Goal(measure, **named, **limits_of_goal, threshold=threshold if thresholds is None else None)
         if goal is not None and parts_of_goal != Goal():
             raise BadInput(f"goal ({goal}) was given next to its parts ({parts_of_goal}). Put them into the goal, or leave it out")
         goal = goal or parts_of_goal
     raise_together(errors)
     assert goal is not None
-    if isinstance(threshold, Mapping):
+    scores = {"": model} if isinstance(model, Scores) else model if isinstance(model, Mapping) else {}
+    if thresholds is not None:
         from equipoise.measures import thresholds_by_name
 
-        labels = list(model) if isinstance(model, Mapping) else cohort.labels if isinstance(cohort, Cohort) else ()
+        labels = list(scores) or list(getattr(cohort, "labels", []))
         if len(labels) < 2 or goals is not None:
             why = "goals was given, which has them too" if goals is not None else "there is one label"
             raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
-        goals = {label: goal.changed(threshold=own) for label, own in thresholds_by_name(threshold, labels).items()}
+        goals = {label: goal.changed(threshold=own) for label, own in thresholds_by_name(thresholds, labels).items()}
         goal = Goal(selection=goal.selection)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
-    scores = {"": model} if isinstance(model, Scores) else model
-    if isinstance(scores, Mapping) and scores and all(isinstance(own, Scores) for own in scores.values()):
+    if scores and all(isinstance(own, Scores) for own in scores.values()):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
         if unused := [name for name, value in with_network.items() if value is not None]:
             raise BadInput(
@@ -137,6 +137,11 @@ def debias(
     if features is not None:
         raise BadInput("features goes with scores alone, eq.debias(scores, features=...); a network has the inputs of its cohort")
     check_cohort("eq.debias, after the network,", cohort)
+    if not cohort.several and (unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]):
+        raise BadInput(
+            f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
+            "Give it label=[...] or classes=[...]"
+        )
     if isinstance(model, Predictor):
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
@@ -147,15 +152,10 @@ def debias(
         return result.with_labels(each, model=model)
     network = model  # with the outputs of the cohort's labels; with one label, unchanged
     if cohort.several:
-        check_method(method, cohort.kind, cohort.labels[0])
+        check_method(method, settings, train=train is not None, labels=cohort.labels, kind=cohort.kind)
         if cohort.kind.argmax and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
             raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
         network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
-    elif unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
-        raise BadInput(
-            f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
-            "Give it label=[...] or classes=[...]"
-        )
     by_label = goals_of(list(cohort.by_label), cohort.kind, goal, goals)
     if not force:
         check_cells({"the repair set": cohort}, by_label)
@@ -168,15 +168,6 @@ def debias(
     from equipoise.methods.recalibration import recalibrated
 
     return recalibrated(result, label_views(network, by_label), cohort)
-
-
-def check_method(method: str, kind: LabelKind, example: str) -> None:
-    """Raises `BadInput`, which lists the suitable methods, if a method cannot repair several labels or classes."""
-    able = [name for name, own in METHODS.items() if own.repairs(kind)]
-    if pick("method", method, METHODS) in able:
-        return
-    what = "classes, which are decided by argmax" if kind.argmax else "labels"
-    raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
 
 
 def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:

@@ -43,9 +43,6 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     """
     from equipoise.models import OneOutput, folded_outputs, output_kind, predict, recalibrated_network
 
-    def column(view: object) -> int:
-        return int(view.which) if isinstance(view, OneOutput) else 0
-
     changed = [
         name
         for name, own in result.labels.items()
@@ -63,13 +60,14 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
             done[name] = _not_recalibrated(own, "no_increasing_map")
         else:
             maps[name] = fitted
-    first = next(iter(result.labels.values())).network
-    network = cast("nn.Module", result.model) if cohort.several else first  # with the outputs of all labels
+    first, several = next(iter(result.labels.values())).network, cohort.several
+    network = cast("nn.Module", result.model) if several else first  # with the outputs of all labels
     output = output_kind(first, cohort.inputs)
+    columns = {name: int(own.model.which) if isinstance(own.model, OneOutput) else None for name, own in result.labels.items()}
     while maps:
-        if cohort.several:
-            columns = {column(result.labels[name].network): (own.map.slope, own.map.intercept) for name, own in maps.items()}
-            new = folded_outputs(network, cohort.inputs, columns, output)
+        if several:
+            pairs = {columns[name] or 0: (own.map.slope, own.map.intercept) for name, own in maps.items()}
+            new = folded_outputs(network, cohort.inputs, pairs, output)
         else:
             (only,) = maps.values()
             new, folded = recalibrated_network(network, cohort.inputs, only.map.slope, only.map.intercept, output)
@@ -77,18 +75,14 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
         if new is None:
             done |= {name: _not_recalibrated(result.labels[name], "no_layer_for_it") for name in maps}
             break
-        views = {
-            name: OneOutput(new, column(own.model), output=output) if cohort.several and isinstance(own.model, OneOutput) else new
-            for name, own in result.labels.items()
-        }
+        views = {name: OneOutput(new, own, output=output) if several and own is not None else new for name, own in columns.items()}
         tried = {}
         for name, about in maps.items():
             sets = [parts[name], *(rows[name] for rows in others)]
             tried[name] = _with_network(result.labels[name], views[name], about, scores[name], sets)
         refused = [name for name, own in tried.items() if own.recalibration is None]
         if not refused:  # the other labels have the new network too
-            done |= {name: replace(own, model=views[name]) for name, own in done.items() if isinstance(own.model, OneOutput)}
-            network, done = new, done | tried
+            network, done = new, {name: replace(own, model=views[name]) for name, own in done.items()} | tried
             break
         done |= {name: tried[name] for name in refused}
         maps = {name: own for name, own in maps.items() if name not in refused}
