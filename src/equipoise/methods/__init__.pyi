@@ -25,6 +25,7 @@ from .driver import run_method as run_method
 from .driver import run_methods as run_methods
 from .eq_debias import debias as debias
 from .eq_debias import goals_of as goals_of
+from .eq_debias import recalibrated as recalibrated
 from .evaluation import Data as Data
 from .evaluation import Label as Label
 from .goal import DEFAULT_MEASURE as DEFAULT_MEASURE
@@ -38,7 +39,6 @@ from .outcome import joint_met as joint_met
 from .outcome import joint_outcome as joint_outcome
 from .outcome import judge as judge
 from .outcome import performance_limit as performance_limit
-from .recalibration import recalibrated as recalibrated
 from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict
 from .small_cells import check_cells as check_cells

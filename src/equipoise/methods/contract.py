@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
-WITHOUT_METHODS = ("blind_rule", "eq_debias", "recalibration", "steps")  # modules that register none: imported by those who use them
+WITHOUT_METHODS = ("blind_rule", "eq_debias", "steps")  # modules that register none: imported by those who use them
 PART_TOO_SMALL = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels of a multi-label network

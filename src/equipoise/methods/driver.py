@@ -132,7 +132,7 @@ def run_method(
         network = _with_heads(cast("ChosenOutputs", model), result.labels)
         views = label_views(model, goals, network)
         each = {label: replace(own, model=views[label], fitted_to=fitted_to) for label, own in result.labels.items()}
-        return result.with_labels(each, model=network)
+        return replace(result, labels=each, model=network)
     if own_method.kind == Kind.OTHERS:  # it calls this function for each of its methods
         limits = {"seed": seed, "train": train, "settings": chosen, "progress": progress, "deadline": deadline}
         return cast(Candidate, own_method.run(model, cohort, goals, **limits))
@@ -158,7 +158,7 @@ def run_method(
         near = None if own.met_in_sample else nearness(own, goal)
         own = replace(own, why=own.why if near is None else (*own.why, near), fitted_to=fitted_to)
         noted[label] = note_rows(own, part, own_method.without_group)
-    return result.with_labels(noted)
+    return replace(result, labels=noted)
 
 
 def _check_kept_rates(candidate: LabelCandidate, model: "nn.Module | None", cohort: Rows) -> LabelCandidate:
@@ -204,7 +204,7 @@ def label_by_label(
         worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
         performance = float(np.mean([row["performance"] for row in values]))
         rows.append({"step": step, "gap": gaps[worst], "performance": performance, "threshold": np.nan, "label": list(results)[worst]})
-    return Candidate(results, None, pd.DataFrame(rows), 1).with_labels(results)
+    return Candidate(results, None, pd.DataFrame(rows), 1)
 
 
 def _with_heads(chosen: "ChosenOutputs", by_label: Mapping[str, LabelCandidate]) -> "nn.Module":
@@ -286,7 +286,7 @@ def run_fit(run: MethodRun) -> Candidate:
         run.progress(1, 1)
     if evidence is not None:
         candidate = cross_fitted(candidate, evidence, chosen, 0, range(len(found.steps)), run.rows, run)
-    return Candidate.of(candidate, name)
+    return Candidate({name: candidate}, candidate.model)
 
 
 def step_decisions(
@@ -428,8 +428,8 @@ def auto(
     )
     changes = {"method": AUTO, "ran_as": best.method, "settings": used}
     more = (*notes, *cut_short, *tried.notes)
-    each = best.labels.items()
-    return best.with_labels({name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *more)) for name, own in each})
+    each = {name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *more)) for name, own in best.labels.items()}
+    return replace(best, labels=each)
 
 
 @dataclass(eq=False)

@@ -209,7 +209,7 @@ class _Search:
                 else:
                     result = label.evaluate(scores, self.within) if row or label.threshold is None else label.original(scores)
             each[name] = self._label_candidate(at, row, view, result)
-        return Candidate(each, model, pd.DataFrame([past.joint for past in self.past]), row).with_labels(each)
+        return Candidate(each, model, pd.DataFrame([past.joint for past in self.past]), row)
 
     def _label_candidate(self, at: int, row: int, model: "nn.Module | None", result: LabelResult) -> LabelCandidate:
         """The candidate of one label."""
@@ -301,14 +301,14 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
         for at, (name, own) in enumerate(candidate.labels.items())
     }
     if chosen.at and candidate.chosen:
-        return candidate.with_labels(each)
+        return replace(candidate, labels=each)
     network = copy.deepcopy(whole_network(model))
     views = label_views(model, each, network)
     for (name, own), goal in zip(each.items(), chosen.goals, strict=True):
         threshold = own.trace["threshold"].iloc[0]
         rule = own.rule if whole.kind.argmax else plain_rule(own.method, threshold, parts[name], goal, original=True)
         each[name] = replace(own, rule=rule, model=views[name], chosen=0)
-    return replace(candidate, model=network, chosen=0).with_labels(each)
+    return replace(candidate, labels=each, model=network, chosen=0)
 
 
 def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[Half, Half]:
@@ -371,4 +371,4 @@ def _at_step(whole: Candidate, last: Candidate) -> Candidate:
         trace.loc[trace.index[row], final.trace.columns] = chosen.to_numpy()
         cut = tuple(note for note in own.notes if note.kind == "cut_short")  # the last run has no deadline
         each[name] = replace(final, trace=trace, chosen=row, notes=(*final.notes, *cut))
-    return replace(last, trace=whole.trace, chosen=row).with_labels(each)
+    return replace(last, labels=each, trace=whole.trace, chosen=row)
