@@ -52,11 +52,7 @@ Merit = tuple[int, float]  # of a step: first its tier (1 if the rates are kept,
 
 
 def choose(
-    size: FloatArray,
-    error: FloatArray,
-    fine: BoolArray,
-    needs: Sequence[tuple[bool, bool]] = (),
-    later: FloatArray | None = None,
+    size: FloatArray, error: FloatArray, fine: BoolArray, needs: Sequence[tuple[bool, bool]] = (), later: FloatArray | None = None
 ) -> int | None:
     """The position of the best option; None if none is fine.
 

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 WITHOUT_METHODS = ("blind_rule", "eq_debias", "steps")  # modules that register none: imported by those who use them
+MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
+  title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
+  author    = {Marcinkevics, Ricards and Ozkan, Ece and Vogt, Julia E.},
+  booktitle = {Proceedings of the 7th Machine Learning for Healthcare Conference},
+  year      = {2022}
+}"""  # the paper of this package
 PART_TOO_SMALL = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels of a multi-label network
@@ -127,7 +133,7 @@ class Kind(StrEnum):
     STEPS = "steps"  # (model, data, goal, settings, rng) yields a Step for every state of the network to be evaluated
     RULE = "rule"  # (scores, goal, settings) returns a Fit: a decision rule for the scores of the original network
     PROBES = "probes"  # (model, cohort, goal, settings, rng, train, network outputs if known) returns a Fit with a new network
-    OTHERS = "others"  # (model, cohort, goal, ...) returns a candidate, chosen among those of other methods
+    OTHERS = "others"  # (run), a `MethodRun`, returns a candidate, chosen among those of other methods
 
 
 @dataclass(frozen=True)
@@ -361,13 +367,13 @@ class Speed:
     @classmethod
     def measured(cls, model: "nn.Module | None", repair: Rows, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
         """The speed of a network on the rows of one label; scores need no network and take no time per row."""
-        network, per_row, backward = None, 0.0, 1.0
+        per_row, backward = 0.0, 1.0
         if model is not None:
             cohort = cast(Cohort, repair)
-            network, per_row = model, seconds_per_row(model, cohort)
+            per_row = seconds_per_row(model, cohort)
             if next(model.parameters(), None) is not None:
                 backward = max(1.0, seconds_per_row(copy.deepcopy(model), cohort, gradients=True) / per_row)
-        return cls(network, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
+        return cls(model, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
 
     def work(self, name: str, given: Mapping[str, Any]) -> Work:
         """The work of a method: cross-fitted selection runs it several times, and labels that are repaired one by one once each."""

@@ -133,11 +133,10 @@ def run_method(
         views = label_views(model, goals, network)
         each = {label: replace(own, model=views[label], fitted_to=fitted_to) for label, own in result.labels.items()}
         return replace(result, labels=each, model=network)
-    if own_method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        limits = {"seed": seed, "train": train, "settings": chosen, "progress": progress, "deadline": deadline}
-        return cast(Candidate, own_method.run(model, cohort, goals, **limits))
     used_train, parts = train if own_method.takes_train else None, cohort.by_label
     run = MethodRun(own_method, model, cohort, goals, seed, chosen, used_train, progress, deadline, refuse_constant)
+    if own_method.kind == Kind.OTHERS:  # it calls this function for each of its methods
+        return cast(Candidate, own_method.run(run))
     try:
         Data.of(cohort, goals)  # raises an error if the set lacks rows that the measure needs
         if own_method.kind != Kind.STEPS and not several:
@@ -370,19 +369,10 @@ def auto_cost(speed: Speed, settings: AutoSettings) -> Work:
     labels=ALL_AT_ONCE,
     cost=auto_cost,
 )
-def auto(
-    model: "nn.Module | None",
-    cohort: Rows,
-    goals: Mapping[str, Goal],
-    *,
-    seed: int,
-    settings: AutoSettings,
-    progress: Progress | None = None,
-    train: Cohort | None = None,
-    deadline: float | None = None,
-) -> Candidate:
+def auto(run: MethodRun) -> Candidate:
     """The best of several methods, with what was tried in the notes."""
-    fixed = model is not None and next(model.parameters(), None) is None  # as from an ONNX file: it has nothing to fine-tune
+    settings, cohort, progress = run.settings, run.rows, run.progress
+    fixed = run.model is not None and next(run.model.parameters(), None) is None  # as from an ONNX file: it has nothing to fine-tune
     names = []  # of the methods that can repair these labels or classes with these sample weights, and this network
     for name in settings.order(cohort):
         own = METHODS[name]
@@ -398,7 +388,8 @@ def auto(
         if progress:
             progress(done, len(names))
 
-    tried = run_methods(methods, model, cohort, goals, seed=seed, train=train, deadline=deadline, bars=count, all_of_them=False)
+    limits: dict[str, Any] = {"seed": run.seed, "train": run.train, "deadline": run.deadline}
+    tried = run_methods(methods, run.model, cohort, run.goals, **limits, bars=count, all_of_them=False)
     if STANDARD in tried.errors:  # no method can be run on these rows or this network
         raise tried.errors[STANDARD]
     if progress:

@@ -21,8 +21,7 @@ import numpy as np
 
 from equipoise.data import Cohort
 from equipoise.errors import pick, raise_all
-from equipoise.methods.bias_gda import MARCINKEVICS
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Speed, Step, Steps, Work, method, unknown_work
+from equipoise.methods.contract import ALL_AT_ONCE, MARCINKEVICS, Rng, Speed, Step, Steps, Work, method, unknown_work
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal, Note
 
