@@ -216,7 +216,7 @@ def recalibrated(result: Candidate, originals: "Mapping[str, nn.Module | None]",
     which no decision may change, whose labels are not used. The outputs of one network are recalibrated each by its own map, which must
     fold into the network's layers.
     """
-    from equipoise.models import OneOutput, folded_outputs, output_kind, predict, recalibrated_network
+    from equipoise.models import OneOutput, output_kind, predict, recalibrated_network
 
     changed = [
         name
@@ -238,19 +238,15 @@ def recalibrated(result: Candidate, originals: "Mapping[str, nn.Module | None]",
     first, several = next(iter(result.labels.values())).network, cohort.several
     network = cast("nn.Module", result.model) if several else first  # with the outputs of all labels
     output = output_kind(first, cohort.inputs)
-    columns = {name: int(own.model.which) if isinstance(own.model, OneOutput) else None for name, own in result.labels.items()}
+    columns = {name: int(own.model.which) if several and isinstance(own.model, OneOutput) else None for name, own in result.labels.items()}
     while maps:
-        if several:
-            pairs = {columns[name] or 0: (own.map.slope, own.map.intercept) for name, own in maps.items()}
-            new = folded_outputs(network, cohort.inputs, pairs, output)
-        else:
-            (only,) = maps.values()
-            new, folded = recalibrated_network(network, cohort.inputs, only.map.slope, only.map.intercept, output)
-            maps = {name: replace(own, folded=folded) for name, own in maps.items()}
+        pairs = {columns[name] or 0: (own.map.slope, own.map.intercept) for name, own in maps.items()}
+        new, folded = recalibrated_network(network, cohort.inputs, pairs, output, wrap=not several)
+        maps = {name: replace(own, folded=folded) for name, own in maps.items()}
         if new is None:
             done |= {name: _not_recalibrated(result.labels[name], "no_layer_for_it") for name in maps}
             break
-        views = {name: OneOutput(new, own, output=output) if several and own is not None else new for name, own in columns.items()}
+        views = {name: new if own is None else OneOutput(new, own, output=output) for name, own in columns.items()}
         tried = {}
         for name, about in maps.items():
             sets = [parts[name], *(rows[name] for rows in others)]
