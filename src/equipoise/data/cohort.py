@@ -19,15 +19,13 @@ from equipoise.data.column_values import (
     describe_rows,
     feature_problems,
     frame_from_arrays,
-    known,
     missing_columns,
     read_columns,
-    read_target_array,
     warn_of_repeated_patients,
 )
 from equipoise.data.columns import Columns, LabelKind
 from equipoise.data.splits import Grouped, assign_units, generator, too_few
-from equipoise.data.table_files import as_parsed, read_table
+from equipoise.data.table_files import as_parsed
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -126,18 +124,16 @@ class Cohort(Grouped):
         advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
         if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
             raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
-        targets = None if labels is None and classes is None else read_target_array(y, labels, classes)
-        # The summary of several labels may be constant, so a placeholder takes its place in the check of the label.
-        label = np.asarray(y) if targets is None else np.arange(len(targets["y"])) % 2
-        if label.ndim > 1:
-            raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
-        frame, roles = frame_from_arrays({"label": label, "group": groups, "patient": patients, "weight": weights}, attribute, bins)
-        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts}))
+        if labels is not None and classes is not None:
+            raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
+        arrays = {"label": y, "group": groups, "patient": patients, "weight": weights}
+        frame, roles = frame_from_arrays(arrays, attribute, bins, labels)
+        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts, "classes": classes}))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return _cohort(data.Tensors(tensor), name, read | (targets or {}))
+        return _cohort(data.Tensors(tensor), name, read | ({} if labels is None else {"labels": tuple(labels)}))
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -246,11 +242,6 @@ class Cohort(Grouped):
         """What the rows contain, by which equal rows are found: as in `Inputs.stored`."""
         return self.source.stored()
 
-    @property
-    def outcome(self) -> IntArray:
-        """The label of each row (n,) as 0 or 1, or the position of its class."""
-        return self.targets.argmax(1) if self.kind.argmax else self.y
-
     def fixed(self) -> Cohort:
         """These rows with their own encoding of a table, which all parts of them keep."""
         return self if self.encoder is None else self.encoded_by(self.encoder)
@@ -268,7 +259,7 @@ class Cohort(Grouped):
 
 
 def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
-    return Cohort(source, name=name, **{field: values for field, values in fields.items() if field != "score"})
+    return Cohort(source, name=name, **{field: values for field, values in fields.items() if field != "scores"})
 
 
 def cohort_from_table(
@@ -379,10 +370,10 @@ class Scores(Grouped):
         logits themselves: the scores of logits above 37 are all 1.
         """
         check_frame("Scores.from_frame", frame)
-        named = Columns(**columns)
-        scores = read_scores_of(frame, named, name)
-        warn_of_repeated_patients(frame, named)
-        return scores
+        scores = scores_by_label(frame, Columns(**columns), name)
+        if len(scores) > 1:
+            raise BadInput(f"Scores are those of one label; got {', '.join(scores)}. Read one set of scores per label.")
+        return next(iter(scores.values()))
 
     @classmethod
     def from_arrays(
@@ -415,10 +406,7 @@ class Scores(Grouped):
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> Scores:
         """The rows of a cohort with a classifier's score for each."""
-        if not isinstance(cohort, Cohort):
-            raise Misuse(
-                "Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": SCORES_ADVICE["DataFrame"]}
-            )
+        check_cohort("Scores.of(cohort, score)", cohort)
         try:
             values = np.asarray(score, dtype=np.float64).reshape(-1)
         except (TypeError, ValueError):
@@ -468,45 +456,34 @@ class Scores(Grouped):
         return self.score if self.logit is None else self.logit
 
 
-def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
-    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known.
+def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> dict[str, Scores]:
+    """The scores of each label in a frame, one column per label; with several labels, the rows in which each is known.
 
-    Groups, bins, references and conflicts are those of the whole table, for every label. The features, if any, are kept with the scores.
+    Groups, bins, references and conflicts are those of all rows, and so are the numbers of rows without ids. Raises `BadInput` with
+    everything wrong with the columns. The features, if any, are kept with the scores.
     """
-    path = Path(path)
-    frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
-    if len(columns.label) == 1:
-        scores = {columns.label[0]: read_scores_of(frame, columns, path.name)}
-        warn_of_repeated_patients(frame, columns)
-        return scores
-    pairs = zip(columns.label, columns.score, strict=True)
-    if lacking := [f"label {label!r} has no score column {score!r}." for label, score in pairs if score not in frame]:
-        raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
-    whole, scores = columns.changed(score=()), {}
-    rows_of = {label: np.flatnonzero(known(frame[label])) if label in frame else np.arange(len(frame)) for label in columns.label}
-    for at, label in enumerate(columns.label):
-        scores[label] = read_scores_of(frame.iloc[rows_of[label]], columns.of_label(at, conflicts="row"), path.name)
-    attributes = read_columns(frame, whole.changed(id=None), path.name)["attributes"]
-    warn_of_repeated_patients(frame, whole)
-    for label, rows in rows_of.items():
-        ids = (
-            scores[label].ids if columns.id is not None else cast(ObjectArray, np.arange(len(frame))[rows])
-        )  # in the whole table, to match labels
-        scores[label] = replace(scores[label], attributes=tuple(a.take(rows) for a in attributes), ids=ids)
-    return scores
-
-
-def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> Scores:
-    """The scores in the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
     source, features = name if name != "scores" else "", list(columns.features)
     raise_all(_feature_problems(frame, features, {*columns.used, columns.id}) if features else [], source)
     read = read_columns(frame, columns, source)
-    if read["score"] is None:
+    if not columns.score:
         raise BadInput("no score column was named", source=source)
+    warn_of_repeated_patients(frame, columns)
+    shared = {field: read[field] for field in ("attributes", "patients", "ids", "weight")}
     table = data.Table(frame[features].reset_index(drop=True)) if features else None
-    read["score"], logit = score_and_logit(read["score"], columns.logits)
-    fields = {field: read[field] for field in ("y", "score", "attributes", "patients", "ids", "weight")}
-    return Scores(**fields, name=name, features=table, logit=logit)
+    scores, problems = {}, []
+    for label, y, values in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
+        score, logit = score_and_logit(values, columns.logits)
+        rows, known = Scores(y, score, **shared, name=name, features=table, logit=logit), np.flatnonzero(y != UNKNOWN)
+        scores[label] = rows if len(known) == len(rows) else rows.take(known)
+        for attribute in scores[label].attributes:
+            present = [level for code, level in enumerate(attribute.levels) if code in attribute.codes]
+            if len(present) < 2 or attribute.reference not in present:
+                problems.append(
+                    f"column {attribute.name!r} holds only {', '.join(map(repr, present)) or 'missing values'} where the label {label!r} is "
+                    f"known; a gap needs the reference {attribute.reference!r} and another group. Leave the label out, or use more rows."
+                )
+    raise_all(problems, source)
+    return scores
 
 
 def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
@@ -537,7 +514,8 @@ def check_cohort(call: str, value: object) -> None:
         return
     advice = {
         "Scores": "Scores are audited as they are: eq.audit(scores).",
-        "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=..., patient=...).",
+        "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=...). A frame with scores is read by "
+        "eq.Scores.from_frame(frame, label=..., score=..., group=...).",
         "Parts": "These are three cohorts already: parts.train, parts.valid and parts.test.",
         "Module": "A network is not data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
         "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",

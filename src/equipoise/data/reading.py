@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table
+from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table, scores_by_label
 from equipoise.data.column_values import missing_columns
 from equipoise.data.columns import Columns
 from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
@@ -90,6 +90,12 @@ def read_cohort(
         raise BadInput(*error.problems, *problems, source=path.name) from None
     raise_all(problems, path.name)
     return ReadCohort(cohort)
+
+
+def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
+    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known."""
+    frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
+    return scores_by_label(frame, columns, Path(path).name)
 
 
 def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
