@@ -478,9 +478,9 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
         for attribute in scores[label].attributes:
             present = [level for code, level in enumerate(attribute.levels) if code in attribute.codes]
             if len(present) < 2 or attribute.reference not in present:
+                groups = ", ".join(map(repr, present)) or "missing values"
                 problems.append(
-                    f"column {attribute.name!r} holds only {', '.join(map(repr, present)) or 'missing values'} where the label {label!r} is "
-                    f"known; a gap needs the reference {attribute.reference!r} and another group. Leave the label out, or use more rows."
+                    f"column {attribute.name!r} holds only {groups} where the label {label!r} is known; a gap needs the reference {attribute.reference!r} and another group. Leave the label out, or use more rows."
                 )
     raise_all(problems, source)
     return scores
