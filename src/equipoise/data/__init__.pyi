@@ -14,6 +14,7 @@ from .cohort import Rows as Rows
 from .cohort import Scores as Scores
 from .cohort import check_cohort as check_cohort
 from .cohort import cohort_from_table as cohort_from_table
+from .cohort import read_scores as read_scores
 from .cohort import score_and_logit as score_and_logit
 from .cohort import split as split
 from .column_values import UNKNOWN as UNKNOWN
@@ -59,7 +60,6 @@ from .reading import first_periods as first_periods
 from .reading import paired_columns as paired_columns
 from .reading import patients_in as patients_in
 from .reading import read_cohort as read_cohort
-from .reading import read_scores as read_scores
 from .reading import scan_scores as scan_scores
 from .scans import Scan as Scan
 from .scans import Stored as Stored

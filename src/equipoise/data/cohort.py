@@ -16,7 +16,6 @@ from equipoise.data.column_values import (
     UNKNOWN,
     UNNAMED_LABEL,
     check_frame,
-    describe_rows,
     feature_problems,
     frame_from_arrays,
     missing_columns,
@@ -25,7 +24,7 @@ from equipoise.data.column_values import (
 )
 from equipoise.data.columns import Columns, LabelKind
 from equipoise.data.splits import Grouped, assign_units, generator, too_few
-from equipoise.data.table_files import as_parsed
+from equipoise.data.table_files import as_parsed, read_table
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -206,12 +205,12 @@ class Cohort(Grouped):
         read = read_columns(frame, roles, name if name != "dataset" else "")
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
-        whole = _cohort(data.Table(frame[[]].reset_index(drop=True)), name, read)
+        whole = _cohort(loaded[0], name, read)
         check_order(loaded, None if roles.id is None else list(whole.ids), whole.targets)
-        return replace(whole, source=loaded[0])
+        return whole
 
     def __repr__(self) -> str:
-        return f"Cohort({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)}, {self.source.described()})"
+        return f"Cohort({self.name!r}, {self.described()}, {self.source.described()})"
 
     @property
     def inputs(self) -> Tensor:
@@ -270,24 +269,34 @@ def cohort_from_table(
     text: Collection[str] = (),
     attribute_as_input: bool = False,
     scale: bool = True,
+    only_numbers: bool = False,
 ) -> Cohort:
-    """The cohort in a frame. A column of `text` that is also an input was read as text, and the input is parsed as numbers."""
+    """The cohort in a frame. A column of `text` that is also an input was read as text, and the input is parsed as numbers.
+
+    With `only_numbers`, raises `BadInput` for inputs that a network cannot use. Nothing is imputed, because only the network's owner knows
+    how that was done in training.
+    """
     not_inputs = {*columns.used, columns.id} - (set(columns.group) if attribute_as_input else set())
     chosen = list(columns.features) or [c for c in frame.columns if c not in not_inputs]
-    problems = feature_problems(frame, chosen)
+    inputs = frame[[c for c in chosen if c in frame.columns]].reset_index(drop=True)
+    inputs = inputs.assign(**{str(c): as_parsed(inputs[c]) for c in inputs.columns if c in text})
+    source, problems = name if name != "frame" else "", list[str]()
+    with collecting(problems):
+        read = read_columns(frame, columns)
+    problems += feature_problems(frame, chosen)
     forbidden = {**dict.fromkeys(columns.label, "label"), **({} if columns.weight is None else {columns.weight: "weight"})}
     problems += [f"feature column {c!r} is the {forbidden[c]}, which no network may see. Leave it out." for c in chosen if c in forbidden]
     if not chosen:
         problems.append(f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...].")
-    source = name if name != "frame" else ""
-    try:
-        read = read_columns(frame, columns)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=source) from None
+    for c, column in inputs.items() if only_numbers else ():
+        if column.dtype.kind not in "biuf":
+            problems.append(
+                f"input column {c!r} holds no numbers. Encode it as in training, or list the inputs with data.features (features=)."
+            )
+        elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
+            problems.append(f"input column {c!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
     raise_all(problems, source)
     warn_of_repeated_patients(frame, columns)
-    inputs = frame[chosen].reset_index(drop=True)
-    inputs = inputs.assign(**{name: as_parsed(inputs[name]) for name in chosen if name in text})
     return _cohort(data.Table(inputs, scale=scale), name, read)
 
 
@@ -443,7 +452,7 @@ class Scores(Grouped):
         return self if self.features is None else self.encoded_by(self.features.fitted())
 
     def __repr__(self) -> str:
-        return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
+        return f"Scores({self.name!r}, {self.described()})"
 
     def content(self) -> tuple[str, pd.DataFrame, None]:
         """What the rows contain, by which equal rows are found."""
@@ -454,6 +463,12 @@ class Scores(Grouped):
     def rank(self) -> FloatArray:
         """The values by which rows are ranked: the logits if there are any, because different logits may have the same score."""
         return self.score if self.logit is None else self.logit
+
+
+def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
+    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known."""
+    frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
+    return scores_by_label(frame, columns, Path(path).name)
 
 
 def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> dict[str, Scores]:
@@ -480,7 +495,8 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
             if len(present) < 2 or attribute.reference not in present:
                 groups = ", ".join(map(repr, present)) or "missing values"
                 problems.append(
-                    f"column {attribute.name!r} holds only {groups} where the label {label!r} is known; a gap needs the reference {attribute.reference!r} and another group. Leave the label out, or use more rows."
+                    f"column {attribute.name!r} holds only {groups} where the label {label!r} is known; a gap needs the reference "
+                    f"{attribute.reference!r} and another group. Leave the label out, or use more rows."
                 )
     raise_all(problems, source)
     return scores

@@ -157,12 +157,6 @@ def shorten(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
-def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
-    """The number of rows, patients and positives, and the rows of each group; no value of any row, which may be a patient's."""
-    of_patients = "" if patients is None else f" of {len(set(patients)):,} patients"
-    return ", ".join([f"{len(y):,} rows{of_patients}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
-
-
 def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dict[str, Any]:
     """The values of the columns of a frame that have a role, as fields of rows; raises `BadInput` with everything wrong with them.
 

@@ -52,12 +52,17 @@ class Grouped:
     patients: ObjectArray | None
     ids: ObjectArray
     name: str
-    weight: FloatArray | None
     labels: tuple[str, ...] = UNNAMED_LABEL
     kind: LabelKind = LabelKind.LABELS
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def described(self) -> str:
+        """The number of rows, patients and positives, and the rows of each group; no value of any row, which may be a patient's."""
+        of_patients = "" if self.patients is None else f" of {len(set(self.patients)):,} patients"
+        rows = [f"{len(self):,} rows{of_patients}", f"{int((self.y == 1).sum()):,} positive"]
+        return ", ".join([*rows, *map(repr, self.attributes)])
 
     @cached_property
     def attribute(self) -> Attribute:
