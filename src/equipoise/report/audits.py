@@ -23,16 +23,7 @@ from equipoise.measures import (
 from equipoise.report.document import Block, Called, Cell, Column, Items, Part, Scale, Span, Table, Text, Words, outcome, table
 from equipoise.report.text import amount, p_value_words, percent, plural, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
-from equipoise.report.wording.names import (
-    PERFORMANCE,
-    RATES,
-    GroupNames,
-    distinct,
-    gap_words,
-    group_words,
-    lacking_words,
-    rate_title,
-)
+from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words, lacking_words, rate_title
 
 SCREEN_GROUPS, SCREEN_GAPS = 10, 9  # rows of each table on one screen of a terminal
 NARROW, WIDE = 76, 110  # columns of a terminal below which counts of positives, and simultaneous intervals, are left out

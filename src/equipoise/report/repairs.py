@@ -40,19 +40,7 @@ from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_
 from equipoise.report.pages import page_of, render
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel
 from equipoise.report.report_spec import ReportSpec
-from equipoise.report.text import (
-    amount,
-    count,
-    date_words,
-    how_many,
-    number,
-    p_value_words,
-    percent,
-    plural,
-    rows_counted,
-    sentence,
-    short,
-)
+from equipoise.report.text import amount, count, date_words, how_many, number, p_value_words, percent, plural, rows_counted, sentence, short
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording import repairs as words
 from equipoise.report.wording.names import (
