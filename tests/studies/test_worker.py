@@ -26,8 +26,9 @@ STUDIES = count()
 def done(plan: Plan, task: Task, cohort: eq.Cohort | None) -> tuple[bytes, pd.DataFrame]:
     """The networks and the rows of a method task, without cached splits."""
     sent, fingerprint = None if cohort is None else pickle.dumps(cohort), f"study {next(STUDIES)}"
-    trained = perform(StudyTask(plan, fingerprint, "0", task.training), sent, None)
-    return trained, results.rows_from_bytes(perform(StudyTask(plan, fingerprint, "0", task), sent, trained), "rows")
+    trained = perform(StudyTask(plan, fingerprint, "0", task.training), sent)
+    method = StudyTask(plan, fingerprint, "0", task, trained=lambda: trained)
+    return trained, results.rows_from_bytes(perform(method, sent), "rows")
 
 
 def test_tasks_train_each_network_before_its_methods(tiny) -> None:
@@ -132,11 +133,11 @@ def test_a_file_with_patients_and_a_network_of_the_users_own(tmp_path: Path) -> 
 
 def test_a_problem_is_an_outcome(tiny) -> None:
     one_group = eq.load("loh", n=100).take(np.arange(20))
-    outcome = attempt(StudyTask(tiny(), "x", "0", Task("loh", 0)), pickle.dumps(one_group.take(one_group.y == 1)), None)
+    outcome = attempt(StudyTask(tiny(), "x", "0", Task("loh", 0)), pickle.dumps(one_group.take(one_group.y == 1)))
     assert outcome.content is None
     assert says(outcome.problem, "label")
     assert not outcome.details
-    outcome = attempt(StudyTask(tiny(), "x", "0", Task("nowhere", 0)), None, None)
+    outcome = attempt(StudyTask(tiny(), "x", "0", Task("nowhere", 0)), None)
     assert "StopIteration" in outcome.problem
     assert "Traceback" in outcome.details
 

@@ -87,11 +87,6 @@ def check_files(name: str, root: str | Path | None = None, **folders: str | Path
     ]
 
 
-def file_states(name: str, folder: str | Path) -> list[FileStatus]:
-    """The state of each file of a data set in one folder."""
-    return [_state(Path(folder).expanduser(), file) for file in _recipe(name).files]
-
-
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None, open_url: OpenUrl | None = None) -> Path:
     """Downloads the files of a data set from its publisher into `root`/name, by default in the user's cache. Returns the folder.
 

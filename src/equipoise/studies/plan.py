@@ -48,7 +48,7 @@ from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
 from equipoise.models import Training
 from equipoise.specification import Share, Specification, one_of, specification_problems
-from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, file_states, load
+from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, load
 from equipoise.studies.networks import IMAGENET, MLP, Network, backbones, check_model
 
 PROTOCOLS = {  # ways to split: the default fractions of training, validation and test set
@@ -56,6 +56,7 @@ PROTOCOLS = {  # ways to split: the default fractions of training, validation an
     "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: equal numbers of both labels, groups in the shares of `privileged`
     "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
 }
+PRIVILEGED = (0.75, 0.5, 0.5)  # the share of the reference group in each set, as in the paper
 UNUSED = ("score", "score_prefix", "logits", "classes", "weight", "view")  # roles of columns that no study uses
 SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do not affect results
 MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
@@ -181,9 +182,6 @@ class StudyData(Columns):
     pretrained: Weights = ""  # initial weights of a backbone: a file, or "imagenet"
     training: Recipe = Field(default_factory=dict)  # overrides the study's
 
-    def model_post_init(self, _: Any) -> None:
-        self.model_fields_set.add("name")  # a default too, so that a stored definition holds it
-
     @field_validator("options")
     @classmethod
     def _options(cls, raw: dict[str, Any], info: Info) -> dict[str, Any]:
@@ -231,14 +229,11 @@ class StudyData(Columns):
         """
         if self.source is None:
             return sha256(Path(str(self.file)).read_bytes())
+        data_folder(self.source, root)  # raises an error if files are missing
         if not CATALOGUE[self.source].by_hand:
-            wrong = [f"{state.file} {state.status}" for state in check_files(self.source, root) if state.status != "ok"]
-            if wrong:
-                place = "" if root is None else f" --root {root}"
-                raise BadInput(f"data set {self.source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {self.source}{place}")
             return ""
-        folders = [data_folder(self.source, root), *(Path(place) for place in [self.options.get("mimic_iv")] if place)]
-        paths = {state.path for folder in folders for state in file_states(self.source, folder)} - {None}
+        folders = {name: self.options[name] for name in ("mimic_iv",) if name in self.options}
+        paths = {state.path for state in check_files(self.source, root, **folders)}
         sizes = {path: path.stat().st_size for path in paths if path is not None}
         contents = {(path.name.lower(), sha256(path.read_bytes()) if size <= MAX_HASHED else str(size)) for path, size in sizes.items()}
         return sha256(repr(sorted(contents)).encode())
@@ -264,9 +259,6 @@ class Arm(Specification):
     max_loss: Share | None = None  # of performance compared with the original, where there is no other limit
     train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
     training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained
-
-    def model_post_init(self, _: Any) -> None:
-        self.model_fields_set.add("name")  # a default too, so that a stored definition holds it
 
     @field_validator("settings")
     @classmethod
@@ -332,12 +324,6 @@ class Arm(Specification):
         return self.changed(overrides=overrides, min_performance=kept(self.min_performance), max_gap=kept(self.max_gap))
 
 
-def _not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not value:
-        raise ValueError("is empty; name at least one")
-    return value
-
-
 def _measure(value: Any) -> str:
     if not isinstance(value, (str, Mapping)):
         raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
@@ -347,7 +333,7 @@ def _measure(value: Any) -> str:
 def _measures(value: tuple[str, ...]) -> tuple[str, ...]:
     if twice := sorted({name for name in value if value.count(name) > 1}):
         raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, in any spelling")
-    return _not_empty(value)
+    return value
 
 
 def _protocol_fractions(value: Any, info: Info) -> Any:
@@ -364,14 +350,17 @@ class Plan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
     name: Name
-    data: Annotated[tuple[Annotated[StudyData, _entry("source")], ...], AfterValidator(_not_empty)]
-    methods: Annotated[tuple[Annotated[Arm, _entry("method")], ...], AfterValidator(_not_empty)]
-    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures)] = ("spd", "eod")
+    data: tuple[Annotated[StudyData, _entry("source")], ...] = Field(min_length=1)
+    methods: tuple[Annotated[Arm, _entry("method")], ...] = Field(min_length=1)
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures), Field(min_length=1)] = (
+        "spd",
+        "eod",
+    )
     splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
     fractions: Annotated[Shares, BeforeValidator(_protocol_fractions), AfterValidator(_whole)] = Field(None, validate_default=True)
-    privileged: Shares = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
+    privileged: Shares = PRIVILEGED  # with "balanced": the share of the reference group in each set
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
     pretrained: WeightsByModel = Field(default_factory=dict)  # initial weights by backbone: a file, or "imagenet"
@@ -456,10 +445,10 @@ def read_plan(source: str | Path) -> Plan:
     """The plan of a preset, by name, or in a TOML file. Raises one error with every problem."""
     path = Path(source)
     preset = str(source) in PRESETS
-    if not preset and path.suffix != ".toml" and not path.is_file():
-        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
     if not preset and not path.is_file():
-        raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
+        if path.suffix == ".toml":
+            raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
+        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
     try:
         raw = tomllib.loads((FOLDER / f"{source}.toml" if preset else path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -524,8 +513,7 @@ def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
     problems += [f"weights of {name} were given twice. Give each network once." for name in dict.fromkeys(names) if names.count(name) > 1]
     raise_all(problems, plan.name)
     new = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, file in pairs}
-    problems += plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())
-    raise_all(problems, plan.name)
+    raise_all([*plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())], plan.name)
     return plan.model_copy(update={"pretrained": {**plan.pretrained, **new}}) if new else plan
 
 
@@ -575,6 +563,7 @@ class StudyTask:
     version: str
     task: Task
     device: str | None = None  # where networks are computed; None: tables on the CPU, images on a GPU if there is one
+    trained: Callable[[], bytes] | None = None  # reads the file of the network, which can be half a gigabyte; None to train it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,7 @@ from equipoise.studies.worker import FOLDS
 
 CELL = ["data", "measure", "method"]
 SETS = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns
-DIGITS = 3  # methods that are equal after rounding share a rank
+DIGITS = 3  # that tables show; methods that are equal after rounding share a rank
 VARIANCE = "corrected for splits of the same rows (Nadeau and Bengio 2003): variance * (1 / splits + shared)"  # of a comparison
 ORIGINAL = "standard"  # the method that does not change the network
 Fold = tuple[IntArray, FloatArray, IntArray]  # cells, decisions and patients of all test rows of one cross-validation

@@ -7,6 +7,7 @@ hospital would have them: images, a table, and the code and weights of the netwo
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +64,9 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
     """X-rays of `rows` patients of a centre, rounded to 8 bits as in an image file."""
     men = round(rows * centre.men)
     shares = (("men", men, 1.0, centre.sick_men), ("women", rows - men, 0.0, centre.sick_women))
+    draw = partial(phantom, size=small_cnn.SIZE, hardness=centre.hardness, separation=centre.separation)
     simulated = [
-        phantom(
-            count,
-            size=small_cnn.SIZE,
-            seed=child_seed(seed, f"{name} {who}"),
-            hardness=centre.hardness,
-            prevalence=sick,
-            share=share,
-            separation=centre.separation,
-            name=who,
-        )
-        for who, count, share, sick in shares
+        draw(count, seed=child_seed(seed, f"{name} {who}"), prevalence=sick, share=share, name=who) for who, count, share, sick in shares
     ]
     order = generator(seed, f"{name} order").permutation(rows)
     film = (torch.cat([part.inputs for part in simulated]) * STD + MEAN).clamp(0, 1) ** centre.exposure

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,34 +39,30 @@ from equipoise.measures import (
 from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks
-from equipoise.studies.plan import Plan, StudyTask, TaskResult
+from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, Plan, StudyTask, TaskResult
 from equipoise.studies.results import SET_SIZES, TRACE, pooled_columns, rows_to_bytes
 
 FOLDS = 5  # of `fold_parts`
 KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
 
-def attempt(work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> TaskResult:
+def attempt(work: StudyTask, cohort: bytes | None) -> TaskResult:
     """The outcome of a task. Errors are part of it, so that one bad task does not stop the others."""
     try:
-        return TaskResult(perform(work, cohort, trained))
+        return TaskResult(perform(work, cohort))
     except EquipoiseError as error:
         return TaskResult(problem=str(error))
     except Exception as error:  # a defect of Equipoise or of the user's network
         return TaskResult(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
 
 
-def perform(work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
-    """The content of the file of a task.
-
-    `cohort` is pickled, or None for a simulation. `trained` is the file with the network of the split, or its content; None to train it.
-    """
+def perform(work: StudyTask, cohort: bytes | None) -> bytes:
+    """The content of the file of a task. `cohort` is pickled, or None for a simulation."""
     with one_thread(), computing_on(work.device):
         parts = _cached_parts(work, cohort)
-        if trained is None:
+        if work.trained is None:
             return _train(work, parts)
-        content = trained.read_bytes() if isinstance(trained, Path) else trained
-        state, about = networks.from_bytes(content, f"the network of {work.task.training.key}")
+        state, about = networks.from_bytes(work.trained(), f"the network of {work.task.training.key}")
         model = work.plan.network(work.task.data).build(parts.train.inputs.shape, work.task.seed, pretrained=False)
         model.load_state_dict(state)
         model.__dict__["threshold"] = about["threshold"]
@@ -117,11 +112,7 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
 
 
 def balanced_parts(
-    cohort: Cohort,
-    *,
-    seed: int = 0,
-    fractions: Sequence[float] = (0.5, 0.25, 0.25),
-    privileged: Sequence[float] = (0.75, 0.5, 0.5),
+    cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = PROTOCOLS["balanced"], privileged: Sequence[float] = PRIVILEGED
 ) -> Parts:
     """Training, validation and test sets by patient, each subsampled to the largest size with the requested balance.
 
@@ -145,7 +136,7 @@ def _subsample(parts: Parts, shares: Sequence[float | None], seed: int, source: 
     return Parts(train, valid, test, parts.unseen)
 
 
-def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (0.75, 0.5, 0.5)) -> Parts:
+def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = PRIVILEGED) -> Parts:
     """The sets of one of five folds: seeds 0 to 4 are the folds of the first assignment of patients, 5 to 9 of the second, and so on.
 
     The fold is the test set, unchanged; the next fold is the validation set and the other three are the training set, both subsampled to
