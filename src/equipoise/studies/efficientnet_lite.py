@@ -57,7 +57,7 @@ class SamePad(nn.Module):
         return f"{self.kernel}, stride={self.stride}"
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """An inverted residual: a pointwise expansion (none in the first stage), a depthwise convolution, a pointwise projection."""
 
     def __init__(self, channels: int, out: int, kernel: int, stride: int, expansion: int) -> None:
@@ -102,7 +102,7 @@ class EfficientNetLite(nn.Module):
         for (expansion, out, kernel, stride), count in zip(STAGES, blocks_per_stage, strict=True):
             blocks = list[nn.Module]()
             for k in range(count):
-                blocks.append(Block(channels, out, kernel, stride if k == 0 else 1, expansion))
+                blocks.append(InvertedResidual(channels, out, kernel, stride if k == 0 else 1, expansion))
                 channels = out
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
@@ -178,9 +178,9 @@ def _build(name: str, pretrained: bool) -> nn.Module:
     return imagenet(name).train() if pretrained else EfficientNetLite(name)
 
 
-def _checksum(name: str) -> str:
+def _published_checksum(name: str) -> str:
     weights_file(name)
     return VARIANTS[name][1]
 
 
-EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _checksum, absorb_norm) for name in VARIANTS}
+EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _published_checksum, absorb_norm) for name in VARIANTS}

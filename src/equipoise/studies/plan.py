@@ -49,7 +49,7 @@ from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
 from equipoise.models import Training
 from equipoise.specification import Share, Specification, one_of, specification_problems
 from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, load
-from equipoise.studies.networks import IMAGENET, MLP, Network, backbones, check_model
+from equipoise.studies.networks import MLP, PUBLISHED_WEIGHTS, Network, backbones, check_model
 
 PROTOCOLS = {  # ways to split: the default fractions of training, validation and test set
     "split": (0.6, 0.2, 0.2),
@@ -66,7 +66,7 @@ Portion = Annotated[float, Field(gt=0, lt=1)]
 Shares = tuple[Portion, Portion, Portion]  # of the training, validation and test set
 
 
-def _name(value: str) -> str:
+def _plain_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", value):
         raise ValueError(f"expected letters, digits and . _ + = - in a name (a title may contain anything); got {value!r}")
     return value
@@ -76,7 +76,7 @@ def _entry_name(value: str, info: Info) -> str:
     """The name of an entry: by default its method, data set or file."""
     given = info.data
     name = value or given.get("method") or given.get("source") or Path(given.get("file") or "").stem
-    return _name(name) if name else ""  # without any, the method or the data are reported
+    return _plain_name(name) if name else ""  # without any, the method or the data are reported
 
 
 def _by_name(value: Any) -> Any:
@@ -105,7 +105,7 @@ def _shortest(limits: "Limits") -> Any:
 def _absolute(value: str, info: Info) -> str:
     """The path of a file, relative to the folder of the study; "" and "imagenet" are no paths."""
     folder = (info.context or {}).get("folder")
-    return value if folder is None or value in ("", IMAGENET) else str(folder / value)
+    return value if folder is None or value in ("", PUBLISHED_WEIGHTS) else str(folder / value)
 
 
 def _file(value: str, info: Info) -> str:
@@ -136,22 +136,22 @@ def parse_values(kind: str, raw: Mapping[str, Any], types: Mapping[str, Any]) ->
     return values
 
 
-def _recipe(raw: dict[str, Any]) -> dict[str, Any]:
+def _training_settings(raw: dict[str, Any]) -> dict[str, Any]:
     values = parse_values("training setting", raw, {name: field.annotation for name, field in Training.model_fields.items()})
     Training(**values)  # checks values and combinations
     return values
 
 
-def _entry(key: str) -> BeforeValidator:
+def _expanded(key: str) -> BeforeValidator:
     """Validates an entry, which may be only what it would have under `key`."""
     return BeforeValidator(lambda raw: {key: raw} if isinstance(raw, str) else raw)
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_plain_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Weights = Annotated[str, AfterValidator(_absolute)]
 WeightsByModel = Annotated[dict[str, Weights], BeforeValidator(_by_name)]
-Recipe = Annotated[dict[str, Any], AfterValidator(_recipe)]
+TrainingSettings = Annotated[dict[str, Any], AfterValidator(_training_settings)]
 # By data or measure, and within that by measure: {"adult": {"eod": 0.7}}; "" counts for all.
 Limits = Annotated[
     dict[str, dict[str, Share]],
@@ -180,7 +180,7 @@ class StudyData(Columns):
     published: str = ""  # key of its results in the paper, such as adult/sex
     model: Model | None = None  # instead of the study's
     pretrained: Weights = ""  # initial weights of a backbone: a file, or "imagenet"
-    training: Recipe = Field(default_factory=dict)  # overrides the study's
+    training: TrainingSettings = Field(default_factory=dict)  # overrides the study's
 
     @field_validator("options")
     @classmethod
@@ -324,6 +324,12 @@ class Arm(Specification):
         return self.changed(overrides=overrides, min_performance=kept(self.min_performance), max_gap=kept(self.max_gap))
 
 
+def _not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not value:
+        raise ValueError("is empty; name at least one")
+    return value
+
+
 def _measure(value: Any) -> str:
     if not isinstance(value, (str, Mapping)):
         raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
@@ -333,7 +339,7 @@ def _measure(value: Any) -> str:
 def _measures(value: tuple[str, ...]) -> tuple[str, ...]:
     if twice := sorted({name for name in value if value.count(name) > 1}):
         raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, in any spelling")
-    return value
+    return _not_empty(value)
 
 
 def _protocol_fractions(value: Any, info: Info) -> Any:
@@ -350,12 +356,9 @@ class Plan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
     name: Name
-    data: tuple[Annotated[StudyData, _entry("source")], ...] = Field(min_length=1)
-    methods: tuple[Annotated[Arm, _entry("method")], ...] = Field(min_length=1)
-    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures), Field(min_length=1)] = (
-        "spd",
-        "eod",
-    )
+    data: Annotated[tuple[Annotated[StudyData, _expanded("source")], ...], AfterValidator(_not_empty)]
+    methods: Annotated[tuple[Annotated[Arm, _expanded("method")], ...], AfterValidator(_not_empty)]
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
@@ -365,8 +368,8 @@ class Plan(Specification):
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
     pretrained: WeightsByModel = Field(default_factory=dict)  # initial weights by backbone: a file, or "imagenet"
     keep_networks: bool = True  # False: networks are deleted once all of their methods have finished
-    training: Recipe = Field(default_factory=dict)
-    trainings: dict[Name, Recipe] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
+    training: TrainingSettings = Field(default_factory=dict)
+    trainings: dict[Name, TrainingSettings] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
     about: str = ""
 
     @model_validator(mode="after")
@@ -385,16 +388,18 @@ class Plan(Specification):
             where = f"methods[{position}]"
             for name in arm.overrides:
                 if name not in data:
-                    yield f"{where}.overrides: {name!r} is not among the data of this study.{_hint(name, data)}"
+                    yield f"{where}.overrides: {name!r} is not among the data of this study.{_near_names(name, data)}"
             if arm.training and arm.training not in self.trainings:
-                hint = _hint(arm.training, self.trainings) if self.trainings else f" The study has none; add [trainings.{arm.training}]."
+                hint = (
+                    _near_names(arm.training, self.trainings) if self.trainings else f" The study has none; add [trainings.{arm.training}]."
+                )
                 yield f"{where}.training: {arm.training!r} is none of the study's trainings.{hint}"
             for key, limits in (("min_performance", arm.min_performance), ("max_gap", arm.max_gap)):
                 for name, table in limits.items():
                     if name not in (known := ("", *data, *self.measures)):
-                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_hint(name, known[1:])}"
+                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_near_names(name, known[1:])}"
                     for measure in table.keys() - {"", *self.measures}:
-                        yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_hint(measure, self.measures)}"
+                        yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_near_names(measure, self.measures)}"
 
     def _weight_problems(self, folder: Path | None) -> Iterator[str]:
         """Initial weights that no network would use, and files that do not exist."""
@@ -404,11 +409,11 @@ class Plan(Specification):
                 yield f"data[{position}].pretrained: only {', '.join(backbones())} start from a file; the model is {model!r}"
         for name in self.pretrained:
             if name and name not in backbones():
-                yield f"pretrained: {name!r} is not a backbone.{_hint(name, backbones())}"
+                yield f"pretrained: {name!r} is not a backbone.{_near_names(name, backbones())}"
             elif not any(model == name if name else model in backbones() for model in models):
                 wanted = name or " or ".join(backbones())
                 yield f"pretrained: none of the data has the model {wanted}. Name one with `model`, or leave it out."
-        for file in {*self.pretrained.values(), *(data.pretrained for data in self.data)} - {"", IMAGENET}:
+        for file in {*self.pretrained.values(), *(data.pretrained for data in self.data)} - {"", PUBLISHED_WEIGHTS}:
             if folder is not None and not Path(file).is_file():
                 yield f"no such file: {file}. Check the name; it is relative to {folder}."
 
@@ -437,7 +442,7 @@ class Plan(Specification):
         return Network(model, data.pretrained or (common if model in backbones() else ""))
 
 
-def _hint(name: object, valid: Iterable[str]) -> str:
+def _near_names(name: object, valid: Iterable[str]) -> str:
     return f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}."
 
 
@@ -512,7 +517,7 @@ def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
     problems = [f"expected weights as resnet-18=file; got {text!r}" for text, pair in zip(weights, pairs, strict=True) if not all(pair)]
     problems += [f"weights of {name} were given twice. Give each network once." for name in dict.fromkeys(names) if names.count(name) > 1]
     raise_all(problems, plan.name)
-    new = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, file in pairs}
+    new = {name: file if file == PUBLISHED_WEIGHTS else str(Path(file).absolute()) for name, file in pairs}
     raise_all([*plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())], plan.name)
     return plan.model_copy(update={"pretrained": {**plan.pretrained, **new}}) if new else plan
 
@@ -586,7 +591,7 @@ def tasks_of(plan: Plan) -> list[Task]:
     return tasks
 
 
-def cost(plan: Plan, task: Task) -> float:
+def task_cost(plan: Plan, task: Task) -> float:
     """The approximate duration of a task, in arbitrary units."""
     data = plan.named(task.data)
     rows, features = UNKNOWN_ROWS, 50

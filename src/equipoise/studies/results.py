@@ -135,7 +135,7 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {path}: {error.strerror}. Choose another one.") from error
-    with _locked(path):
+    with _lock(path):
         stored = _check_same_study(path, plan, study_identity)  # another run may have written in the meantime
         if stored is not None and stored.code != code_digest():
             log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", stored.version, path)
@@ -396,7 +396,7 @@ def _read_definition(path: Path) -> Definition:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Prevents two runs from working in one folder. The system removes the lock when the process ends, however it ends."""
     if sys.platform == "win32":
         yield

@@ -1,7 +1,7 @@
 """Runs the unfinished tasks of a study: trainings before the methods that need them, the most expensive first.
 
 A runner takes tasks and returns their results in any order: in this process, in several processes on this machine, or on a Ray cluster. All
-of them call `attempt`. The death of a worker is reported in the result, not raised.
+of them call `attempt_task`. The death of a worker is reported in the result, not raised.
 
 Processes are not left to concurrent.futures, where a worker that dies fails every running task of its pool. One pool per worker with the
 same guarantees (which task died and how, no orphans, Ctrl-C only in the parent, nothing imported from the current folder) was as long and
@@ -31,9 +31,9 @@ from equipoise.data import Images, count_by_kind, uninterrupted
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, pick
 from equipoise.models import computing_on, requested_device
 from equipoise.studies.networks import MLP
-from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, cost, tasks_of
+from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, task_cost, tasks_of
 from equipoise.studies.results import StudyFolder, finished, locked_folder
-from equipoise.studies.worker import attempt
+from equipoise.studies.worker import attempt_task
 
 log = logging.getLogger(__name__)
 LIVES = 3  # the run stops after this many workers have died in one task
@@ -154,7 +154,7 @@ class _Run:
     def __post_init__(self) -> None:
         plan = self.folder.plan
         self.total = len(tasks_of(plan))
-        self.costs = {task: cost(plan, task) for task in self.pending}
+        self.costs = {task: task_cost(plan, task) for task in self.pending}
         # Splits are run in order, so that a worker finds the sets of its last task, and a run that is stopped early has complete splits.
         self.pending = sorted(self.pending, key=lambda task: (task.seed, task.data, -self.costs[task], task.key))
         self.uses_left.update(task.training for task in self.pending if task.method)
@@ -294,7 +294,7 @@ class Serial:
 
     def next(self) -> tuple[StudyTask, TaskResult]:
         work, cohort = self._queue.pop(0)
-        return work, attempt(work, cohort)
+        return work, attempt_task(work, cohort)
 
     def close(self) -> None:
         self._queue.clear()
@@ -371,7 +371,7 @@ def _worker_loop(pipe: Pipe, processes: int) -> None:
         torch.cuda.set_per_process_memory_fraction(USABLE / processes)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            pipe.send(attempt(*pipe.recv()))
+            pipe.send(attempt_task(*pipe.recv()))
 
 
 def _die_with_parent() -> None:
@@ -405,7 +405,7 @@ class OnRay:
                     f"no Ray cluster at {address!r}: {first_line(error)}. Start one, or leave --address out for a local one."
                 ) from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt)
+        self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt_task)
         self._sent: dict[str, Any] = {}  # references to cohorts by name of data; each is sent once
         self._running: dict[Any, StudyTask] = {}
 

@@ -231,7 +231,7 @@ def published(data: str, measure: str, method: str, part: str = "test") -> Publi
     >>> published("adult/sex", "spd", "standard")
     Published(bias=-0.32, bias_sd=0.02, performance=0.82, performance_sd=0.01)
     """
-    numbers = _tables()[part].get(data, {}).get(measure, {}).get(method)
+    numbers = _paper_tables()[part].get(data, {}).get(measure, {}).get(method)
     return None if numbers is None else Published(*numbers)
 
 
@@ -246,7 +246,7 @@ def published_sizes(data: str) -> tuple[int, int, int] | None:
 
 
 @cache
-def _tables() -> dict[str, dict[str, dict[str, dict[str, list[float]]]]]:
+def _paper_tables() -> dict[str, dict[str, dict[str, dict[str, list[float]]]]]:
     tables: dict[str, Any] = json.loads((files("equipoise.studies") / "published.json").read_text(encoding="utf-8"))
     return {part: tables[part] for part in ("test", "validation")}
 

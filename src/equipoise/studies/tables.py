@@ -43,7 +43,7 @@ SHAPES = {"gap": "circle", "performance": "triangle-up"}
 def study_view(plan: Plan, rows: pd.DataFrame, width: int = WIDTH, part: str = "test") -> RenderableType:
     """The tables for a terminal of this width."""
     tables = [_rich(layout) for layouts in _layouts(plan, rows, part, width).values() for layout in layouts]
-    return Group(*tables, *(Text(line, style="dim") for line in _notes(plan, rows)))
+    return Group(*tables, *(Text(line, style="dim") for line in _footnotes(plan, rows)))
 
 
 def study_text(plan: Plan, rows: pd.DataFrame) -> str:
@@ -188,7 +188,7 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
-def _notes(plan: Plan, rows: pd.DataFrame) -> list[str]:
+def _footnotes(plan: Plan, rows: pd.DataFrame) -> list[str]:
     """What the tables mean, the rows of each set next to the paper's, and what is missing."""
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
@@ -335,7 +335,7 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
         .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
         .encode(shape=shaped, **base)
     )
-    limits = _limits(part)
+    limits = _goal_limits(part)
     rules = (
         alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=DARK_GREY).encode(y="y:Q"),
         alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
@@ -347,7 +347,7 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
     )
 
 
-def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
+def _goal_limits(part: pd.DataFrame) -> list[dict[str, Any]]:
     """The minimum performance (the median over splits if they differ), and the maximum gap on both sides of zero."""
     limits: list[dict[str, Any]] = []
     splits = part.drop_duplicates("seed")

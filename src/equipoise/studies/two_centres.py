@@ -116,15 +116,15 @@ def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40
     write_text(place.code, inspect.getsource(small_cnn))
     save_file({key: value.contiguous() for key, value in network.state_dict().items()}, place.weights)
     local = simulate_xrays(CENTRE_2, rows, "centre2", seed)
-    table = _table(local, place)
+    table = _write_images(local, place)
     write_text(place.local, table.to_csv(index=False))
     write_text(place.scores, table.drop(columns="image").assign(score=predict(network, local).score).to_csv(index=False))
-    unlabelled = _table(simulate_xrays(CENTRE_2, new, "new", seed), place)
+    unlabelled = _write_images(simulate_xrays(CENTRE_2, new, "new", seed), place)
     write_text(place.new, unlabelled.drop(columns=LABEL).to_csv(index=False))
     return place
 
 
-def _table(cohort: Cohort, place: Hospital) -> pd.DataFrame:
+def _write_images(cohort: Cohort, place: Hospital) -> pd.DataFrame:
     """Writes the images of a cohort, and returns its table."""
     names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
     films = ((cohort.inputs[:][:, 0] * STD + MEAN) * 255).round().to(torch.uint8).numpy()

@@ -46,7 +46,7 @@ FOLDS = 5  # of `fold_parts`
 KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
 
-def attempt(work: StudyTask, cohort: bytes | None) -> TaskResult:
+def attempt_task(work: StudyTask, cohort: bytes | None) -> TaskResult:
     """The outcome of a task. Errors are part of it, so that one bad task does not stop the others."""
     try:
         return TaskResult(perform(work, cohort))
@@ -92,12 +92,12 @@ def _cached_parts(work: StudyTask, cohort: bytes | None) -> Parts:
     if key not in _splits:
         while len(_splits) >= KEPT_SPLITS:
             _splits.popitem(last=False)
-        _splits[key] = _parts(work.plan, work.task.data, None if cohort is None else pickle.loads(cohort), work.task.seed)
+        _splits[key] = _made_parts(work.plan, work.task.data, None if cohort is None else pickle.loads(cohort), work.task.seed)
     _splits.move_to_end(key)
     return _splits[key]
 
 
-def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
+def _made_parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
         cohort = plan.named(name).load(seed=seed)  # a simulation; the main process loads files
     if plan.protocol == "balanced":
@@ -198,7 +198,7 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
     recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
     used = {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
-    (valid, valid_p), (test, p) = (_evaluate(candidate, of_set, measure, task.seed) for of_set in (valid_scores, scores))
+    (valid, valid_p), (test, p) = (_cells_and_p_value(candidate, of_set, measure, task.seed) for of_set in (valid_scores, scores))
     trace, rule = candidate.trace, candidate.rule
     gap = _largest_gap(measure, test)
     before, after = model.state_dict(), candidate.network.state_dict()
@@ -245,7 +245,7 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
     }
 
 
-def _evaluate(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
+def _cells_and_p_value(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (of their expectations, for a randomised rule), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
     p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)

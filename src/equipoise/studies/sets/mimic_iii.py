@@ -360,7 +360,7 @@ def mimic_iii(
     """
     pick("attribute of mimic-iii", attribute, ADMISSION_GROUPS)
     daily = pick("inputs of mimic-iii", inputs, INPUT_KINDS) == "first-day"
-    files = _files(Path(root), daily)
+    files = _table_files(Path(root), daily)
     stays = _first_adult_admissions(files)
     if daily:
         stays = _stays_of_a_day(files, stays)
@@ -405,7 +405,7 @@ def mimic_iii(
 
 def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
     """The admissions with a first ICU stay of at least 24 hours, and its times."""
-    icu = _read(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
+    icu = _read_table(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
     merged = stays.merge(icu, on="hadm_id", how="inner")
     long = merged[merged["outtime"] - merged["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
     if long.empty:
@@ -416,7 +416,7 @@ def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFr
     return long
 
 
-def _files(root: Path, daily: bool) -> dict[str, Path]:
+def _table_files(root: Path, daily: bool) -> dict[str, Path]:
     """The file of each table. Raises one `BadInput` with every table and column that is missing."""
     more = FIRST_DAY_TABLES if daily else {}
     columns = {table: (*ADMISSION_TABLES.get(table, ()), *more.get(table, ())) for table in ADMISSION_TABLES | more}
@@ -438,7 +438,7 @@ def _files(root: Path, daily: bool) -> dict[str, Path]:
     return files
 
 
-def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
+def _read_table(files: Mapping[str, Path], table: str) -> pd.DataFrame:
     """The needed columns of a small table, names in lower case: ids, the flag and dates parsed, all others as text."""
     needed = ADMISSION_TABLES.get(table) or FIRST_DAY_TABLES[table]
     try:
@@ -460,8 +460,8 @@ def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
 
 def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
     """One row per patient: the earliest admission, if the patient was over 15 then, with the age in years."""
-    admissions = _read(files, "ADMISSIONS").sort_values(["admittime", "hadm_id"]).drop_duplicates("subject_id")
-    patients = _read(files, "PATIENTS").drop_duplicates("subject_id")
+    admissions = _read_table(files, "ADMISSIONS").sort_values(["admittime", "hadm_id"]).drop_duplicates("subject_id")
+    patients = _read_table(files, "PATIENTS").drop_duplicates("subject_id")
     stays = admissions.merge(patients, on="subject_id", how="left").sort_values("subject_id")
     # Whole days, since 300 years do not fit into a difference in nanoseconds.
     days = stays["admittime"].to_numpy("datetime64[D]") - stays["dob"].to_numpy("datetime64[D]")
@@ -485,14 +485,14 @@ def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
 
 def _diseases(files: Mapping[str, Path], hadm: IntArray) -> dict[str, BoolArray]:
     """Whether each admission has a diagnosis in the range of each chronic disease."""
-    diagnoses = _read(files, "DIAGNOSES_ICD")
+    diagnoses = _read_table(files, "DIAGNOSES_ICD")
     code = diagnoses["icd9_code"].str.strip().str[:3]
     return {name: np.isin(hadm, diagnoses["hadm_id"][code.between(first, last)]) for name, (first, last) in DISEASES.items()}
 
 
 def _admission_type(files: Mapping[str, Path], hadm: IntArray, kind: "pd.Series[str]") -> npt.NDArray[np.str_]:
     """Surgical by the first service of the stay, and scheduled if the admission was elective; every other admission is medical."""
-    first = _read(files, "SERVICES").sort_values("transfertime").drop_duplicates("hadm_id")
+    first = _read_table(files, "SERVICES").sort_values("transfertime").drop_duplicates("hadm_id")
     surgical = np.isin(hadm, first["hadm_id"][first["curr_service"].str.upper().str.contains("SURG", na=False)])
     elective = kind.str.strip().str.upper().eq("ELECTIVE").to_numpy(bool)
     medical, scheduled, unscheduled = ADMISSION_TYPES
