@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import equipoise as eq
 from equipoise.models import IMAGES, backbone
+from equipoise.studies import phantom
 
 
 def main() -> None:
@@ -29,9 +30,9 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
 
     # Centre 1 trains on 75 % men. Centre 2, with as many women as men, has the validation and test sets.
-    train = eq.load("phantom", n=given.images // 2, size=given.size, share=0.75, seed=0, name="train")
-    valid = eq.load("phantom", n=given.images // 4, size=given.size, seed=1, name="valid")
-    test = eq.load("phantom", n=given.images // 4, size=given.size, seed=2, name="test")
+    train = phantom(given.images // 2, size=given.size, share=0.75, seed=0, name="train")
+    valid = phantom(given.images // 4, size=given.size, seed=1, name="valid")
+    test = phantom(given.images // 4, size=given.size, seed=2, name="test")
     torch.manual_seed(0)  # of the network's first weights
     model = eq.train(train, valid, model=backbone("resnet-18"), seed=0, settings=IMAGES.changed(epochs=given.epochs))
 
