@@ -71,16 +71,6 @@ class JudgedGap:
         """Whether there are enough patients for a value before and after."""
         return not (math.isnan(self.before.value) or math.isnan(self.after.value) or math.isnan(self.change.value))
 
-    @property
-    def clear(self) -> bool:
-        """Whether the simultaneous interval of the change excludes zero."""
-        return self.change.simultaneous_low > 0 or self.change.simultaneous_high < 0
-
-    @property
-    def larger(self) -> bool:
-        """Whether the gap is further from zero than before."""
-        return abs(self.after.value) > abs(self.before.value) + NOISE
-
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         sides = {"before": self.before.to_dict(), "after": self.after.to_dict(), "change": self.change.to_dict()}
@@ -339,7 +329,7 @@ def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> lis
     rates = []
     for rate, least in goal.keep.items():
         name = "selection_rate" if rate == "selection" else rate
-        _, high = sums.interval(name, wide.settings.level)
+        high = sums.signed({name: 1.0}).limits(wide.settings.level)[2]
         old, new = pair.before.rate(rate), pair.after.rate(rate)
         for k, change in enumerate(wide.rate_changes(rate)):
             if sums[name].patients[k] < pair.settings.min_patients:

@@ -13,7 +13,7 @@ itself. Cross-fitted selection fits all of them on parts of the repair set, and 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -122,25 +122,23 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
         problems.append(f"words: expected text; got {plain.get('words')!r}")
     values = json.dumps({key: plain[key] for key in names if key in plain}, default=str)
     try:
-        rule: Rule = TypeAdapter(kind).validate_json(values, strict=True)
+        rule = TypeAdapter[Any](kind).validate_json(values, strict=True)
     except ValidationError as error:
         raise_all([*problems, *validation_problems(error, skip=0)], source)
         raise
-    if isinstance(rule, FittedRule):
-        problems += rule.problems()
-    raise_all(problems, source)
-    return rule
+    raise_all([*problems, *(rule.problems() if kind is not Threshold else [])], source)
+    return cast(Rule, rule)
 
 
 def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, Goal]:
     """The original's rule, by the threshold in use or that of best performance, and the goal with its minimum performance."""
     if goal.threshold is not None:
-        threshold, performance = goal.threshold, performance_values(goal.performance, cells_at(scores, goal.threshold))
+        threshold, performance = goal.threshold, float(performance_values(goal.performance, cells_at(scores, goal.threshold)))
     else:
         swept = measures.sweep_scores(scores, (goal.measure, goal.performance))
         best = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
-        threshold, performance = float(best.threshold), best.values[goal.performance]
-    settled = goal.settled(float(performance))
+        threshold, performance = best.threshold, best.values[goal.performance]
+    settled = goal.settled(performance)
     return plain_rule(method, threshold, scores, settled, original=True), settled
 
 
