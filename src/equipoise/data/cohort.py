@@ -483,14 +483,13 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
     if not columns.score:
         raise BadInput("no score column was named", source=source)
     warn_of_repeated_patients(frame, columns)
-    shared = {field: read[field] for field in ("attributes", "patients", "ids", "weight")}
     table = data.Table(frame[features].reset_index(drop=True)) if features else None
     scores, problems = {}, []
-    for label, y, values in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
-        score, logit = score_and_logit(values, columns.logits)
-        rows, known = Scores(y, score, **shared, name=name, features=table, logit=logit), np.flatnonzero(y != UNKNOWN)
-        scores[label] = rows if len(known) == len(rows) else rows.take(known)
-        for attribute in scores[label].attributes:
+    for label, y, (score, logit) in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
+        rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit)
+        known = y != UNKNOWN
+        scores[label] = rows if known.all() else rows.take(known)
+        for attribute in () if known.all() else scores[label].attributes:
             present = [level for code, level in enumerate(attribute.levels) if code in attribute.codes]
             if len(present) < 2 or attribute.reference not in present:
                 groups = ", ".join(map(repr, present)) or "missing values"
@@ -500,15 +499,6 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
                 )
     raise_all(problems, source)
     return scores
-
-
-def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
-    """The scores, and the logits if the values are logits, which the logistic function maps to scores."""
-    if not logits:
-        return values, None
-    from scipy.special import expit  # imported late because few files hold logits
-
-    return np.asarray(expit(values)), values
 
 
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on
