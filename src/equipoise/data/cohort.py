@@ -20,7 +20,6 @@ from equipoise.data.column_values import (
     frame_from_arrays,
     missing_columns,
     read_columns,
-    warn_of_repeated_patients,
 )
 from equipoise.data.columns import Columns, LabelKind
 from equipoise.data.splits import Grouped, assign_units, generator, too_few
@@ -203,7 +202,6 @@ class Cohort(Grouped):
         check_frame("Cohort.from_dataset", frame)
         roles = Columns(**columns)
         read = read_columns(frame, roles, name if name != "dataset" else "")
-        warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
         whole = _cohort(loaded[0], name, read)
         check_order(loaded, None if roles.id is None else list(whole.ids), whole.targets)
@@ -296,7 +294,6 @@ def cohort_from_table(
         elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
             problems.append(f"input column {c!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
     raise_all(problems, source)
-    warn_of_repeated_patients(frame, columns)
     return _cohort(data.Table(inputs, scale=scale), name, read)
 
 
@@ -327,7 +324,6 @@ def cohort_from_images(
     with collecting(problems):
         files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
     raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
-    warn_of_repeated_patients(chosen, columns)
     images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
     whole = _cohort(data.Table(chosen[[]]), name, read)
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
@@ -482,7 +478,6 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
     read = read_columns(frame, columns, source)
     if not columns.score:
         raise BadInput("no score column was named", source=source)
-    warn_of_repeated_patients(frame, columns)
     table = data.Table(frame[features].reset_index(drop=True)) if features else None
     scores, problems = {}, []
     for label, y, (score, logit) in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):

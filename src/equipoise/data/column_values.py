@@ -145,7 +145,8 @@ def shorten(text: str) -> str:
 def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dict[str, Any]:
     """The values of the columns of a frame that have a role, as fields of rows; raises `BadInput` with everything wrong with them.
 
-    The scores are a list with the scores and the logits, if any, of each label; they mean nothing where the label is unknown.
+    The scores are a list with the scores and the logits, if any, of each label; they mean nothing where the label is unknown. Logs a
+    warning if rows seem to be of the same patients.
     """
     # A frame that lacks columns, or has them twice or with several values per row, is not read at all.
     counts = {name: list(frame.columns).count(name) for name in (*columns.used, columns.id) if name is not None}
@@ -195,6 +196,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"id column {columns.id!r}: {len(again):,} ids occur more than once in {len(frame):,} rows: {few}. Keep one row each."
             )
     raise_all(problems, source)
+    warn_of_repeated_patients(frame, columns)
     patients = read_identifiers(frame[patient]) if patient else None
     ids = read_identifiers(frame[columns.id]) if columns.id else np.arange(len(frame))
     return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}
@@ -348,8 +350,8 @@ def frame_from_arrays(
     for role, name in roles.items():
         values: Any = arrays[role]
         values = values.detach().cpu() if hasattr(values, "detach") else values
-        if isinstance(values, (list, tuple)):  # tensors of one number each become numbers
-            cells = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 1) == 0 and _is_nested(v) else v for v in values]
+        if isinstance(values, (list, tuple)):  # tensors of one number each, or of one number per label, become numbers
+            cells = [value.tolist() if hasattr(value, "tolist") and _is_nested(value) else value for value in values]
             array: npt.NDArray[Any] = np.asarray(cells, dtype=object)
         else:
             try:
