@@ -57,7 +57,7 @@ PROTOCOLS = {  # ways to split: the default fractions of training, validation an
     "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
 }
 PRIVILEGED = (0.75, 0.5, 0.5)  # the share of the reference group in each set, as in the paper
-UNUSED = ("score", "score_prefix", "logits", "classes", "weight", "view")  # roles of columns that no study uses
+USED = {"label", "group", "reference", "patient", "id", "bins", "positive", "conflicts", "features", "max_table_bytes", "raw"}  # of Columns
 SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do not affect results
 MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
 FOLDER = files("equipoise.studies") / "presets"
@@ -202,7 +202,7 @@ class StudyData(Columns):
         if self.source is not None:
             other, kind = {*Columns.model_fields, "file", "attribute_as_input", "scale"}, f"{self.source!r} is a data set of the catalogue"
         else:
-            other, kind = {*UNUSED, "options", "redraw", "published"}, "these data are a table"
+            other, kind = {*Columns.model_fields, "options", "redraw", "published"} - USED, "these data are a table"
         problems = [
             f"{name} cannot be given, since {kind}. Leave it out." for name in sorted(other & self.model_dump(exclude_defaults=True).keys())
         ]

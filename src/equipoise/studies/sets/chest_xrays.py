@@ -21,7 +21,7 @@ from typing import Unpack
 import numpy as np
 import pandas as pd
 
-from equipoise.data import VIEWS, Cohort, Decoding, age_in_years, is_view, read_table
+from equipoise.data import Cohort, Decoding, age_in_years, is_view, read_table
 from equipoise.errors import BadInput, collecting, pick, raise_all
 from equipoise.studies.sets import PHYSIONET, File, Recipe, locate
 
@@ -81,7 +81,6 @@ def nih(
     key = finding.lower()
     pick("finding of nih", key, ("any", *NIH_FINDINGS))
     pick("attribute of nih", attribute, ("sex", "age"))
-    pick("views of nih", views, VIEWS)
     if not 1 <= older <= MAX_AGE:
         raise BadInput(f"older is an age in years from 1 to {MAX_AGE}; got {older}")
     younger_group, older_group = f"<{older}", f">={older}"
@@ -152,7 +151,6 @@ def mimic_cxr(
     pick("finding of mimic-cxr", key, CHEXPERT_FINDINGS)
     pick("attribute of mimic-cxr", attribute, GROUP_TABLES)
     pick("official split of mimic-cxr", official, ("all", "train", "validate", "test"))
-    pick("views of mimic-cxr", views, VIEWS)
     label = CHEXPERT_FINDINGS[key]
     tables = _mimic_tables(folder, folder if mimic_iv is None else Path(mimic_iv).expanduser(), GROUP_TABLES[attribute], label, official)
     frame = tables["metadata"].merge(tables["chexpert"], on=["subject_id", "study_id"], how="inner", validate="many_to_one")
