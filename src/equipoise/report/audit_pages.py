@@ -66,7 +66,7 @@ class Origin(BaseModel):
             command=shlex.join(map(without_folders, arguments)),
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             versions={"equipoise": __version__, **versions, "python": platform.python_version()},
-            files=dict(map(_checksum, files)),
+            files=dict(map(_file_checksum, files)),
             inputs=tuple(inputs),
             group_names=dict(group_names or {}),
         )
@@ -80,7 +80,7 @@ class Origin(BaseModel):
             return None
 
 
-def _checksum(path: Path) -> tuple[str, str]:
+def _file_checksum(path: Path) -> tuple[str, str]:
     if path.is_file():
         return path.name, sha256_of(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -175,7 +175,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
     about_scores = "does a score mean the same in every group; AUROC and fixed operating points"
     sections = [
         Section("verdict", "The answer", "", [first, Fixed("question"), *further, Fixed("facts"), *clear]),
-        Section("worse", "Who is worse off", "", by_attribute(lambda name: [_errors(s, name)], headed=False, everywhere=True)),
+        Section("worse", "Who is worse off", "", by_attribute(lambda name: [_errors_table(s, name)], headed=False, everywhere=True)),
         *([Section("gaps", "The differences", "", by_attribute(gaps))] if differ else []),
         Section("groups", "Each group", "", [*by_attribute(groups), *s.performance()]),
         *([Section("threshold", "Another threshold")] if threshold else []),
@@ -226,7 +226,7 @@ def _clear_gaps(s: LabelSections, drawn: Sequence[str]) -> list[Part]:
     return [Table(caption, tables[0].columns, [doc.Block(rows)], style="stack").only(0, 1, 2, 3, 4)]
 
 
-def _errors(s: LabelSections, attribute: str) -> Table:
+def _errors_table(s: LabelSections, attribute: str) -> Table:
     """Missed findings and false alarms of each group per 1,000, and their differences from the reference."""
     worse = {"fnr": wording.worse_by(s.audit, wording.MISSED), "fpr": wording.worse_by(s.audit, wording.ALARMS)}
     rows = []

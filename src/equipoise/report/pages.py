@@ -50,9 +50,14 @@ def page_of(document: Document, *, paper: bool = False) -> str:
 
 def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), data: object = None, *, paper: bool = False) -> str:
     """A page with its style, its scripts and their data."""
-    shared: dict[str, Any] = {"style": Markup(_read("report.css") + _read("figure.css")), "book": LongNames(), "paper": paper, "data": None}
+    shared: dict[str, Any] = {
+        "style": Markup(_read_template("report.css") + _read_template("figure.css")),
+        "book": LongNames(),
+        "paper": paper,
+        "data": None,
+    }
     if scripts:
-        script = "".join(map(_read, scripts))
+        script = "".join(map(_read_template, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
         shared |= {"data": None if data is None else script_data(data)}
     return render(template, shared | dict(context))
@@ -60,8 +65,10 @@ def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (
 
 def picture_of(title: str, about: str, parts: Sequence[Part]) -> str:
     """The figures of parts, and the tables with an axis, as one SVG on white, with its style."""
-    light = dict(re.findall(r"--([\w-]+): ([^;]+);", _read("report.css").partition("}")[0]))
-    style = re.sub(r"var\(--([\w-]+)\)", lambda name: light[name[1]], _read("figure.css"))  # few programs but browsers know variables
+    light = dict(re.findall(r"--([\w-]+): ([^;]+);", _read_template("report.css").partition("}")[0]))
+    style = re.sub(
+        r"var\(--([\w-]+)\)", lambda name: light[name[1]], _read_template("figure.css")
+    )  # few programs but browsers know variables
     context = {"style": Markup(style), "font": Markup(light["sans"]), "ink": light["ink"]}
     return render("figure.svg", context | {"title": title, "about": about, "parts": parts})
 
@@ -118,7 +125,7 @@ def _environment(kind: str) -> Environment:
     return environment
 
 
-def _read(file: str) -> str:
+def _read_template(file: str) -> str:
     return (TEMPLATES / file).read_text(encoding="utf-8")
 
 
