@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.case.case_file import RepairSpec
-from equipoise.case.methods_tried import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
+from equipoise.case.case_repair import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
 from equipoise.comparison import Comparison, ScoredCandidate, choose
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput

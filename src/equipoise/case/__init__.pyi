@@ -5,9 +5,9 @@ from .case_file import Case as Case
 from .case_file import ModelSpec as ModelSpec
 from .case_file import read_case_file as read_case_file
 from .case_repair import Repaired as Repaired
+from .case_repair import RepairEstimate as RepairEstimate
 from .case_repair import methods_of as methods_of
 from .case_repair import prepare_repair as prepare_repair
-from .dry_run import RepairEstimate as RepairEstimate
 from .folder import check_folder as check_folder
 from .progress import counting as counting
 from .save import Saved as Saved

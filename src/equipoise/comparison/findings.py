@@ -6,6 +6,7 @@ the repair set. The test set is scored once per candidate and has no influence o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from equipoise.measures import MEASURES, AuditSpec, Clusters, Contribution, Esti
 from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
+BeforeAfter = dict[str, dict[str, dict[str, tuple[Estimate, Estimate]]]]  # by attribute, measure and group
 REPORTED_RATES = (*measures.GROUP_MEASURES, *measures.SCORE_MEASURES, measures.CALIBRATION_ERROR)
 
 
@@ -104,36 +106,6 @@ class ScoredCandidate:
 
 
 @dataclass(frozen=True)
-class GroupRate:
-    """One rate of one group before and after."""
-
-    group: str
-    reference: bool
-    before: Estimate
-    after: Estimate
-
-
-@dataclass(frozen=True)
-class RateBlock:
-    """One rate of all groups of an attribute."""
-
-    rate: str
-    rows: tuple[GroupRate, ...]
-
-
-@dataclass(frozen=True)
-class GapRow:
-    """One gap before and after; `target` marks the measure of the goal."""
-
-    measure: str
-    group: str
-    reference: str
-    before: Estimate
-    after: Estimate
-    target: bool
-
-
-@dataclass(frozen=True)
 class Size:
     """The size of one group in one set."""
 
@@ -187,8 +159,8 @@ class Findings:
     performance_change: Estimate
     shifts: tuple[Shift, ...]
     contributions: tuple[Contribution, ...]
-    rates: dict[str, tuple[RateBlock, ...]]  # by attribute
-    gaps: dict[str, tuple[GapRow, ...]]
+    rates: BeforeAfter  # the reference group first
+    gaps: BeforeAfter  # the measure of the goal first
     cohort: dict[str, tuple[CohortRow, ...]]
     affected: tuple[Affected, ...]
     balances: dict[str, tuple[Balance, ...]]  # by attribute: better and worse decisions of each group
@@ -235,11 +207,7 @@ class Findings:
 
     def rate_of(self, group: str) -> tuple[Estimate, Estimate] | None:
         """One group's rate that the goal's measure compares, before and after; None for a mean of two rates."""
-        for block in self.rates[self.main]:
-            for row in block.rows:
-                if block.rate == self.rate and row.group == group:
-                    return row.before, row.after
-        return None
+        return self.rates[self.main].get(self.rate or "", {}).get(group)
 
     @property
     def main(self) -> str:
@@ -249,8 +217,8 @@ class Findings:
     @property
     def rate(self) -> str | None:
         """The rate that the goal's measure compares."""
-        targets = [row.measure for row in self.gaps[self.main] if row.target]
-        return MEASURES[targets[0]].rate or None if targets and targets[0] in MEASURES else None
+        measure = next(iter(self.gaps[self.main]))
+        return MEASURES[measure].rate or None if measure in MEASURES else None
 
 
 def find(
@@ -310,21 +278,17 @@ def find(
         )
     gap_before, gap_after = methods[0].gap, methods[1 + chosen].gap
     worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
-    rates, gaps = {}, {}
+    rates, gaps = BeforeAfter(), BeforeAfter()
     for a in shown.attributes:
-        of_groups = [audit.groups[audit.groups["attribute"] == a.name] for audit in (before, after)]
-        blocks = []
-        for rate in REPORTED_RATES:
-            sides = [[measures.group_estimate(frame.iloc[k], rate) for frame in of_groups] for k in range(len(a.levels))]
-            blocks.append(RateBlock(rate, tuple(GroupRate(group, k == 0, *sides[k]) for k, group in enumerate(a.levels))))
-        rates[a.name], rows = tuple(blocks), []
-        of_gaps = (audit.gaps[audit.gaps["attribute"] == a.name].to_dict("records") for audit in (before, after))
-        for row_before, row_after in zip(*of_gaps, strict=True):
-            name, gap = str(row_before["measure"]), Estimate.of_gap(row_before)
-            target = a.name == main and name == goal.measure
-            rows.append(GapRow(name, gap.group, gap.reference, gap, Estimate.of_gap(row_after), target))
-        order = dict.fromkeys([goal.measure, *(row.measure for row in rows)])  # the goal's measure comes first
-        gaps[a.name] = tuple(row for measure in order for row in rows if row.measure == measure)
+        by_group = [audit.groups[audit.groups["attribute"] == a.name] for audit in (before, after)]
+        rates[a.name] = {rate: {} for rate in REPORTED_RATES}
+        for rate, (k, group) in product(REPORTED_RATES, enumerate(a.levels)):
+            rate_before, rate_after = (measures.group_estimate(frame.iloc[k], rate) for frame in by_group)
+            rates[a.name][rate][group] = rate_before, rate_after
+        gaps[a.name] = {goal.measure: {}}
+        for rows in zip(*(audit.gaps[audit.gaps["attribute"] == a.name].to_dict("records") for audit in (before, after)), strict=True):
+            gap, later = map(Estimate.of_gap, rows)
+            gaps[a.name].setdefault(str(rows[0]["measure"]), {})[gap.group] = gap, later
     return Findings(
         before=before,
         after=after,
