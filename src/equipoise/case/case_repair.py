@@ -25,7 +25,7 @@ from equipoise.case.schema import PREDICTOR_SCORE
 from equipoise.comparison import Comparison, Provenance, ScoredCandidate
 from equipoise.data import Cohort, Columns, LabelKind, ReadCohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, UnknownName, collecting, pick, raise_all
-from equipoise.measures import AuditSpec
+from equipoise.measures import AuditSpec, FloatArray
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, LabelCandidate, Speed, cross_fitting_parts, make_settings
 from equipoise.report import ReportSpec
 
@@ -359,7 +359,7 @@ def try_methods(
                     seconds = run.seconds[name] + time.perf_counter() - start
                     for own_label, own in result.labels.items():
                         own = replace(own, model=job.model) if own.rule_only else own  # an estimator is saved with its rule
-                        job_of, units = task.labels[own_label or label], tuple[comparison.UnitMap, ...]()
+                        job_of, units = task.labels[own_label or label], dict[str, FloatArray]()
                         if known is not None and known.valid is not None:
                             valid, held_out = known.valid, known.test
                         else:
@@ -367,7 +367,7 @@ def try_methods(
                                 valid = models.predict(own.model, job_of.repair)
                                 step(1, 2)
                                 held_out = models.predict(own.model, job_of.test)
-                            units = unit_maps(own.network) if job_of.is_network else ()
+                            units = unit_maps(own.network) if job_of.is_network else {}
                         tried[name][own_label or label] = ScoredCandidate(rescored(own, valid), valid, held_out, seconds, units)
                 except EquipoiseError as error:
                     if name == STANDARD:
@@ -409,7 +409,7 @@ def _shown_inputs(
         if chosen.test is not original.test:  # else the same network with another rule
             with bars("probes after repair") as step:
                 after = models.encoding(chosen.candidate.network, test, draws=spec.draws, seed=spec.seed, progress=step)
-        probes = comparison.Probes(before, after)
+        probes = {"before": before, "after": after}
     return {
         "thumbnails": most_changed(original.test, chosen.test, test) if report.thumbnails else {},
         "probes": probes,
@@ -436,12 +436,12 @@ def rescored(candidate: LabelCandidate, scores: data.Scores) -> LabelCandidate:
     return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
 
 
-def unit_maps(model: nn.Module) -> tuple[comparison.UnitMap, ...]:
-    """For each convolution of images with units switched off, the share of channels that is still on at each position."""
+def unit_maps(model: nn.Module) -> dict[str, FloatArray]:
+    """By layer: for each convolution of images with units switched off, the share of channels that is still on at each position."""
     from torch import nn
 
     masked = [(name, module) for name, module in model.named_modules() if type(module) is models.MASKED[nn.Conv2d]]
-    return tuple(comparison.UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
+    return {name: module.get_buffer("unit_mask").double().mean(0).cpu().numpy() for name, module in masked}
 
 
 def most_changed(before: data.Scores, after: data.Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:

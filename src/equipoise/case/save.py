@@ -361,7 +361,7 @@ def audit_document(case: Comparison, found: Findings) -> dict[str, object]:
         "methods": methods,
         "change": {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates},
         **({} if case.baseline is None else {"baseline": case.baseline.to_dict()}),
-        **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in vars(case.probes).items()}}),
+        **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in case.probes.items()}}),
     }
 
 

@@ -6,19 +6,25 @@ written from `Comparison.found`, which is computed once. A `Comparison` has a go
 (`findings`, `measures.Paired`), and share nothing else: they are two values. Torch is imported only if networks are compared.
 """
 
-from collections.abc import Mapping, Sequence
+import platform
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
-from equipoise import measures
+from equipoise import __version__, measures
 from equipoise.comparison.findings import Findings, ScoredCandidate, find
-from equipoise.comparison.provenance import Provenance
-from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort, sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import Audit, AuditSpec, Baseline, Gap, Rule, Threshold, choose_rule, gap_values, largest_gap, tabulate
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
@@ -35,14 +41,52 @@ COMPARE_SUGGESTIONS = {  # for a wrong argument, by its type
     "str": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
     "PurePath": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
 }
+STRICT = ConfigDict(extra="forbid", strict=True)  # for files: no unknown fields and no type conversion
+# Of a name that is no UTF-8, what cannot be written to a file becomes "?".
+Text = Annotated[str, BeforeValidator(lambda text: text.encode("utf-8", "replace").decode() if isinstance(text, str) else text)]
 
 
-@dataclass(frozen=True, eq=False)
-class Probes:
-    """How well each attribute can be predicted from each layer of the original and of the repaired network (see `encoding`)."""
+@checked(config=STRICT, kw_only=True, frozen=True)
+class Provenance:
+    """The information needed to reproduce a repair."""
 
-    before: pd.DataFrame
-    after: pd.DataFrame
+    command: Text = ""
+    model: Text = ""  # as the user named it
+    seed: int = 0
+    when: str = ""  # ISO date and time
+    versions: dict[Text, Text] = field(default_factory=dict)
+    hashes: dict[Text, Text] = field(default_factory=dict)  # file: sha256
+    limits: list[Text] = field(default_factory=list)  # caveats for the reader, such as rows left out
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        arguments: Sequence[str] = (),
+        model: str = "",
+        seed: int = 0,
+        files: Iterable[Path] = (),
+        cohort: Cohort | None = None,
+        limits: Sequence[str] = (),
+    ) -> "Provenance":
+        """The provenance of the current run: its command line without folders, versions, and checksums of its files and images."""
+        code = model.rpartition(":")[0]
+        code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
+        hashes = {path.name: sha256_of(path) for path in (*files, *code_files)}
+        if cohort is not None:
+            from equipoise.data import Images  # late: scores have none
+
+            if isinstance(cohort.source, Images):
+                hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
+                if (transform := cohort.source.transform) is not None and transform.path is not None:
+                    hashes[transform.path.name] = transform.sha256
+        versions = {"equipoise": __version__, "python": platform.python_version()}
+        for library in ("torch", "numpy", "pandas"):
+            with suppress(PackageNotFoundError):
+                versions[library] = version(library)
+        command, when = shlex.join(map(without_folders, arguments)), datetime.now(UTC).isoformat(timespec="seconds")
+        named = without_folders(model)
+        return cls(command=command, model=named, seed=seed, when=when, versions=versions, hashes=hashes, limits=list(limits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +105,7 @@ class Comparison:
     settings: AuditSpec = field(default_factory=AuditSpec)
     failures: Mapping[str, str] = field(default_factory=dict)  # methods that could not be run, and why
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
-    probes: Probes | None = None  # on the test set
+    probes: Mapping[str, pd.DataFrame] | None = None  # "before" and "after": how well each layer predicts each attribute, on the test set
     rows: Rows | None = None  # the held-out rows, which show how new ones become inputs; None for a repair of a case
     baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold

@@ -4,8 +4,8 @@ Every output (report, cards, audit.json, terminal) is written from one `Findings
 the repair set. The test set is scored once per candidate and has no influence on the choice.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, cast
 
@@ -71,14 +71,6 @@ class Balance:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitMap:
-    """The units of one convolution that pruning switched off: the share of channels still on at each position."""
-
-    layer: str
-    kept: FloatArray  # (height, width), from 0 to 1
-
-
-@dataclass(frozen=True, eq=False)
 class ScoredCandidate:
     """A candidate under its name, with its scores on the repair set (None if unknown) and on the test set."""
 
@@ -86,7 +78,7 @@ class ScoredCandidate:
     valid: Scores | None
     test: Scores
     seconds: float = 0.0
-    units: tuple[UnitMap, ...] = ()
+    units: Mapping[str, FloatArray] = field(default_factory=dict)  # by layer: the share of channels that pruning left on (height, width)
     called: str = ""  # default: the method
 
     @property

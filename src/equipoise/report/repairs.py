@@ -14,8 +14,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from equipoise import models  # imports torch for probes only
-from equipoise.comparison import Comparison, Probes
-from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, steps_by_group
+from equipoise.comparison import Comparison
+from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table
@@ -388,11 +388,11 @@ def methods_screen(case: Comparison, *, verbose: bool = False) -> list[Part]:
     return parts
 
 
-def probe_parts(probes: Probes) -> list[Part]:
+def probe_parts(probes: Mapping[str, pd.DataFrame]) -> list[Part]:
     """By attribute: each probed layer of the network before and after the repair, among all patients and among those of one label."""
     parts: list[Part] = []
-    for name in dict.fromkeys(probes.before["attribute"]):
-        before, after = (frame[frame["attribute"] == name].set_index("layer") for frame in (probes.before, probes.after))
+    for name in dict.fromkeys(probes["before"]["attribute"]):
+        before, after = (frame[frame["attribute"] == name].set_index("layer") for frame in (probes["before"], probes["after"]))
         layers = list(dict.fromkeys([*(layer for layer in before.index if layer != "output"), *after.index, "output"]))
         widths = {**after["width"].to_dict(), **before["width"].to_dict()}
         tables = []
@@ -447,12 +447,9 @@ def unit_maps(case: Comparison) -> list[dict[str, Any]]:
     off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
     maps = []
     for tried in case.candidates:
-        for unit in tried.units:
-            kept: FloatArray = np.clip(unit.kept, 0.0, 1.0)[..., None]
-            png = _png((off + (on - off) * kept).round().astype(np.uint8))
-            maps.append(
-                {"method": tried.name, "layer": unit.layer, "mean": float(unit.kept.mean()), "least": float(unit.kept.min()), "png": png}
-            )
+        for layer, kept in tried.units.items():
+            png = _png((off + (on - off) * np.clip(kept, 0.0, 1.0)[..., None]).round().astype(np.uint8))
+            maps.append({"method": tried.name, "layer": layer, "mean": float(kept.mean()), "least": float(kept.min()), "png": png})
     return maps
 
 
