@@ -160,18 +160,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("mutants.csv"))
     parser.add_argument("--again", type=Path, help="only the survivors of an earlier table")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="mutants not begun by then are left out, and counted")
     options = parser.parse_args()
     everywhere = [(module, k) for module in NEAREST for k in range(len(places(ast.parse((HERE / "src/equipoise" / module).read_text()))))]
     drawn = again(options.again) if options.again else random.Random(options.seed).sample(everywhere, min(options.mutants, len(everywhere)))
     print(f"{len(drawn)} of {len(everywhere)} mutants of {len(NEAREST)} modules", flush=True)
-    for module in sorted({module for module, _ in drawn}):  # a test that fails without a mutant would find every one
-        if broken := fails(module, HERE / "src"):
-            sys.exit(f"{module}: {broken} fail with the sound code")
+    deadline = time.monotonic() + options.seconds
     with options.out.open("w") as file, ThreadPoolExecutor(options.workers) as pool:
+        modules = sorted({module for module, _ in drawn})
+        broken = dict(zip(modules, pool.map(lambda module: fails(module, HERE / "src"), modules), strict=True))
+        if any(broken.values()):  # a test that fails without a mutant would find every one
+            sys.exit("; ".join(f"{module}: {net} fail with the sound code" for module, net in broken.items() if net))
         writer = csv.writer(file)
         writer.writerow(["module", "mutant", "found by", "seconds"])
         counts: dict[str, int] = {}
-        for row in pool.map(lambda one: judge(*one), drawn):
+        for row in pool.map(lambda one: judge(*one) if time.monotonic() < deadline else (one[0], "", "not run", 0.0), drawn):
             writer.writerow([*row[:3], round(row[3], 1)])
             file.flush()
             counts[row[2]] = counts.get(row[2], 0) + 1
