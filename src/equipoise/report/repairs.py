@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from PIL import Image
 
 from equipoise import models  # imports torch for probes only
