@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise import comparison, data, methods, models, report
-from equipoise.case.case_audit import check_group_names, load_classifier
+from equipoise.case.case_audit import Bars, check_group_names, counting, load_classifier, no_bars
 from equipoise.case.case_file import Case, RepairSpec
-from equipoise.case.progress import Bars, counting, no_bars
 from equipoise.case.save import ROWS_CHECKED, Saved, Serving, inputs_of, save_all, saved_models
 from equipoise.case.schema import PREDICTOR_SCORE
 from equipoise.comparison import Comparison, Provenance, ScoredCandidate

@@ -83,7 +83,7 @@ def audit(
             kind, name = rows.kind, rows.name if rows.several else ""
         tables, rules, goals = _decided(subject, cohort, rule, threshold, valid, output, outputs, spec.optimise)
         also = goals if spec.measures is None else {}
-    found = audit_labels(tables, rules, spec, kind, name, None if progress is None else lambda _label: progress, also)
+    found = audit_labels(tables, rules, spec, kind, name, progress, also)
     if train is None or rows is None:
         return found
     from equipoise.comparison.baseline import with_baselines
