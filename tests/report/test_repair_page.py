@@ -316,7 +316,7 @@ def test_images_of_patients_are_in_it_only_if_allowed_and_ids_never():
     assert not [p for p in set(case.original.test.patients) if p in allowed]
     few = small_case(rows=200, pictures=True, methods=("pruning",))
     assert 'id="images"' in repair_page(few)
-    without = replace(few, thumbnails={}, candidates=tuple(replace(r, units=()) for r in few.candidates))
+    without = replace(few, thumbnails={}, candidates=tuple(replace(r, units={}) for r in few.candidates))
     assert 'id="images"' not in repair_page(without, thumbnails=True)
 
 

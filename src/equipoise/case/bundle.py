@@ -121,17 +121,12 @@ class Bundle:
         return self.run.groups if self.rule.needs_group else []
 
     @property
-    def bins(self) -> dict[str, Bins]:
-        """The bins of numeric columns that define groups."""
-        return self.run.inputs.bins
-
-    @property
     def text_columns(self) -> set[str]:
         """The columns of a table that must be read as text: identifiers, image names and groups."""
         recorded = self.run.inputs
         images = () if recorded.images is None else (recorded.image_column, *IMAGE_COLUMNS)
         names = (recorded.id, recorded.patient, *images, *self.groups)
-        return {name for name in names if name is not None and name not in self.bins}
+        return {name for name in names if name is not None and name not in recorded.bins}
 
     def score(self, inputs: Any) -> FloatArray:
         """The score of each row, with the network's output read as in the repair."""
@@ -192,7 +187,7 @@ class Bundle:
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), scores, seed, columns)
         recorded, kept, features, columns = self.run.inputs, np.arange(len(rows)), None, {}
         _check_images(self.run, images is not None, self.folder)
-        attributes = groups_of(rows, self.groups, name, self.bins)
+        attributes = groups_of(rows, self.groups, name, recorded.bins)
         if recorded.width is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
         image = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from equipoise.measures import Audit, AuditSpec, Baseline, Gap, Rule, Threshold,
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
 from equipoise.models import classifier, predict
 from equipoise.presenting import html_of, save_comparison, write_page
+from equipoise.specification import is_real
 
 if TYPE_CHECKING:
     from torch import nn
@@ -294,12 +295,12 @@ def compare_models(
     """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
     if not isinstance(cohort, Scores):
         check_cohort("eq.compare", cohort)
-    _check_held_out(models, cohort)
+    results = {name: subject for name, subject in models.items() if isinstance(subject, Candidate)}
+    _check_held_out(results, cohort)
     check_apart(repair=valid, test=cohort)
-    results = [subject for subject in models.values() if isinstance(subject, Candidate)]
-    goal = (
-        results[0].goal if results else Goal(measures.canonical_name(measure or DEFAULT_MEASURE), selection="paper")
-    )  # nothing is cross-fitted
+    goal = Goal(measures.canonical_name(measure or DEFAULT_MEASURE), selection="paper")  # nothing is cross-fitted
+    if results:
+        goal = next(iter(results.values())).goal
     first, *others = models
     original = _entry(first, models[first], cohort, valid, goal)
     if not results and valid is not None:  # the goal of a result is settled already
@@ -320,11 +321,11 @@ def compare_models(
     return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, rows=rows, baseline=baseline)
 
 
-def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
+def _check_held_out(results: Mapping[str, Candidate], cohort: Rows) -> None:
     """Raises `BadInput` with the patients, or rows, of the cohort that a result of `debias` was fitted to."""
     rows, problems = Identities.of(cohort), []
-    for name, subject in models.items():
-        fitted = [own.fitted_to for own in subject.labels.values()] if isinstance(subject, Candidate) else []
+    for name, result in results.items():
+        fitted = [own.fitted_to for own in result.labels.values()]
         for role in ("repair", "training"):
             sets = {id(own[role]): own[role] for own in fitted if role in own}  # labels of one network share their rows
             shared = max((own.shared_with(rows) for own in sets.values()), key=lambda own: own.count, default=None)
@@ -345,9 +346,9 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
 
     model: Any = None
     if isinstance(cohort, Scores):
-        if isinstance(subject, bool) or not isinstance(subject, (int, float)):
+        if not is_real(subject):
             raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
-        goal = goal.changed(threshold=float(subject))
+        goal = goal.changed(threshold=float(cast(float, subject)))
     elif (model := classifier(subject)) is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
     repair_scores = None if valid is None else predict(model, valid)
