@@ -271,7 +271,7 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     settings = AuditSpec(thresholds=THRESHOLDS)
     sums = moments_of(whole.before, whole.y, whole.group, many, whole.unit, whole.weight)
     for name in RATES:
-        low, high = sums.interval(name)
+        _, low, high = sums.signed({name: 1.0}).limits(0.95)
         events = _events(sums, name, world)
         for k in np.flatnonzero(sums[name].patients >= settings.min_patients):
             yield "rate of a group", name, NAMES[k % groups], world.group(k % groups)[name], low[k], high[k], events[k]

@@ -79,14 +79,14 @@ def _moved(men: tuple[int, int], women: tuple[int, int]) -> Comparison:
 def test_contributions_add_up_to_the_change_and_mark_harm():
     case = _moved((9, 7), (4, 6))
     parts = _paired(case.original, case.result).contributions("eod", "F")
-    found = {part.group: (round(part.change, 6), round(part.towards, 6), part.harm) for part in parts}
+    found = {part.group: (round(part.change.value, 6), round(part.towards, 6), part.worse) for part in parts}
     assert found == {"F": (0.2, 0.2, False), "M": (-0.2, 0.2, True)}
 
 
 def test_levelling_up_does_no_harm():
     case = _moved((9, 9), (4, 9))
     pair = _paired(case.original, case.result)
-    assert [part.harm for part in pair.contributions("eod", "F")] == [False, False]
+    assert [part.worse for part in pair.contributions("eod", "F")] == [False, False]
     assert not any(shift.worse for shift in pair.shifts())
     assert pair.gap_change("eod", "F").value == pytest.approx(0.5)  # from -0.5 to 0
     # The same in the measure that counts misses, whose sign is the other way round.

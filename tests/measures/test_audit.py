@@ -12,10 +12,9 @@ from torch import nn
 from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, p_values
+from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, choose_rule, p_values
 from equipoise.measures.gaps import PERFORMANCE
 from equipoise.measures.permutation import holm
-from equipoise.measures.thresholds import best_threshold
 from support.facts import facts, says, suggests
 
 
@@ -86,7 +85,7 @@ def test_the_threshold_and_where_it_came_from():
     assert default.value == 0.5
     assert says(default.origin, "default")
     chosen = audit(train, valid=valid).rule
-    assert chosen == best_threshold(valid)
+    assert chosen == choose_rule(valid=valid)
     assert says(chosen.describe(), "balanced accuracy", 600)
     with pytest.raises(BadInput, match=facts("threshold", "validation")):
         audit(train, threshold=0.5, valid=valid)

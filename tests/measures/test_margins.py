@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.comparison import audit
 from equipoise.data import Scores
-from equipoise.measures import gap_margin, performance_margin
+from equipoise.measures import margin
 
 
 def _scores(groups: tuple[str, ...], rows: int = 600) -> Scores:
@@ -21,23 +21,21 @@ def _scores(groups: tuple[str, ...], rows: int = 600) -> Scores:
 def test_margins_are_no_narrower_than_the_intervals_of_the_same_patients(groups):
     scores = _scores(groups)
     found = audit(scores, threshold=float(np.median(scores.score)))
-    for name, half in (("eod", gap_margin(scores, "eod")), ("balanced_accuracy", performance_margin(scores, "balanced_accuracy"))):
+    for name, half in (("eod", margin(scores, "eod")), ("balanced_accuracy", margin(scores, "balanced_accuracy"))):
         assert (found[name].high - found[name].low) / 2 < 1.1 * half
 
 
 def test_unequal_weights_widen_them_and_equal_ones_do_not():
     scores = _scores(("M", "F"))
-    plain = gap_margin(scores, "eod")
-    assert gap_margin(replace(scores, weight=np.full(len(scores), 7.0)), "eod") == pytest.approx(plain)
+    plain = margin(scores, "eod")
+    assert margin(replace(scores, weight=np.full(len(scores), 7.0)), "eod") == pytest.approx(plain)
     weight = np.where(np.arange(len(scores)) // 2 % 2, 1.0, 3.0)  # by patient: 4 of 5 of them count (Kish), (1 + 3)^2 / 2 / (1 + 9)
-    assert gap_margin(replace(scores, weight=weight), "eod") == pytest.approx(plain / 0.8**0.5, rel=0.01)
-    assert performance_margin(replace(scores, weight=weight), "accuracy") == pytest.approx(
-        performance_margin(scores, "accuracy") / 0.8**0.5
-    )
+    assert margin(replace(scores, weight=weight), "eod") == pytest.approx(plain / 0.8**0.5, rel=0.01)
+    assert margin(replace(scores, weight=weight), "accuracy") == pytest.approx(margin(scores, "accuracy") / 0.8**0.5)
 
 
 def test_a_cell_without_patients_has_no_margin():
     scores = Scores.from_arrays([1, 0, 0, 0], [0.5] * 4, ["M", "M", "F", "F"], reference="M")
-    assert gap_margin(scores, "eod") is None
-    assert gap_margin(scores, "spd") == pytest.approx(1.96 * (0.5 / 2) ** 0.5)
-    assert performance_margin(scores, "f1") is None
+    assert margin(scores, "eod") is None
+    assert margin(scores, "spd") == pytest.approx(1.96 * (0.5 / 2) ** 0.5)
+    assert margin(scores, "f1") is None

@@ -123,18 +123,6 @@ def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: 
         assert not np.isnan(bounded.values[measure])
 
 
-@given(sample=samples(), replicates=st.integers(2, 4))
-def test_leading_axes_of_the_sweep_are_a_loop(sample: Sample, replicates: int):
-    rng = np.random.default_rng(1)
-    score = np.stack([rng.permutation(sample.score) for _ in range(replicates)])
-    codes = np.stack([rng.permutation(sample.attribute.codes) for _ in range(replicates)])
-    levels = sample.attribute.levels
-    many = sweep(score, sample.y, codes, levels, ("ppv_gap", "f1"))
-    for r in range(replicates):
-        one = sweep(score[r], sample.y, codes[r], levels, ("ppv_gap",))
-        np.testing.assert_allclose(many.values["ppv_gap"][r][~np.isnan(many.values["f1"][r])], one.values["ppv_gap"], atol=1e-12)
-
-
 def _scores(n: int = 900, seed: int = 0) -> Scores:
     rng = np.random.default_rng(seed)
     woman = rng.random(n) < 0.4

@@ -53,24 +53,6 @@ def test_a_bound_that_cannot_be_met_gives_the_smallest_gap_and_says_so():
     assert choice.values["eod"] == 0.0
 
 
-@given(sample=samples(), replicates=st.integers(2, 4))
-def test_leading_axes_are_a_loop(sample: Sample, replicates: int):
-    rng = np.random.default_rng(1)
-    score = np.stack([rng.permutation(sample.score) for _ in range(replicates)])
-    codes, levels = sample.attribute.codes, sample.attribute.levels
-    batched = sweep(score, sample.y, codes, levels, ("spd", "balanced_accuracy", "f1"))
-    choice = batched.best("balanced_accuracy", gap="spd", max_gap=0.1)
-    for r in range(replicates):
-        one = sweep(score[r], sample.y, codes, levels, ("spd", "balanced_accuracy", "f1"))
-        real = ~np.isnan(batched.values["f1"][r])
-        np.testing.assert_allclose(batched.thresholds[r][real], one.thresholds)
-        for name in one.values:
-            np.testing.assert_allclose(batched.values[name][r][real], one.values[name], atol=1e-12)
-        single = one.best("balanced_accuracy", gap="spd", max_gap=0.1)
-        assert choice.threshold[r] == single.threshold
-        assert choice.met[r] == single.met
-
-
 def test_neighbouring_floats_are_told_apart():
     low = 0.3
     high = float(np.nextafter(low, 1))

@@ -8,8 +8,7 @@ import torch
 import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, normalised, performance_values, sweep, tabulate, upper_bound
-from equipoise.measures.thresholds import best_threshold
+from equipoise.measures import choose_rule, gap_values, normalised, performance_values, sweep, tabulate, upper_bound
 from equipoise.methods import METHODS, Goal, Kind
 from equipoise.methods.step_estimates import StepEstimates
 from equipoise.models import MLP, predict
@@ -70,7 +69,7 @@ def test_sweep_threshold_and_upper_bound(times: np.ndarray) -> None:
         ]
         assert swept[0].thresholds.tolist() == swept[1].thresholds.tolist()
         assert swept[0].values[measure] == pytest.approx(swept[1].values[measure], abs=1e-10, nan_ok=True)
-    assert best_threshold(heavy).value == best_threshold(copies).value
+    assert choose_rule(valid=heavy).value == choose_rule(valid=copies).value
     bounds = [
         upper_bound(own.score, own.y, own.attribute.codes, own.attribute.levels, "eod", "balanced_accuracy", [0.0, 0.1], weight=own.weight)
         for own in (heavy, copies)

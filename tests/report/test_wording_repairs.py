@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from equipoise.comparison import Balance
-from equipoise.measures import Baseline, BaselineComparison, Contribution, Estimate
+from equipoise.measures import Baseline, BaselineComparison, Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note, Outcome
 from equipoise.methods.outcome import JudgedGap
 from equipoise.report.text import MINUS
@@ -171,6 +171,6 @@ def test_a_goal_in_words(goal: Goal, words: str):
 
 
 def test_a_part_of_a_change_in_words():
-    parts = [Contribution("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
+    parts = [Shift("F", False, rate, 0.5, 0.6, _estimate(change)) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
     assert len({contribution_words(part) for part in parts}) == 6
     assert contribution_words(parts[1]) == "fewer of those with the finding are detected"

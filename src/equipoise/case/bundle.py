@@ -317,7 +317,8 @@ def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
         raise BadInput(f"{folder} was saved from a function, which is not written. Give it again: Bundle.load(folder, model=function)")
     try:
         types = recorded.trusted if trust else ()
-        return models.predictor_in(files.contents[file], files.source(file), trusted=types, trust_pickle=trust, positive=recorded.positive)
+        source, content = files.source(file), files.contents[file]
+        return models.load_predictor(source, content=content, trusted=types, trust_pickle=trust, positive=recorded.positive)
     except Untrusted:
         form = "a pickle" if file.endswith(".joblib") else f"a file with the types {', '.join(recorded.trusted)}"
         raise Untrusted(
@@ -343,7 +344,7 @@ def _network_of(files: Verified, model: object, trust: bool, running: Running) -
     if (classes := saved.classes) is not None:
         network = models.OneClass(network, classes.columns, classes.names.index(files.run.label), classes.output).eval()
     if files.run.heads:  # they hold the repair
-        network = models.heads_in(network, files.contents[models.HEADS], files.source(models.HEADS))
+        network = models.load_heads(network, files.source(models.HEADS), files.contents[models.HEADS])
     return network, code
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from equipoise import measures
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, AuditSpec, Clusters, Contribution, Estimate, FloatArray, LabelAudit, Paired, Shift, ShownGroups
+from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, FloatArray, LabelAudit, Paired, Shift, ShownGroups
 from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
@@ -150,7 +150,7 @@ class Findings:
     gap_change: Estimate  # signed, after minus before, of the group with the largest gap before
     performance_change: Estimate
     shifts: tuple[Shift, ...]
-    contributions: tuple[Contribution, ...]
+    contributions: tuple[Shift, ...]
     rates: BeforeAfter  # the reference group first
     gaps: BeforeAfter  # the measure of the goal first
     cohort: dict[str, tuple[CohortRow, ...]]
@@ -191,11 +191,11 @@ class Findings:
         return tuple(sorted((s for s in self.shifts if s.worse), key=lambda s: (not s.clear, -abs(s.change.value))))
 
     @property
-    def levelled(self) -> tuple[Contribution, ...]:
+    def levelled(self) -> tuple[Shift, ...]:
         """Contributions that made the gap smaller by making a group worse; empty if the gap did not get smaller."""
         if self.seen not in ("smaller", "unclear"):
             return ()
-        return tuple(part for part in self.contributions if part.harm and part.towards > 0)
+        return tuple(part for part in self.contributions if part.worse and part.towards > 0)
 
     def rate_of(self, group: str) -> tuple[Estimate, Estimate] | None:
         """One group's rate that the goal's measure compares, before and after; None for a mean of two rates."""

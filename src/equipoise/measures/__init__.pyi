@@ -1,11 +1,7 @@
 from .audit import CALIBRATION_ERROR as CALIBRATION_ERROR
 from .audit import FEW_PATIENTS as FEW_PATIENTS
 from .audit import GROUP_MEASURES as GROUP_MEASURES
-from .audit import INSUFFICIENT as INSUFFICIENT
 from .audit import Audit as Audit
-from .audit import Baseline as Baseline
-from .audit import BaselineComparison as BaselineComparison
-from .audit import Estimate as Estimate
 from .audit import LabelAudit as LabelAudit
 from .audit import group_estimate as group_estimate
 from .audit import lacking_note as lacking_note
@@ -45,8 +41,7 @@ from .conditions import monitoring_facts as monitoring_facts
 from .conditions import read_condition as read_condition
 from .disclosure import ShownGroups as ShownGroups
 from .disclosure import ShownScores as ShownScores
-from .disclosure import gap_margin as gap_margin
-from .disclosure import performance_margin as performance_margin
+from .disclosure import margin as margin
 from .disclosure import shared_thresholds as shared_thresholds
 from .disclosure import shown_scores as shown_scores
 from .disclosure import steps_by_group as steps_by_group
@@ -73,6 +68,8 @@ from .histories import Monitoring as Monitoring
 from .histories import history as history
 from .histories import is_history as is_history
 from .histories import sums_of as sums_of
+from .intervals import INSUFFICIENT as INSUFFICIENT
+from .intervals import Estimate as Estimate
 from .intervals import combined as combined
 from .moments import BLOCK as BLOCK
 from .moments import Clusters as Clusters
@@ -86,7 +83,8 @@ from .moments import multiplicities as multiplicities
 from .moments import sums_by_unit as sums_by_unit
 from .moments import units_of as units_of
 from .paired_changes import NEGLIGIBLE_CHANGE as NEGLIGIBLE_CHANGE
-from .paired_changes import Contribution as Contribution
+from .paired_changes import Baseline as Baseline
+from .paired_changes import BaselineComparison as BaselineComparison
 from .paired_changes import Paired as Paired
 from .paired_changes import Shift as Shift
 from .paired_changes import compare_with_baseline as compare_with_baseline

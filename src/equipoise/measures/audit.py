@@ -2,34 +2,33 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
-from equipoise.measures.cells import FloatArray
 from equipoise.measures.disclosure import table_to_dict
 from equipoise.measures.gaps import Gap, canonical_name
+from equipoise.measures.intervals import INSUFFICIENT, Estimate
 from equipoise.measures.moments import Moments
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.thresholds import Rule
 from equipoise.presenting import html_of, write_page
 
-INSUFFICIENT = "insufficient data"
+if TYPE_CHECKING:
+    from equipoise.measures.paired_changes import Baseline
+
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
-SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
 FEW_PATIENTS = 30  # estimates from fewer are marked
 CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model instead of an interval
-GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 GAP_COLUMNS = [
     *("measure", "attribute", "group", "reference", "value", "low", "high"),
     *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
@@ -37,59 +36,6 @@ GAP_COLUMNS = [
 ]
 SCHEMA_VERSION = 6
 SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its interval. If the data are insufficient, `value` is NaN and `note` gives the reason."""
-
-    value: float
-    low: float
-    high: float
-    note: str = ""
-    group: str = ""
-    reference: str = ""
-    detectable: float = float("nan")  # minimum gap detectable with 80 % power; NaN if even the largest possible gap is not detectable
-    p_value: float = float("nan")  # of a gap: by permutation of the groups
-    p_adjusted: float = float("nan")  # for all comparisons of the audit
-    simultaneous_low: float = float("nan")  # limits that hold simultaneously with those of all other gaps of the audit
-    simultaneous_high: float = float("nan")
-    clear: bool = False  # whether the adjusted p-value makes the gap a finding
-    patients: int = 0  # in the smaller of the two groups compared
-    few: bool = False  # fewer than 30 patients in one of them; effective patients, if their rows or weights are unequal
-
-    @classmethod
-    def each(cls, ends: Iterable[FloatArray]) -> "list[Estimate]":
-        """The estimates in arrays of values, lower and upper limits (n,)."""
-        return [cls(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
-
-    @classmethod
-    def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
-        """The estimate in one row of `Audit.gaps`."""
-        fields: dict[str, Any] = {name: float(row[name]) for name in ("value", "low", "high", *GAP_NUMBERS)}
-        fields |= {"group": str(row["group"]), "reference": str(row["reference"]), "note": str(row["note"]) if note is None else note}
-        return cls(**fields, clear=bool(row["clear"]), patients=int(row["patients"]), few=bool(row["few"]))
-
-    def __float__(self) -> float:
-        return self.value
-
-    def __str__(self) -> str:
-        if np.isnan(self.value):
-            return self.note or INSUFFICIENT
-        versus = f" ({self.group} minus {self.reference})" if self.group else ""
-        sign = "+" if self.group else ""
-        return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]{versus}"
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON, None for NaN."""
-        numbers = {"value": self.value, "low": self.low, "high": self.high}
-        if self.group:
-            numbers |= {name: getattr(self, name) for name in GAP_NUMBERS}
-        plain: dict[str, object] = {k: None if np.isnan(v) else v for k, v in numbers.items()}
-        if self.group:
-            plain |= {"group": self.group, "reference": self.reference, "direction": "group minus reference"}
-            plain |= {"clear": self.clear, "patients": self.patients, "few": self.few}
-        return plain | ({"note": self.note} if self.note else {})
 
 
 def protection(least: int, unit: str) -> str:
@@ -111,65 +57,6 @@ def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
     few = rate in str(row["few"]).split(", ")
     limits = f"{rate}_expected" if rate == CALIBRATION_ERROR else rate
     return Estimate(float(row[rate]), float(row[f"{limits}_low"]), float(row[f"{limits}_high"]), few=few)
-
-
-@dataclass(frozen=True)
-class BaselineComparison:
-    """A simple model compared with a classifier on the same rows."""
-
-    value: float  # performance of the simple model
-    other: float  # performance of the classifier
-    difference: Estimate  # the first minus the second, paired
-    gap: float  # of the simple model, the largest over the groups; NaN if no group has one
-    other_gap: float  # of the classifier
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval of the difference shows that the simple model is better."""
-        return self.difference.low > 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        gaps = {name: None if np.isnan(value) else value for name, value in (("gap", self.gap), ("other_gap", self.other_gap))}
-        return {"value": self.value, "other": self.other, "difference": self.difference.to_dict(), **gaps, "clear": self.clear}
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A logistic regression on the inputs of a network, at its best threshold, judged on the same held-out rows as the network.
-
-    If it performs clearly better than the network, the network itself limits what a repair can reach.
-    """
-
-    inputs: str  # "table", or "pixels": images reduced to 16 x 16 pixels and a few statistics
-    fitted_on: str  # "training set" or "repair set"
-    fitted_rows: int
-    rows: int  # held-out rows that both were judged on
-    performance: str
-    measure: str
-    original: BaselineComparison  # compared with the original network
-    repaired: BaselineComparison | None  # with its gap constrained too, compared with the repaired classifier; None if there is none
-
-    @property
-    def beats_original(self) -> bool:
-        """Whether it performs clearly better than the original network."""
-        return self.original.clear
-
-    @property
-    def beats_repaired(self) -> bool:
-        """Whether it performs clearly better than the repaired classifier, with a gap that is no larger."""
-        other = self.repaired
-        return other is not None and other.clear and abs(other.gap) <= abs(other.other_gap) + SAME_GAP
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {
-            **vars(self),
-            "original": self.original.to_dict(),
-            "repaired": None if self.repaired is None else self.repaired.to_dict(),
-            "beats_original": self.beats_original,
-            "beats_repaired": self.beats_repaired,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +82,7 @@ class LabelAudit:
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
     comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
     weighted: bool = False  # by sample weights
-    baseline: Baseline | None = None  # a simple model on the inputs of the network, if one was fitted
+    baseline: "Baseline | None" = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
     digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches

@@ -21,9 +21,7 @@ from equipoise.measures.audit import (
     FEW_PATIENTS,
     GAP_COLUMNS,
     GROUP_MEASURES,
-    INSUFFICIENT,
     Audit,
-    Estimate,
     LabelAudit,
     lacking_note,
     protection,
@@ -33,15 +31,15 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, ratio, require_cells, tabulate
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
 from equipoise.measures.gaps import MEASURES, OVERALL_SCORE_MEASURES, QUOTIENTS, coefficients, is_quotient, labels_needed
-from equipoise.measures.intervals import Limits, detectable_gap, fewer_clusters
+from equipoise.measures.intervals import INSUFFICIENT, Estimate, Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values
 from equipoise.measures.score_measures import (
     ALL_ROWS,
     CURVES,
     SCORE_MEASURES,
+    Measured,
     Ranking,
-    ScoreMeasures,
     aurocs,
     binned_error,
     decision_curves,
@@ -159,7 +157,7 @@ class AttributeEstimates:
     shown: ShownGroups
     moments: Moments
     aurocs: Limits
-    scores: ScoreMeasures | None  # None if there are no scores, only decisions
+    measured: Measured | None  # None if there are no scores, only decisions
     p_values: Callable[..., Mapping[str, FloatArray]]  # by measure (groups - 1,), given the number of `comparisons` adjusted for
     measures: tuple[str, ...]  # the gaps
 
@@ -176,7 +174,7 @@ def _label_audit(
     counts: GroupCounts,
     estimates: Sequence[AttributeEstimates],
     performance: Mapping[str, Estimate],
-    overall: ScoreMeasures | None,
+    overall: Measured | None,
     rows: int,
     **rest: Any,
 ) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
@@ -187,10 +185,10 @@ def _label_audit(
     unit, own = "rows" if counts.patients is None else "patients", {each.shown.attribute.name: each for each in estimates}
     found = dict(performance)
     if overall is not None:
-        of_sample = int(overall.sampled[0])
+        of_sample = len(overall[0].score)
         sampled = f"from a random sample of {of_sample:,} of {rows:,} rows (whole patients)" if of_sample < rows else ""
         for name in (name for name in OVERALL_SCORE_MEASURES if name in spec.wanted):
-            limits = overall.limits[name]
+            limits = overall[1][name]
             note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
             found[name] = Estimate(float(limits.value[0]), float(limits.low[0]), float(limits.high[0]), note)
     audit = LabelAudit(
@@ -216,11 +214,11 @@ def _label_audit(
 
     def curves() -> pd.DataFrame:
         """The decision curves of all rows together and of the groups of each attribute."""
-        of_groups = [(each.scores, each.shown.attribute.name, each.shown.attribute.levels) for each in estimates]
+        of_groups = [(each.measured, each.shown.attribute.name, each.shown.attribute.levels) for each in estimates]
         frames = []
         for measured, name, levels in ((overall, ALL_ROWS, (ALL_ROWS,)), *of_groups):
             if measured is not None:
-                frames.append(decision_curves(measured.rows, name, levels, spec.curve_thresholds, spec.level, spec.min_patients))
+                frames.append(decision_curves(measured[0], name, levels, spec.curve_thresholds, spec.level, spec.min_patients))
         return pd.concat(frames, ignore_index=True)
 
     of_scores = {} if overall is None else {"curves": curves}
@@ -312,7 +310,7 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
 
 def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.DataFrame:
     """One row per group with every rate and its interval. `unit` is "patients" or "rows", whichever is the unit of sampling."""
-    shown, sums, scores, attribute = found.shown, found.moments, found.scores, found.shown.attribute
+    shown, sums, attribute = found.shown, found.moments, found.shown.attribute
     positives, negatives = (
         pd.array(sums[name].rows.astype(int), dtype="Int64" if shown.withheld.any() else "int64") for name in ("tpr", "fpr")
     )
@@ -333,9 +331,10 @@ def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Da
         for name, other in MIRRORED.items()
     }
     of_scores = {}
-    if scores is not None:
-        points = operating_points(scores.rows, spec.specificity, spec.sensitivity, spec.level, spec.min_patients)
-        of_scores = dict(zip(SCORE_MEASURES, (*scores.limits.values(), *points), strict=True))
+    if found.measured is not None:
+        rows, of_rows = found.measured
+        points = operating_points(rows, spec.specificity, spec.sensitivity, spec.level, spec.min_patients)
+        of_scores = dict(zip(SCORE_MEASURES, (*of_rows.values(), *points), strict=True))
     limits |= {"auroc": found.aurocs, **of_scores}
     lacking: list[dict[str, str]] = [{} for _ in attribute.levels]
     few: list[list[str]] = [[] for _ in attribute.levels]
@@ -355,10 +354,13 @@ def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Da
                 lacking[k][name] = WITHHELD if shown.complement[k] else why
             elif effective[k] < FEW_PATIENTS:
                 few[k].append(name)
-    if scores is not None:
-        error = binned_error(scores.rows, spec.level, spec.seed, spec.min_patients)
+    if found.measured is not None:
+        error = binned_error(rows, spec.level, spec.seed, spec.min_patients)
         columns |= {CALIBRATION_ERROR: error.value, f"{CALIBRATION_ERROR}_expected_low": error.low}
-        columns |= {f"{CALIBRATION_ERROR}_expected_high": error.high, "sampled": np.where(shown.withheld, shown.rows, scores.sampled)}
+        columns |= {
+            f"{CALIBRATION_ERROR}_expected_high": error.high,
+            "sampled": np.where(shown.withheld, shown.rows, rows.clusters.sum(1.0).astype(int)),
+        }
         for k in np.flatnonzero(np.isnan(error.value)).tolist():
             lacking[k][CALIBRATION_ERROR] = WITHHELD if shown.complement[k] else TOO_FEW
     columns |= {"lacking": lacking, "few": [", ".join(names) for names in few]}
@@ -429,7 +431,10 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
             correlations.append((len(each.gaps.value), partial(each.moments.gap_correlation, signed)))
     gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), np.concatenate(p), np.nan)), level)
     levels = joint_levels(comparisons_of(gaps), gaps["few"].to_numpy(dtype=bool), correlations, level)
-    gaps = simultaneous(gaps, concatenate_sums([each.gaps for _, estimates in untested for each in estimates]), levels)
+    usable = ~np.isnan(levels)
+    sums = concatenate_sums([each.gaps for _, estimates in untested for each in estimates])
+    _, low, high = (np.where(usable, end, np.nan) for end in sums.limits(np.where(usable, levels, 0.5)))
+    gaps = gaps.assign(simultaneous_low=low, simultaneous_high=high)
     audits = []
     for k, (audit, _) in enumerate(untested):
         frame = gaps[gaps["label"] == k].drop(columns="label").reset_index(drop=True)
@@ -443,13 +448,6 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
             headlines[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
         audits.append(replace(audit, gaps=frame, comparisons=comparisons, estimates=headlines | audit.estimates))
     return audits
-
-
-def simultaneous(gaps: pd.DataFrame, sums: SignedSum, levels: FloatArray) -> pd.DataFrame:
-    """The gaps with simultaneous intervals, each of its sum at the level of its row; NaN where that is NaN."""
-    known = ~np.isnan(levels)
-    _, low, high = sums.limits(np.where(known, levels, 0.5))
-    return gaps.assign(simultaneous_low=np.where(known, low, np.nan), simultaneous_high=np.where(known, high, np.nan))
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:

@@ -17,14 +17,13 @@ flexible curve, and because an affine map of the logit can be part of a network'
 """
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
-from equipoise.measures.intervals import Limits, fewer_clusters, halved, quantile, student, wilson
+from equipoise.measures.intervals import Limits, fewer_clusters, halved, student, wilson
 from equipoise.measures.moments import Clusters
 
 NEWTON = 50  # iterations at most; five are usual, near separation it takes more
@@ -51,6 +50,7 @@ class Scored:
     y: FloatArray
     weight: FloatArray
     rank: FloatArray  # (k,) values by which rows are ranked: the scores, or their logits
+    rarer: FloatArray  # (groups,) patients with the finding or without it, whichever are fewer
 
     @classmethod
     def of(
@@ -67,12 +67,7 @@ class Scored:
         clusters = Clusters.of(codes, groups, units)
         p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
         w, rank = np.ones(len(p)) if weight is None else weight[clusters.rows], p if logit is None else logit[clusters.rows]
-        return cls(clusters, p, label, w, rank)
-
-    @cached_property
-    def rarer(self) -> FloatArray:
-        """The number of patients with the finding or without it, whichever is smaller (groups,)."""
-        return np.minimum(*(self.clusters.patients(self.y == label) for label in (0.0, 1.0)))
+        return cls(clusters, p, label, w, rank, np.minimum(clusters.patients(label == 0), clusters.patients(label == 1)))
 
 
 def brier(rows: Scored, level: float, least: int) -> Limits:
@@ -83,7 +78,7 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
     value = ratio(clusters.sum(w * loss), total)
     patients = clusters.patients()
     residual = w * (loss - value[clusters.code])
-    variance = ratio(clusters.squares(residual), total**2) * _few(patients)
+    variance = ratio(clusters.squares(residual), total**2) * clusters.finite
     degrees = clusters.degrees(clusters.by_patient(residual))
     # If the scores are nearly certain and no row is wrong, the observed variance is smaller than the scores imply.
     expected = rows.score * (1 - rows.score)
@@ -122,15 +117,14 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     separated = (low[1] >= high[0]) | (low[0] >= high[1])  # by a threshold, in either direction
     few = rarer < least
 
-    offset = _intercept(clusters, x, label, usable)
-    below, above = _score_limits(clusters, x, label, usable, offset, level)
+    offset, below, above = _intercepts(clusters, x, label, usable, level)
     one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
     why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH)
     intercept = _limits(offset, below, above, rarer, why)
 
     why = np.select([few, wrong, constant, separated], [TOO_FEW, CERTAIN, CONSTANT, SEPARATED], ENOUGH)
     slope, variance, degrees = _slope(clusters, x, label, usable, why == ENOUGH)
-    half = student(np.where(clusters.several, degrees, np.inf), level) * np.sqrt(variance)
+    half = student(np.where(clusters.repeated, degrees, np.inf), level) * np.sqrt(variance)
     slopes = _limits(slope, slope - half, slope + half, rarer, why)
 
     total = clusters.sum(w)
@@ -147,20 +141,25 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     known, margin = np.isfinite(offset), (ends[1] - ends[0]) / 2
     mu = expit(x + np.where(known, offset, 0.0)[clusters.code])
     residual = w * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - difference[clusters.code])
-    variance = ratio(clusters.squares(residual), total**2) * np.nan_to_num(_few(patients))
+    variance = ratio(clusters.squares(residual), total**2) * np.nan_to_num(clusters.finite)
     share = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
-    shift = _t(patients, level) * np.where(known, np.sqrt(variance * share), 0.0)
+    t = student(np.maximum(patients - 1, 1.0), level)
+    shift = t * np.where(known, np.sqrt(variance * share), 0.0)
     ends = [difference + sign * np.hypot(end - difference, shift) for sign, end in zip((-1.0, 1.0), ends, strict=True)]
     # Scores of exactly 0 or 1 that are wrong have no place on the logit scale: value ± t standard errors.
-    variance = ratio(clusters.squares(w * (rows.score - label - difference[clusters.code])), total**2) * _few(patients)
-    half = _t(patients, level) * np.sqrt(variance)
+    variance = ratio(clusters.squares(w * (rows.score - label - difference[clusters.code])), total**2) * clusters.finite
+    half = t * np.sqrt(variance)
     low, high = (np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True))
     why = np.where(patients < least, TOO_FEW, ENOUGH)
     return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
 
 
-def _intercept(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
-    """The solution a of sum of w (y - expit(a + x)) = 0 for each group (groups,); infinite if all labels are equal."""
+def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The solution a of sum of w (y - expit(a + x)) = 0 for each group, with its limits (groups,); infinite if all labels are equal.
+
+    The limits are the intercepts at which (observed - expected positives)^2 = t^2 times its variance: that of independent labels, times the
+    design effect at the estimate. If all labels are equal, the rows of a patient count as one.
+    """
     positives, total = clusters.sum(w * y), clusters.sum(w)
     inside = (positives > 0) & (positives < total)
     a = np.zeros(clusters.groups)
@@ -170,24 +169,14 @@ def _intercept(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) 
         a += np.nan_to_num(step)
         if np.abs(np.nan_to_num(step)).max(initial=0.0) < CONVERGED:
             break
-    return np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
-
-
-def _score_limits(
-    clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, at: FloatArray, level: float
-) -> tuple[FloatArray, FloatArray]:
-    """The intercepts at which (observed - expected positives)^2 = z^2 times its variance, below and above the estimate (groups,).
-
-    The variance is that of independent labels, times the design effect at the estimate. If all labels are equal, the rows of a patient
-    count as one.
-    """
+    at = np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
     mu = expit(x + at[clusters.code])
     residual = w * (y - mu)
     model, unclustered, clustered = clusters.sum(w**2 * mu * (1 - mu)), clusters.sum(residual**2), clusters.squares(residual)
     known = np.isfinite(at)
     effect = np.maximum(ratio(unclustered, model), 1.0) * np.maximum(ratio(clustered, unclustered), 1.0)
     effect = np.where(known, effect, ratio(clusters.squares(w), clusters.sum(w**2)))
-    t = np.where(clusters.several, _t(clusters.patients(), level), quantile(level))
+    t = student(np.where(clusters.repeated, np.maximum(clusters.patients() - 1, 1.0), np.inf), level)
     scale = t * np.sqrt(effect)
 
     least, most = float(x.min(initial=0.0)), float(x.max(initial=0.0))
@@ -195,7 +184,6 @@ def _score_limits(
     cells, place = np.unique(clusters.code * GRID + bins, return_inverse=True)
     code, weight, squared = cells // GRID, *(sums_at(place, values, len(cells)) for values in (w, w**2))
     point = np.nan_to_num(ratio(sums_at(place, w * x, len(cells)), weight))  # the mean x of each bin
-    positives = clusters.sum(w * y)
     sign = np.array([[-1.0], [1.0]])  # below the estimate, and above it
 
     def beyond(a: FloatArray) -> npt.NDArray[np.bool_]:
@@ -220,7 +208,7 @@ def _score_limits(
     ends = (inner + outer) / 2
     low = np.where(np.isneginf(at), -np.inf, ends[0])
     high = np.where(np.isposinf(at), np.inf, ends[1])
-    return low, high
+    return at, low, high
 
 
 def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
@@ -241,7 +229,7 @@ def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, esti
     limit = LEVERAGE * np.abs(influence)
     robust = sums_at(group, influence * np.clip(np.where(others_det > 0, deletion, LEVERAGE * influence), -limit, limit), clusters.groups)
     model = ratio(clusters.sum(w * v * (h00[clusters.code] * z - h01[clusters.code]) ** 2), det**2)
-    uncorrected = sums_at(group, influence**2, clusters.groups) * np.nan_to_num(_few(clusters.patients()))
+    uncorrected = sums_at(group, influence**2, clusters.groups) * np.nan_to_num(clusters.finite)
     variance = np.maximum(np.maximum(robust, uncorrected), model)
     slope = np.where(estimable, fit.beta[1] / fit.sd, np.nan)
     return slope, np.where(estimable, variance / fit.sd**2, np.nan), clusters.degrees(influence)
@@ -314,16 +302,6 @@ def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: Floa
     """The limits; NaN if `why` gives a reason."""
     value, low, high = (np.where(why == ENOUGH, each, np.nan) for each in (value, low, high))
     return Limits(value, low, high, patients, tuple(why.tolist()))
-
-
-def _few(patients: FloatArray) -> FloatArray:
-    """The small-sample correction P / (P - 1) of a variance between patients."""
-    return ratio(patients, np.maximum(patients - 1, 0.0))
-
-
-def _t(patients: FloatArray, level: float) -> FloatArray:
-    """The quantile of Student's t for a variance estimated from this many patients."""
-    return student(np.maximum(patients - 1, 1.0), level)
 
 
 SHARE_BINS = 10  # of equal width

@@ -55,19 +55,13 @@ def tabulate(f: npt.ArrayLike, y: npt.ArrayLike, attribute: Attribute, weight: n
 def tabulate_codes(
     f: npt.ArrayLike, y: npt.ArrayLike, codes: npt.ArrayLike, levels: tuple[str, ...], weight: npt.ArrayLike | None = None
 ) -> Cells:
-    """The cell table for group codes that may differ between replicates: all arguments broadcast to (..., n)."""
-    cell = cell_index(y, codes, len(levels))
-    values = np.asarray(f, dtype=np.float64)
-    weights = np.ones(()) if weight is None else np.asarray(weight, dtype=np.float64)
-    shape = np.broadcast_shapes(cell.shape, values.shape, weights.shape)
-    lead, size = shape[:-1], 2 * (len(levels) + 1)
-    replicates = int(np.prod(lead))
-    offset = (np.arange(replicates) * size).reshape(*lead, 1)
-    flat = (np.broadcast_to(cell, shape) + offset).ravel()
-    counts = np.bincount(flat, None if weight is None else np.broadcast_to(weights, shape).ravel(), replicates * size).astype(np.float64)
-    sums = np.bincount(flat, np.broadcast_to(values * weights, shape).ravel(), replicates * size)
-    grid = (*lead, len(levels) + 1, 2)
-    return Cells(levels, counts.reshape(grid), sums.reshape(grid))
+    """`tabulate` for group codes (n,)."""
+    cell, size = cell_index(y, codes, len(levels)), 2 * (len(levels) + 1)
+    mass = np.ones(len(cell)) if weight is None else np.asarray(weight, dtype=np.float64)
+    values = np.asarray(f, dtype=np.float64) * mass
+    grid = (*values.shape[:-1], len(levels) + 1, 2)
+    sums = np.array([np.bincount(cell, row, size) for row in values.reshape(int(np.prod(grid[:-2])), -1)])
+    return Cells(levels, np.broadcast_to(np.bincount(cell, mass, size).reshape(grid[-2:]), grid), sums.reshape(grid))
 
 
 def normalised(weight: npt.ArrayLike | None) -> FloatArray | None:
@@ -156,9 +150,9 @@ def performance_values(name: str, cells: Cells) -> FloatArray:
 
 def gap_values(gap: str, cells: Cells) -> FloatArray:
     """The gap of every group except the reference, (..., groups - 1); NaN if a denominator is empty."""
-    signed, n, s = [], cells.n[..., :-1, :], cells.s[..., :-1, :]
+    signed = []
     for name, sign in coefficients(gap).items():
-        rate = _rate(name, n, s)
+        rate = cells.rate(name)
         signed.append(sign * rate[..., 1:] - sign * rate[..., :1])
     total: FloatArray = np.sum(signed, axis=0)
     return total

@@ -23,7 +23,7 @@ last one first, and so are attributes that are missing in other rows than the fi
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scores
 from equipoise.measures.cells import FloatArray, grouped, kish, normalised, ratio, sums_at
-from equipoise.measures.gaps import RATES, is_quotient, terms
+from equipoise.measures.gaps import PERFORMANCE, RATES, is_quotient, terms
 from equipoise.measures.moments import units_of
 from equipoise.measures.thresholds import Rule
 
@@ -237,28 +237,57 @@ def _needed(patients: IntArray, hidden: BoolArray, lines: Sequence[tuple[BoolArr
 
 
 class _Counted(NamedTuple):
-    """The rows of each group and label of some attributes (cells,), counted between the thresholds of a grid (cells, bins)."""
+    """The rows of each group and label of some attributes, counted between the thresholds of a grid."""
 
+    grid: FloatArray  # candidate thresholds
     names: list[tuple[str, str, int]]  # attribute, group and label of each cell: of each group, the label 1 and then 0
-    rows: FloatArray
-    patients: FloatArray  # each patient is counted in one bin only, so that sums do not exceed the number of patients
-    mass: FloatArray  # sum of the weights
-    score: FloatArray  # weighted sum of the scores
+    sums: FloatArray  # (4, cells, bins): rows; patients, each in one bin only; weights; weighted scores
 
     @classmethod
-    def of(cls, scores: Scores, attributes: Sequence[Attribute], grid: FloatArray) -> "_Counted":
+    def of(cls, scores: Scores, attributes: Sequence[Attribute], cuts: Iterable[float]) -> "_Counted":
+        """The grid is hundredths, rounded quantiles of the scores, and the cuts of the rule, above 0 and up to 1."""
+        count = min(MOST_QUANTILES, len(scores) // ROWS_BETWEEN)
+        quantiles = np.quantile(scores.score, np.arange(1, count) / count) if count > 1 else np.zeros(0)
+        rounded = [float(f"{q:.2g}") if q <= 0.5 else round(1 - float(f"{1 - q:.2g}"), 12) for q in quantiles]
+        grid = np.array(sorted({t for t in (*HUNDREDTHS, *rounded, *cuts) if 0 < t <= 1}), dtype=np.float64)
         units, weight = units_of(scores.patients, len(scores)), normalised(scores.weight)
         bins, width = np.searchsorted(grid, scores.score, side="right"), len(grid) + 1
         one = np.ones(len(scores))
         w = one if weight is None else weight
-        sums: list[list[FloatArray]] = [[], [], [], []]
+        sums = []
         for a in attributes:
             cell = a.codes * 2 + 1 - scores.y
             known = np.flatnonzero(a.codes >= 0)
             first = known[np.unique(cell[known] * (int(units.max(initial=0)) + 1) + units[known], return_index=True)[1]]
-            for total, rows, values in zip(sums, (known, first, known, known), (one, one, w, w * scores.score), strict=True):
-                total.append(sums_at(cell[rows] * width + bins[rows], values[rows], 2 * len(a.levels) * width).reshape(-1, width))
-        return cls([(a.name, level, label) for a in attributes for level in a.levels for label in (1, 0)], *map(np.concatenate, sums))
+            for rows, values in ((known, one), (first, one), (known, w), (known, w * scores.score)):
+                sums.append(sums_at(cell[rows] * width + bins[rows], values[rows], 2 * len(a.levels) * width).reshape(-1, width))
+        names = [(a.name, level, label) for a in attributes for level in a.levels for label in (1, 0)]
+        return cls(grid, names, np.stack([np.concatenate(sums[k::4]) for k in range(4)]))
+
+    def kept(self, chosen: Sequence[int], cuts: Sequence[float], least: int) -> list[int]:
+        """The thresholds that are kept for all of these cells, by position: the cuts, and those with enough patients on both sides."""
+        rows, patients = np.pad(self.sums[:2, list(chosen)].cumsum(-1), ((0, 0), (0, 0), (1, 0)))
+        forced = [int(np.searchsorted(self.grid, cut)) for cut in cuts if 0 < cut <= 1]  # at other cuts, all patients are decided alike
+
+        def enough(low: slice, high: slice) -> BoolArray:
+            """Whether every cell has no row, or enough patients, in the bins from each of `low` to below each of `high`."""
+            empty, many = rows[:, low] == rows[:, high], patients[:, high] - patients[:, low] >= least
+            return np.asarray((empty | many).all(0))
+
+        kept: list[int] = []
+        for start, stop in pairwise(sorted({0, *(place + 1 for place in forced), len(self.grid) + 1})):  # bin k + 1 begins at threshold k
+            if start:
+                kept.append(start - 1)
+            last, at = slice(stop, stop + 1), start
+            while (both := enough(slice(at, at + 1), slice(at + 1, stop)) & enough(slice(at + 1, stop), last)).any():
+                at += int(both.argmax()) + 1
+                kept.append(at - 1)
+        empty = (np.diff(rows[:, [0, *(place + 1 for place in kept), len(self.grid) + 1]]) == 0).all(0)
+        return [place for place, left, right in zip(kept, empty, empty[1:], strict=False) if place in forced or not (left and right)]
+
+    def steps(self, chosen: int | list[int], kept: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """Zero and the kept thresholds, and the sums of these cells between each of them and the next."""
+        return np.append(0.0, self.grid[list(kept)]), np.add.reduceat(self.sums[:, chosen], [0, *(place + 1 for place in kept)], axis=-1)
 
 
 def by_threshold(scores: Scores, rule: Rule, least: int) -> pd.DataFrame:
@@ -281,21 +310,20 @@ def by_threshold(scores: Scores, rule: Rule, least: int) -> pd.DataFrame:
     while True:
         single = len(attributes) == 1
         cuts = {level: shared or _reported_cuts(rule, level) for level in attributes[0].levels} if single else {"": shared}
-        grid = _grid(scores.score, [cut for of_group in cuts.values() for cut in of_group])
-        cells = _Counted.of(scores, attributes, grid)
+        cells = _Counted.of(scores, attributes, chain(*cuts.values()))
         if single:
-            kept = [_kept(cells, [k], grid, cuts[group], enough) for k, (_, group, _) in enumerate(cells.names)]
+            kept = [cells.kept([k], cuts[group], enough) for k, (_, group, _) in enumerate(cells.names)]
             break
-        by_label = [_kept(cells, [k for k, name in enumerate(cells.names) if name[2] == label], grid, shared, enough) for label in (0, 1)]
+        by_label = [cells.kept([k for k, name in enumerate(cells.names) if name[2] == label], shared, enough) for label in (0, 1)]
         if min(map(len, by_label)) >= MIN_SHARED:
             kept = [by_label[label] for _, _, label in cells.names]
             break
         attributes = attributes[:-1]
     frames = [pd.DataFrame(columns=BY_THRESHOLD)]
     for k, (name, places) in enumerate(zip(cells.names, kept, strict=True)):
-        if cells.patients[k].sum() >= enough:
-            mass, score, patients = (_between(each[k], places) for each in (cells.mass, cells.score, cells.patients))
-            numbers = _thresholds(grid, places), _above(mass), np.where(patients >= enough, ratio(score, mass), np.nan)
+        thresholds, (_, patients, mass, score) = cells.steps(k, places)
+        if patients.sum() >= enough:
+            numbers = thresholds, mass[::-1].cumsum()[::-1], np.where(patients >= enough, ratio(score, mass), np.nan)
             frames.append(pd.DataFrame(dict(zip(BY_THRESHOLD, (*name, *numbers), strict=True))))
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
@@ -307,81 +335,28 @@ def steps_by_group(scores: Scores, attribute: Attribute, rule: Rule, least: int)
     Between two thresholds of a group, each label has no rows or those of at least `least` patients; a group with fewer patients of a label
     is left out. Figures of the same scores share these steps, so that comparing them does not disclose a few patients either.
     """
-    enough, grid = max(least, MIN_BETWEEN), _grid(scores.score, _all_cuts(attribute, rule))
-    cells, frames = _Counted.of(scores, [attribute], grid), [pd.DataFrame(columns=STEPS_BY_GROUP)]
+    enough, cuts = max(least, MIN_BETWEEN), [_reported_cuts(rule, level) for level in attribute.levels]
+    cells, frames = _Counted.of(scores, [attribute], chain(*cuts)), [pd.DataFrame(columns=STEPS_BY_GROUP)]
     for k, level in enumerate(attribute.levels):
         both = [2 * k, 2 * k + 1]
-        if cells.patients[both].sum(1).min() >= enough:
-            kept = _kept(cells, both, grid, _reported_cuts(rule, level), enough)
-            above = [_above(_between(cells.mass[cell], kept)) for cell in both]
-            numbers = _thresholds(grid, kept), *above, _between(cells.score[both].sum(0), kept)
+        thresholds, (_, patients, mass, score) = cells.steps(both, cells.kept(both, cuts[k], enough))
+        if patients.sum(1).min() >= enough:
+            numbers = thresholds, *mass[:, ::-1].cumsum(1)[:, ::-1], score.sum(0)
             frames.append(pd.DataFrame(dict(zip(STEPS_BY_GROUP, (level, *numbers), strict=True))))
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def shared_thresholds(scores: Scores, attribute: Attribute, rule: Rule, least: int) -> FloatArray:
     """Thresholds from 0 on between which every group and label has no rows, or those of at least `least` patients."""
-    cuts = _all_cuts(attribute, rule)
-    grid = _grid(scores.score, cuts)
-    cells = _Counted.of(scores, [attribute], grid)
-    return _thresholds(grid, _kept(cells, range(len(cells.names)), grid, cuts, max(least, MIN_BETWEEN)))
-
-
-def _thresholds(grid: FloatArray, kept: Sequence[int]) -> FloatArray:
-    """The kept thresholds, after 0."""
-    return np.append(0.0, grid[list(kept)])
-
-
-def _between(values: FloatArray, kept: Sequence[int]) -> FloatArray:
-    """Numbers in the bins of the grid (bins,), summed between each kept threshold and the next."""
-    sums: FloatArray = np.add.reduceat(values, np.array([0, *(place + 1 for place in kept)], dtype=np.int64))
-    return sums
-
-
-def _above(between: FloatArray) -> FloatArray:
-    """The sums from each kept threshold on."""
-    return between[::-1].cumsum()[::-1]
-
-
-def _grid(score: FloatArray, cuts: Sequence[float]) -> FloatArray:
-    """The candidate thresholds: hundredths, rounded quantiles of the scores, and the cuts of the rule, above 0 and up to 1."""
-    count = min(MOST_QUANTILES, len(score) // ROWS_BETWEEN)
-    quantiles = np.quantile(score, np.arange(1, count) / count) if count > 1 else np.zeros(0)
-    rounded = (float(f"{q:.2g}") if q <= 0.5 else round(1 - float(f"{1 - q:.2g}"), 12) for q in quantiles)
-    return np.array(sorted({t for t in (*HUNDREDTHS, *rounded, *map(float, cuts)) if 0 < t <= 1}), dtype=np.float64)
+    cuts = [cut for level in attribute.levels for cut in _reported_cuts(rule, level)]
+    cells = _Counted.of(scores, [attribute], cuts)
+    return cells.steps(0, cells.kept(range(len(cells.names)), cuts, max(least, MIN_BETWEEN)))[0]
 
 
 def _reported_cuts(rule: Rule, group: str) -> tuple[float, ...]:
     """The threshold of a group at which the audit reports rates; empty if the rule has several or is randomised."""
     cuts = rule.cuts(group)
     return cuts if len(cuts) == 1 and not rule.randomised else ()
-
-
-def _all_cuts(attribute: Attribute, rule: Rule) -> list[float]:
-    """The thresholds at which the audit reports rates of any group."""
-    return [cut for level in attribute.levels for cut in _reported_cuts(rule, level)]
-
-
-def _kept(cells: _Counted, chosen: Sequence[int], grid: FloatArray, cuts: Sequence[float], least: int) -> list[int]:
-    """The positions in the grid that are kept for all of these cells: those of the cuts, and those with enough patients on both sides."""
-    rows, patients = (np.pad(each[list(chosen)].cumsum(1), ((0, 0), (1, 0))) for each in (cells.rows, cells.patients))
-    forced = [int(np.searchsorted(grid, cut)) for cut in cuts if 0 < cut <= 1]  # at other cuts, all patients have the same decision
-
-    def enough(low: slice, high: slice) -> BoolArray:
-        """Whether every cell has no row, or enough patients, in the bins from each of `low` to below each of `high`."""
-        empty, many = rows[:, low] == rows[:, high], patients[:, high] - patients[:, low] >= least
-        return np.asarray((empty | many).all(0))
-
-    kept: list[int] = []
-    for start, stop in pairwise(sorted({0, *(place + 1 for place in forced), len(grid) + 1})):  # bin k + 1 begins at the threshold k
-        if start:
-            kept.append(start - 1)
-        last, at = slice(stop, stop + 1), start
-        while (both := enough(slice(at, at + 1), slice(at + 1, stop)) & enough(slice(at + 1, stop), last)).any():
-            at += int(both.argmax()) + 1
-            kept.append(at - 1)
-    empty = (np.diff(rows[:, [0, *(place + 1 for place in kept), len(grid) + 1]]) == 0).all(0)
-    return [place for place, left, right in zip(kept, empty, empty[1:], strict=False) if place in forced or not (left and right)]
 
 
 def table_to_dict(table: pd.DataFrame) -> dict[str, dict[str, dict[str, dict[str, list[float | None]]]]]:
@@ -406,38 +381,31 @@ def table_from(plain: Mapping[str, Any]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).astype(dict.fromkeys(BY_THRESHOLD[3:], float))
 
 
-def gap_margin(scores: Scores, measure: str) -> float | None:
-    """Half of the widest interval of a gap, known before the decisions are: of rates of one half, for the effective number of patients.
+def margin(scores: Scores, measure: str) -> float | None:
+    """Half of the widest interval of a gap, balanced accuracy or accuracy, known before the decisions are.
 
-    None if a cell is empty, or for a quotient, whose patients are selected by the decisions.
+    It is that of rates of one half, for the effective number of patients, whose weight is the mean weight of their rows. None if a cell is
+    empty, and for other measures: they are no sums of rates, or the decisions select the patients.
 
     >>> scores = Scores.from_arrays([1, 0] * 800, [0.5] * 1600, ["F"] * 800 + ["M"] * 800, reference="M")
-    >>> round(gap_margin(scores, "eod"), 4), round(performance_margin(scores, "balanced_accuracy"), 4)  # 1.96 * sqrt(0.5 / 400), ...
+    >>> round(margin(scores, "eod"), 4), round(margin(scores, "balanced_accuracy"), 4)  # 1.96 * sqrt(0.5 / 400), ...
     (0.0693, 0.0245)
     """
-    others = range(1, len(scores.attribute.levels))
-    by_group = [_margin(scores, [(w, code, RATES[rate]) for rate, w in terms(measure).items() for code in (0, other)]) for other in others]
-    return None if is_quotient(measure) or None in by_group else max((each for each in by_group if each is not None), default=0.0)
-
-
-def performance_margin(scores: Scores, performance: str) -> float | None:
-    """Half of the widest interval of balanced accuracy or accuracy; None for other performance measures, which are no means of rates."""
-    shares = {"balanced_accuracy": ((0.5, None, 1), (0.5, None, 0)), "accuracy": ((1.0, None, None),)}.get(performance)
-    return None if shares is None else _margin(scores, shares)
-
-
-def _margin(scores: Scores, rates: Sequence[tuple[float, int | None, int | None]]) -> float | None:
-    """Half of the widest interval of a signed sum of rates of a group and a label (None: any); None if one of them has no rows.
-
-    The weight of a patient is the mean weight of their rows.
-    """
-    units, variance = units_of(scores.patients, len(scores)), 0.0
-    for sign, code, label in rates:
-        rows = np.flatnonzero((code is None or scores.attribute.codes == code) & (label is None or scores.y == label) & (units >= 0))
-        if not len(rows):
-            return None
-        count = np.bincount(units[rows])
-        weight = count.astype(np.float64) if scores.weight is None else sums_at(units[rows], scores.weight[rows], len(count))
-        mean = weight[count > 0] / count[count > 0]
-        variance += sign**2 * HALF_VARIANCE / float(kish(mean.sum(), (mean**2).sum()))
-    return Z_95 * float(variance**0.5)
+    shares: dict[str, list[tuple[float, int | None, int | None]]]  # weight, group and label of each rate; None: any
+    shares = {"balanced_accuracy": [(0.5, None, 1), (0.5, None, 0)], "accuracy": [(1.0, None, None)]}
+    sums = [shares[measure]] if measure in shares else []
+    if measure not in PERFORMANCE and not is_quotient(measure):
+        others = range(1, len(scores.attribute.levels))
+        sums = [[(w, code, RATES[rate]) for rate, w in terms(measure).items() for code in (0, other)] for other in others]
+    units, variances = units_of(scores.patients, len(scores)), []
+    for rates in sums:
+        variances.append(0.0)
+        for sign, code, label in rates:
+            rows = np.flatnonzero((code is None or scores.attribute.codes == code) & (label is None or scores.y == label) & (units >= 0))
+            if not len(rows):
+                return None
+            count = np.bincount(units[rows])
+            weight = count.astype(np.float64) if scores.weight is None else sums_at(units[rows], scores.weight[rows], len(count))
+            mean = weight[count > 0] / count[count > 0]
+            variances[-1] += sign**2 * HALF_VARIANCE / float(kish(mean.sum(), (mean**2).sum()))
+    return Z_95 * float(max(variances) ** 0.5) if variances else None

@@ -42,9 +42,10 @@ import pandas as pd
 
 from equipoise.data import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
-from equipoise.measures.audit import Audit, Estimate, LabelAudit, records
+from equipoise.measures.audit import Audit, LabelAudit, records
 from equipoise.measures.cells import FloatArray, IntArray, ratio
 from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name, coefficients, signature
+from equipoise.measures.intervals import Estimate
 from equipoise.measures.moments import DECISIONS, FURTHEST, Moments, SignedSum, level_of
 from equipoise.presenting import html_of, write_page
 

@@ -10,10 +10,11 @@ effective sample size, so that correlated rows of one patient are not counted as
 - AUROC: Newcombe 2006 (Stat Med 25:559), method 5, with the numbers of rows reduced if the observed variance is larger
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import gamma
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,62 @@ NEGLIGIBLE = 1e-17  # relative to a sum that it does not change
 POINTS_AT_ONCE = 4096  # elements up to which a NumPy call takes about as long as for one
 POWER = 0.8  # of the minimum detectable gap
 _quantiles = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
+INSUFFICIENT = "insufficient data"
+GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 NEAR_END = (2, 3, 50)  # Poisson limits are used for up to 2 events, or up to 3 events in more than 50 patients
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval. If the data are insufficient, `value` is NaN and `note` gives the reason."""
+
+    value: float
+    low: float
+    high: float
+    note: str = ""
+    group: str = ""
+    reference: str = ""
+    detectable: float = float("nan")  # minimum gap detectable with 80 % power; NaN if even the largest possible gap is not detectable
+    p_value: float = float("nan")  # of a gap: by permutation of the groups
+    p_adjusted: float = float("nan")  # for all comparisons of the audit
+    simultaneous_low: float = float("nan")  # limits that hold simultaneously with those of all other gaps of the audit
+    simultaneous_high: float = float("nan")
+    clear: bool = False  # whether the adjusted p-value makes the gap a finding
+    patients: int = 0  # in the smaller of the two groups compared
+    few: bool = False  # fewer than 30 patients in one of them; effective patients, if their rows or weights are unequal
+
+    @classmethod
+    def each(cls, ends: Iterable[FloatArray]) -> "list[Estimate]":
+        """The estimates in arrays of values, lower and upper limits (n,)."""
+        return [cls(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
+
+    @classmethod
+    def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
+        """The estimate in one row of `Audit.gaps`."""
+        fields: dict[str, Any] = {name: float(row[name]) for name in ("value", "low", "high", *GAP_NUMBERS)}
+        fields |= {"group": str(row["group"]), "reference": str(row["reference"]), "note": str(row["note"]) if note is None else note}
+        return cls(**fields, clear=bool(row["clear"]), patients=int(row["patients"]), few=bool(row["few"]))
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if np.isnan(self.value):
+            return self.note or INSUFFICIENT
+        versus = f" ({self.group} minus {self.reference})" if self.group else ""
+        sign = "+" if self.group else ""
+        return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]{versus}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON, None for NaN."""
+        numbers = {"value": self.value, "low": self.low, "high": self.high}
+        if self.group:
+            numbers |= {name: getattr(self, name) for name in GAP_NUMBERS}
+        plain: dict[str, object] = {k: None if np.isnan(v) else v for k, v in numbers.items()}
+        if self.group:
+            plain |= {"group": self.group, "reference": self.reference, "direction": "group minus reference"}
+            plain |= {"clear": self.clear, "patients": self.patients, "few": self.few}
+        return plain | ({"note": self.note} if self.note else {})
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,10 +82,14 @@ class Clusters:
         return sums_at(self.group, 1.0 if among is None else self.by_patient(among) > 0, self.groups)
 
     @cached_property
-    def several(self) -> npt.NDArray[np.bool_]:
+    def repeated(self) -> npt.NDArray[np.bool_]:
         """Whether some patient of a group has more than one row (groups,)."""
-        several: npt.NDArray[np.bool_] = self.sum(1.0) > self.patients()
-        return several
+        return np.asarray(self.sum(1.0) > self.patients())
+
+    @cached_property
+    def finite(self) -> FloatArray:
+        """The small-sample correction P / (P - 1) of a variance between the patients of each group (groups,); NaN for one patient."""
+        return ratio(self.patients(), np.maximum(self.patients() - 1, 0.0))
 
     @cached_property
     def effective_patients(self) -> FloatArray:
@@ -413,11 +417,6 @@ class Moments:
         places = [list(self.ratios).index(name) for name in names]
         signs = np.tile([float(c) for c in coefficients.values()], (len(self.total), 1))
         return SignedSum(*[signs, *(each[:, places] for each in self._estimated[0][:4]), correlation])
-
-    def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """The limits of a ratio in each group (groups,)."""
-        low, high = self.signed({name: 1.0}).term_limits(level)
-        return low[:, 0], high[:, 0]
 
     def gap(self, coefficients: Mapping[str, float]) -> SignedSum:
         """A signed sum of ratios of every group but the first, minus that of the first (groups - 1,).

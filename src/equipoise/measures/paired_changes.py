@@ -14,11 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures.audit import BaselineComparison, Estimate
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.cells import Cells, FloatArray, gap_values, largest_gap, performance_values, ratio, tabulate
 from equipoise.measures.gaps import MEASURES, coefficients, is_quotient, terms
-from equipoise.measures.intervals import combined
+from equipoise.measures.intervals import Estimate, combined
 from equipoise.measures.moments import (
     Clusters,
     Moments,
@@ -29,6 +28,7 @@ from equipoise.measures.moments import (
     units_of,
 )
 
+SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
 HARMFUL = {"tpr": -1.0, "fpr": 1.0}  # the direction in which a change of a rate is harmful; a change of the selection rate is neither
 
@@ -43,6 +43,7 @@ class Shift:
     before: float
     after: float
     change: Estimate
+    towards: float = np.nan  # by how much the change reduced a gap; negative if it increased it
 
     @property
     def clear(self) -> bool:
@@ -53,18 +54,6 @@ class Shift:
     def worse(self) -> bool:
         """Whether the change is harmful."""
         return self.change.value * HARMFUL.get(self.rate, 0.0) > NEGLIGIBLE_CHANGE
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """The contribution of one group's rate to the change of a gap."""
-
-    group: str
-    rate: str
-    change: float  # of the rate
-    towards: float  # by how much it reduced the gap; negative if it increased it
-    harm: bool
-    clear: bool  # whether the interval of the change excludes zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +151,7 @@ class Paired:
             ends = self._moments(moments_of_change, overall=True).signed(signed).limits(level)
         return Estimate.each(ends)[0]
 
-    def contributions(self, measure: str, group: str) -> list[Contribution]:
+    def contributions(self, measure: str, group: str) -> list[Shift]:
         """The contributions to the change of a gap, one for each rate in the measure, of the group and of the reference."""
         k = self.attribute.levels.index(group)
         direction = np.sign(gap_values(measure, self.before)[k - 1])
@@ -170,9 +159,8 @@ class Paired:
         for rate, weight in terms(measure).items():
             changes = self.rate_changes(rate)
             for code, side in ((k, 1.0), (0, -1.0)):
-                shift = Shift(self.attribute.levels[code], code == 0, rate, np.nan, np.nan, changes[code])
-                towards = float(-direction * weight * side * shift.change.value)
-                contributions.append(Contribution(shift.group, rate, shift.change.value, towards, shift.worse, shift.clear))
+                towards = float(-direction * weight * side * changes[code].value)
+                contributions.append(Shift(self.attribute.levels[code], code == 0, rate, np.nan, np.nan, changes[code], towards))
         return contributions
 
     def rate_changes(self, rate: str) -> list[Estimate]:
@@ -204,6 +192,65 @@ def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: 
     """
     _, low, high = moments_of_scores(scores, (before + after) / 2).gap(coefficients(measure)).limits(level)
     return low, high
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """A simple model compared with a classifier on the same rows."""
+
+    value: float  # performance of the simple model
+    other: float  # performance of the classifier
+    difference: Estimate  # the first minus the second, paired
+    gap: float  # of the simple model, the largest over the groups; NaN if no group has one
+    other_gap: float  # of the classifier
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the difference shows that the simple model is better."""
+        return self.difference.low > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        gaps = {name: None if np.isnan(value) else value for name, value in (("gap", self.gap), ("other_gap", self.other_gap))}
+        return {"value": self.value, "other": self.other, "difference": self.difference.to_dict(), **gaps, "clear": self.clear}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A logistic regression on the inputs of a network, at its best threshold, judged on the same held-out rows as the network.
+
+    If it performs clearly better than the network, the network itself limits what a repair can reach.
+    """
+
+    inputs: str  # "table", or "pixels": images reduced to 16 x 16 pixels and a few statistics
+    fitted_on: str  # "training set" or "repair set"
+    fitted_rows: int
+    rows: int  # held-out rows that both were judged on
+    performance: str
+    measure: str
+    original: BaselineComparison  # compared with the original network
+    repaired: BaselineComparison | None  # with its gap constrained too, compared with the repaired classifier; None if there is none
+
+    @property
+    def beats_original(self) -> bool:
+        """Whether it performs clearly better than the original network."""
+        return self.original.clear
+
+    @property
+    def beats_repaired(self) -> bool:
+        """Whether it performs clearly better than the repaired classifier, with a gap that is no larger."""
+        other = self.repaired
+        return other is not None and other.clear and abs(other.gap) <= abs(other.other_gap) + SAME_GAP
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            **vars(self),
+            "original": self.original.to_dict(),
+            "repaired": None if self.repaired is None else self.repaired.to_dict(),
+            "beats_original": self.beats_original,
+            "beats_repaired": self.beats_repaired,
+        }
 
 
 def compare_with_baseline(

@@ -22,8 +22,6 @@ from equipoise.measures.audit import (
     GROUP_MEASURES,
     SCHEMA_VERSION,
     Audit,
-    Baseline,
-    Estimate,
     LabelAudit,
     with_checksum,
 )
@@ -31,7 +29,9 @@ from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, WITHHELD
 from equipoise.measures.disclosure import table_from
 from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, canonical_name
+from equipoise.measures.intervals import Estimate
 from equipoise.measures.moments import Moments
+from equipoise.measures.paired_changes import Baseline
 from equipoise.measures.score_measures import ALL_ROWS, CURVES, SCORE_MEASURES
 from equipoise.measures.thresholds import Described, Rule, Threshold
 

@@ -151,7 +151,7 @@ class Ranking:
     def reduced(self, size: FloatArray | float, level: float) -> FloatArray:
         """An effective sample size for the interval; degrees are infinite if no patient has several rows of a label or unequal weights."""
         patients = self.clusters.patients()
-        single = not self.clusters.several.any() and (self.effective > patients * (1 - 1e-9)).all()
+        single = not self.clusters.repeated.any() and (self.effective > patients * (1 - 1e-9)).all()
         return fewer_clusters(size, np.inf if single else max(float(self.effective.min()) - 1.0, 1.0), level)
 
     def area(self, level: float) -> tuple[float, float, float]:
@@ -296,7 +296,7 @@ def decision_curves(
     effect = np.maximum(np.where(variance > 0, np.nan_to_num(ratio(variance, independent), nan=1.0), 1.0), 1.0)
     effective = np.minimum(kish(total, clusters.squares(w)[:, None]), kish(total, squares))
     size = np.where(variance > 0, count / effect, effective)
-    degrees = np.where(clusters.several, np.maximum(clusters.effective_patients - 1, 1.0), np.inf)
+    degrees = np.where(clusters.repeated, np.maximum(clusters.effective_patients - 1, 1.0), np.inf)
     low, high = wilson(value, fewer_clusters(size, degrees[:, None], level), level)
     odds = cuts / (1 - cuts)
     a, b = value[..., 0], value[..., 1]
@@ -358,13 +358,7 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limit
     return Limits(value, low, high, patients)
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreMeasures:
-    """The rows of the groups of one attribute, or a sample of them, and the measures of their scores."""
-
-    rows: Scored
-    limits: dict[str, Limits]  # of OVERALL_SCORE_MEASURES
-    sampled: IntArray  # (groups,) rows that they were estimated from
+Measured = tuple[Scored, dict[str, Limits]]  # rows of the groups of one attribute, or a sample of them, and the limits of their measures
 
 
 def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Scores, Attribute, IntArray]:
@@ -393,19 +387,18 @@ def losses_of(
     return sum_columns(LOSSES, [np.ones(len(error)), error**2, error], Clusters.of(codes, groups, units), weight)
 
 
-def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec, losses: Moments | None = None) -> ScoreMeasures:
+def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec, losses: Moments | None = None) -> Measured:
     """The measures of the scores of each group; if they are a sample, Brier score and calibration in the large from the sums of all rows.
 
     The limits of the Brier score from `losses` are computed on the logit scale, which keeps it between 0 and 1.
     """
     level, least = spec.level, spec.min_patients
     rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
-    sampled = np.bincount(rows.clusters.code, minlength=len(attribute.levels))
     limits = dict(zip(OVERALL_SCORE_MEASURES, (brier(rows, level, least), *recalibrated(rows, level, least)), strict=True))
     if losses is None:
-        return ScoreMeasures(rows, limits, sampled)
+        return rows, limits
     patients, total = losses.units[:, 0], losses.total[:, 0]
-    replaced = (sampled < losses.rows[:, 0]) & (patients >= least)
+    replaced = (rows.clusters.sum(1.0) < losses.rows[:, 0]) & (patients >= least)
     for k, name in enumerate(LOSSES, 1):
         value = ratio(losses.total[:, k], total)
         squares = losses.second[:, k, k] - 2 * value * losses.second[:, k, 0] + value**2 * losses.second[:, 0, 0]
@@ -416,14 +409,14 @@ def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec:
             p = np.where(inside, value, 0.5)
             low, high = (np.where(inside, expit(logit(p) + sign * half / (p * (1 - p))), value) for sign in (-1, 1))
         limits[name] = replace(Limits(value, low, high, patients).where(replaced, limits[name]), why=limits[name].why)
-    return ScoreMeasures(rows, limits, sampled)
+    return rows, limits
 
 
 def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
     """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
+    signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "f1": {"jaccard": 1.0}}.get(name, {name: 1.0})
+    ends = np.array([float(end[0]) for end in sums.signed(signed).limits(level)])
     if name == "balanced_accuracy":
-        half, low, high = (float(x[0]) for x in sums.signed({"tpr": 0.5, "fpr": -0.5}).limits(level))
-        return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
-    proportion = "jaccard" if name == "f1" else name
-    value, low, high = (float(x[0]) for x in (sums[proportion].value, *sums.interval(proportion, level)))
-    return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))
+        ends = ends + 0.5
+    value, low, high = np.clip(2 * ends / (1 + ends) if name == "f1" else ends, 0.0, 1.0).tolist()
+    return value, low, high

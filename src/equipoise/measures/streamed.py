@@ -22,17 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures.audit import Estimate
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import expit
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
+from equipoise.measures.intervals import Estimate, Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.moments import Clusters, Moments, moments_of
 from equipoise.measures.permutation import large_cell_p_values, p_values
 from equipoise.measures.score_measures import (
     SAMPLED_ROWS,
+    Measured,
     Ranks,
-    ScoreMeasures,
     aurocs,
     estimate_scores,
     losses_of,
@@ -164,7 +163,7 @@ class Tally:
         n, s = (np.vstack([self.moments.total[:, columns], np.zeros((1, 2))]) for columns in (slice(0, 2), slice(2, 4)))
         return Cells(self.sample.attribute.levels, n, s)
 
-    def score_measures(self, spec: AuditSpec) -> ScoreMeasures:
+    def score_measures(self, spec: AuditSpec) -> Measured:
         """The measures of the scores of each group, from the sample, or from sums where these suffice."""
         return estimate_scores(self.sample, self.sample.attribute, self.units, spec, self.losses)
 

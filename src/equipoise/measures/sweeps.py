@@ -16,6 +16,7 @@ better scores may exceed it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +56,8 @@ class Affine:
         return value
 
     def weights(self, y: npt.ArrayLike, codes: npt.ArrayLike) -> FloatArray:
-        """One weight per row (..., n)."""
-        cell = cell_index(y, codes, self.w.shape[-2] - 1)
-        flat = self.w.reshape(*self.w.shape[:-2], -1)
-        rows: FloatArray = flat[..., cell] if cell.ndim == 1 else np.take_along_axis(flat, cell, axis=-1)
+        """One weight per row (n,)."""
+        rows: FloatArray = self.w.ravel()[cell_index(y, codes, len(self.w) - 1)]
         return rows
 
 
@@ -103,14 +102,13 @@ def performance_functional(name: str, n: FloatArray) -> Affine:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Values at each threshold, from the highest (no row is decided positive) to the lowest (all are).
+    """Values at each distinct decision, from the highest threshold (no row is decided positive) to the lowest (all are).
 
-    The threshold between two neighbouring scores is their midpoint, so that rounding cannot flip a decision. Without leading axes
-    there is one entry per distinct decision; with them, entries inside a run of equal scores are NaN.
+    The threshold between two neighbouring scores is their midpoint, so that rounding cannot flip a decision.
     """
 
-    thresholds: FloatArray  # (..., m)
-    values: dict[str, FloatArray]  # by measure, (..., m); with more than two groups, the gap with the largest absolute value
+    thresholds: FloatArray  # (m,)
+    values: dict[str, FloatArray]  # by measure, (m,); with more than two groups, the gap with the largest absolute value
 
     def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, max_gap: float | None = None) -> "Choice":
         """The threshold with the best performance; with `max_gap`, the best among those whose |gap| does not exceed it.
@@ -121,23 +119,19 @@ class Sweep:
         size = np.zeros_like(score) if gap is None else np.abs(self.values[pick("measure in this sweep", gap, self.values)])
         defined = ~np.isnan(score) & ~np.isnan(size)
         allowed = defined if max_gap is None or gap is None else defined & (size <= max_gap)
-        met = np.asarray(allowed.any(-1))
         # Ties in performance go to the smaller gap: sums of counts, so the last bits are noise.
-        best = np.where(allowed, score, -np.inf).max(-1, keepdims=True)
-        tied = np.where(allowed & (score >= best - 1e-12), -size, -np.inf)
-        nearest = np.where(defined, -size, -np.inf)
-        index = np.where(met, tied.argmax(-1), nearest.argmax(-1))[..., None]
-        threshold, *values = (np.take_along_axis(each, index, axis=-1)[..., 0] for each in (self.thresholds, *self.values.values()))
-        return Choice(threshold, dict(zip(self.values, values, strict=True)), met)
+        tied = allowed & (score >= np.where(allowed, score, -np.inf).max() - 1e-12) if allowed.any() else defined
+        index = int(np.where(tied, -size, -np.inf).argmax())
+        values = {name: float(each[index]) for name, each in self.values.items()}
+        return Choice(float(self.thresholds[index]), values, bool(allowed.any()))
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """One threshold per replicate, the values there, and whether `max_gap` could be met."""
+class Choice(NamedTuple):
+    """A threshold, the values there, and whether `max_gap` could be met."""
 
-    threshold: FloatArray  # (...)
-    values: dict[str, FloatArray]
-    met: npt.NDArray[np.bool_]
+    threshold: float
+    values: dict[str, float]
+    met: bool
 
 
 def sweep(
@@ -149,38 +143,32 @@ def sweep(
     weight: FloatArray | None = None,
     rounding: float = 0.0,
 ) -> Sweep:
-    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast.
+    """The measures at every distinct threshold of scores (n,).
 
     Scores whose relative difference is at most `rounding` count as equal.
     """
     s = np.asarray(score, dtype=np.float64)
-    gaps = {name: canonical_name(name, also=AT_THRESHOLD) for name in measures if name not in AT_THRESHOLD}
-    order = np.argsort(-s, axis=-1)  # half the time of a sweep
-    ranked = np.take_along_axis(s, order, -1)
-    cell = cell_index(y, codes, len(levels))
+    order = np.argsort(-s)  # half the time of a sweep
     n = tabulate_codes(np.zeros(()), y, codes, levels, weight).n
-    narrow = cell.astype(np.min_scalar_type(2 * len(levels) + 1))  # one byte per row fits the cache during reordering
-    cell = np.take_along_axis(np.broadcast_to(narrow, s.shape), order, -1)
-    weights = None if weight is None else np.take_along_axis(np.broadcast_to(weight, s.shape), order, -1)
-    thresholds, ends = _thresholds(ranked, rounding)
+    cell = cell_index(y, codes, len(levels)).astype(np.min_scalar_type(2 * len(levels) + 1))[order]  # one byte per row fits the cache
+    weights = None if weight is None else np.asarray(weight, dtype=np.float64)[order]
+    thresholds, ends = _thresholds(s[order], rounding)
     values = {}
     for name in measures:
+        gap = name if name in AT_THRESHOLD else canonical_name(name, also=AT_THRESHOLD)
         if name in AFFINE_PERFORMANCE:
-            values[name] = _cumulative(performance_functional(name, n), cell, weights)
-        elif name in AT_THRESHOLD or is_quotient(gaps[name]):  # the sums of all cells at every threshold
-            by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape[-2:]))  # performance needs no groups
-            indicators = by_label if name in AT_THRESHOLD else np.eye(2 * (len(levels) + 1)).reshape(-1, *n.shape[-2:])
+            value = _cumulative(performance_functional(name, n), cell, weights)
+        elif name in AT_THRESHOLD or is_quotient(gap):  # the sums of all cells at every threshold
+            by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape))  # performance needs no groups
+            indicators = by_label if name in AT_THRESHOLD else np.eye(n.size).reshape(-1, *n.shape)
             above = np.stack([_cumulative(Affine(np.zeros(()), w), cell, weights) for w in indicators], axis=-1)
-            cells = Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], -1, 2))
-            values[name] = performance_values(name, cells) if name in AT_THRESHOLD else worst_gap(gaps[name], cells)
+            cells = Cells(levels, n, above.reshape(len(above), -1, 2))
+            value = performance_values(name, cells) if name in AT_THRESHOLD else worst_gap(gap, cells)
         else:
-            by_group = []
-            for group in range(1, len(levels)):
-                by_group.append(_cumulative(gap_functional(gaps[name], n, group), cell, weights))
-            values[name] = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
-    if s.ndim == 1:
-        return Sweep(thresholds, values) if ends.all() else Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
-    return Sweep(thresholds, {k: np.where(ends, v, np.nan) for k, v in values.items()})
+            by_group = [_cumulative(gap_functional(gap, n, group), cell, weights) for group in range(1, len(levels))]
+            value = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
+        values[name] = value if ends.all() else value[ends]
+    return Sweep(thresholds if ends.all() else thresholds[ends], values)
 
 
 def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
@@ -190,31 +178,20 @@ def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
 
 
 def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """A threshold below each row in descending order (..., n + 1), and whether the scores around it differ by more than rounding."""
-    upper, lower = ranked[..., :-1], ranked[..., 1:]
-    thresholds = np.empty((*ranked.shape[:-1], ranked.shape[-1] + 1))
-    thresholds[..., 0] = np.nextafter(np.maximum(ranked[..., 0], 1.0), np.inf)
-    thresholds[..., -1] = np.minimum(ranked[..., -1], 0.0)
-    middle = thresholds[..., 1:-1]
-    np.subtract(upper, lower, out=middle)
-    ends = np.ones(thresholds.shape, dtype=bool)
-    np.greater(middle, rounding * upper, out=ends[..., 1:-1])
-    middle /= 2
-    middle += lower
-    np.copyto(middle, upper, where=middle <= lower)  # two neighbouring floats have nothing between them
-    return thresholds, ends
+    """A threshold below each row in descending order (n + 1,), and whether the scores around it differ by more than rounding."""
+    upper, lower = ranked[:-1], ranked[1:]
+    middle = (upper - lower) / 2 + lower
+    middle = np.where(middle <= lower, upper, middle)  # two neighbouring floats have nothing between them
+    ends = np.concatenate([[True], upper - lower > rounding * upper, [True]])
+    return np.concatenate([[np.nextafter(max(ranked[0], 1.0), np.inf)], middle, [min(ranked[-1], 0.0)]]), ends
 
 
 def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
-    """offset + the cumulative sum of the weight w of each row's cell (..., n + 1), times the sample weights."""
-    flat = functional.w.reshape(*functional.w.shape[:-2], -1)
-    rows = flat[cell] if flat.ndim == 1 else np.take_along_axis(np.broadcast_to(flat, (*cell.shape[:-1], flat.shape[-1])), cell, -1)
-    if weights is not None:
-        rows = rows * weights
-    out = np.empty((*cell.shape[:-1], cell.shape[-1] + 1))
-    out[..., 0] = 0.0
-    np.cumsum(rows, axis=-1, out=out[..., 1:])
-    out += functional.offset[..., None]
+    """offset + the cumulative sum of the weight w of each row's cell (n + 1,), times the sample weights."""
+    rows = functional.w.ravel()[cell]
+    out = np.zeros(len(cell) + 1)
+    np.cumsum(rows if weights is None else rows * weights, out=out[1:])
+    out += functional.offset
     return out
 
 

@@ -147,18 +147,6 @@ def row_draws(scores: Scores, seed: int) -> FloatArray:
     return draws
 
 
-def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:
-    """The threshold with the best performance on these scores, which should be validation scores."""
-    if len(np.unique(scores.y)) < 2:
-        raise BadInput(
-            f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
-        )
-    from equipoise.measures.sweeps import sweep_scores  # only for a threshold that is chosen
-
-    choice = sweep_scores(scores, (performance,)).best(performance)
-    return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
-
-
 def thresholds_by_name(threshold: float | Mapping[str, float] | None, names: Iterable[str], kind: str = "label") -> dict[str, float | None]:
     """The threshold of each label (or of another `kind` of thing): one for all, or those of a mapping, which must name each of them.
 
@@ -193,7 +181,14 @@ def choose_rule(
     if valid is not None:
         if not isinstance(valid, Scores):
             raise BadInput(f"with scores, valid is scores too: valid=eq.Scores.from_frame(...); got {type(valid).__name__}")
-        return best_threshold(valid, optimise)
+        if len(np.unique(valid.y)) < 2:
+            raise BadInput(
+                f"a threshold by {optimise} needs positives and negatives; {valid.name!r} has one label in all {len(valid):,} rows"
+            )
+        from equipoise.measures.sweeps import sweep_scores  # only for a threshold that is chosen
+
+        origin = f"chosen by best {optimise.replace('_', ' ')} on {len(valid):,} rows of {valid.name}"
+        return Threshold(sweep_scores(valid, (optimise,)).best(optimise).threshold, origin)
     return Threshold(0.5, "the default; none was given or chosen on validation data")
 
 

@@ -339,7 +339,7 @@ def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> lis
     rates = []
     for rate, least in goal.keep.items():
         name = "selection_rate" if rate == "selection" else rate
-        _, high = sums.interval(name, wide.settings.level)
+        high = sums.signed({name: 1.0}).limits(wide.settings.level)[2]
         old, new = pair.before.rate(rate), pair.after.rate(rate)
         for k, change in enumerate(wide.rate_changes(rate)):
             if sums[name].patients[k] < pair.settings.min_patients:

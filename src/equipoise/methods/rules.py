@@ -135,12 +135,12 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
 def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, Goal]:
     """The original's rule, by the threshold in use or that of best performance, and the goal with its minimum performance."""
     if goal.threshold is not None:
-        threshold, performance = goal.threshold, performance_values(goal.performance, cells_at(scores, goal.threshold))
+        threshold, performance = goal.threshold, float(performance_values(goal.performance, cells_at(scores, goal.threshold)))
     else:
         swept = measures.sweep_scores(scores, (goal.measure, goal.performance))
         best = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
-        threshold, performance = float(best.threshold), best.values[goal.performance]
-    settled = goal.settled(float(performance))
+        threshold, performance = best.threshold, best.values[goal.performance]
+    settled = goal.settled(performance)
     return plain_rule(method, threshold, scores, settled, original=True), settled
 
 

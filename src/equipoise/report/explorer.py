@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.comparison import Comparison, below_upper_bound, upper_bound_at
-from equipoise.measures import FloatArray, IntArray, gap_margin, performance_margin
+from equipoise.measures import FloatArray, IntArray, margin
 from equipoise.methods import select
 from equipoise.report.document import Cell, Column, Items, Part, Span, Words, table
 from equipoise.report.text import amount, number, plain, sentence, short
@@ -68,8 +68,8 @@ def explorer_data(case: Comparison, performance: str) -> dict[str, Any]:
     `performance` is the name of the performance measure in words.
     """
     goal, valid = case.goal, case.result.valid
-    margins = (None, None) if valid is None else (gap_margin(valid, goal.measure), performance_margin(valid, goal.performance))
-    gap_error, performance_error = (None if margin is None else round(margin, 4) for margin in margins)
+    halves = (None, None) if valid is None else (margin(valid, goal.measure), margin(valid, goal.performance))
+    gap_error, performance_error = (None if half is None else round(half, 4) for half in halves)
     scores, methods = case.original.valid, list[dict[str, Any]]()
     for tried in case.candidates:
         candidate = tried.candidate

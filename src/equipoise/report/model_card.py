@@ -300,7 +300,8 @@ def _who_got_worse(case: Comparison) -> str:
         sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
     if findings.levelled:
         parts = [
-            f"{abs(part.towards):.3f} of it from {name(part.group)}, whose {rate_words(part.rate)} got worse by {abs(part.change):.3f}"
+            f"{abs(part.towards):.3f} of it from {name(part.group)}, "
+            f"whose {rate_words(part.rate)} got worse by {abs(part.change.value):.3f}"
             for part in findings.levelled
         ]
         sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")

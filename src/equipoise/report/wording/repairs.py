@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from equipoise.comparison import Balance, Comparison, ScoredCandidate
-from equipoise.measures import Contribution, Estimate
+from equipoise.measures import Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note
 from equipoise.report.text import amount, sentence, short_name, thousand
 from equipoise.report.wording.audits import counted_unit
@@ -50,9 +50,9 @@ def goal_words(goal: Goal) -> str:
     return ", and ".join([aim, *kept])
 
 
-def contribution_words(contribution: Contribution) -> str:
+def contribution_words(contribution: Shift) -> str:
     """The change of a rate in words: 'fewer of those with the finding are detected'."""
-    more = "more" if contribution.change > 0 else "fewer"
+    more = "more" if contribution.change.value > 0 else "fewer"
     return {
         "tpr": f"{more} of those with the finding are detected",
         "fpr": f"{more} of those without the finding are flagged",
