@@ -136,9 +136,9 @@ class Bundle:
             return self.predictor.scores(inputs), {}
         if self.model is None:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
-        from equipoise.case.bundle_network import network_scores
+        from equipoise.case.bundle_network import bundle_scores
 
-        return network_scores(self.model, self.run, inputs)
+        return bundle_scores(self.model, self.run, inputs)
 
     def decide(
         self,

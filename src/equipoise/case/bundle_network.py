@@ -55,7 +55,7 @@ def network_of(files: Verified, model: object, trust: bool, running: Running) ->
     return network, code
 
 
-def network_scores(network: nn.Module, run: Run, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
+def bundle_scores(network: nn.Module, run: Run, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
     """The score of each row, and further columns: with a network of classes, the class that argmax decides for."""
     columns: dict[str, Any] = {}
     inputs = torch.tensor(inputs) if isinstance(inputs, np.ndarray) else inputs

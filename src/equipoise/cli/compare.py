@@ -79,7 +79,7 @@ def compare(
     with collecting(problems):
         asked = case()
     raise_all(problems)
-    console.check_files(*files, write=(save, page), pdf=pdf)
+    console.check_paths(*files, write=(save, page), pdf=pdf)
     with console.notes():
         result = _compare(files, asked)
     screen: Any = report.contrast_screen

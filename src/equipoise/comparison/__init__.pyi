@@ -6,7 +6,7 @@ from .compare_scores import score_comparison_facts as score_comparison_facts
 from .comparisons import Comparison as Comparison
 from .comparisons import Probes as Probes
 from .comparisons import baseline_of as baseline_of
-from .comparisons import choose as choose
+from .comparisons import choose_candidate as choose_candidate
 from .comparisons import compare as compare
 from .comparisons import evaluate_rule as evaluate_rule
 from .findings import Balance as Balance
