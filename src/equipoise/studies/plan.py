@@ -217,7 +217,7 @@ class StudyData(Columns):
     def load(self, root: str | Path | None = None, decoding: Callable[[int], None] | None = None, **options: Any) -> Cohort:
         """The cohort. Pixels are cached on disk, so that only the file name is sent to other processes; `decoding` gets their number."""
         if self.source is None:
-            how = {"attribute_as_input": self.attribute_as_input, "scale": self.scale}
+            how: dict[str, Any] = {"attribute_as_input": self.attribute_as_input, "scale": self.scale}
             return read_cohort(str(self.file), self.changed(raw=True), **how).cohort
         images = "cache" in CATALOGUE[self.source].options
         cached = {"cache": user_cache() / "images", "progress": decoding} if images else {}
