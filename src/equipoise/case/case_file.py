@@ -53,7 +53,7 @@ def _number(text: str) -> Any:
     return text
 
 
-def _thresholds(value: Any) -> Any:
+def _thresholds_by_label(value: Any) -> Any:
     value = _by_label(value)
     by_label = value if isinstance(value, Mapping) else {} if value is None else {"": value}
     if wrong := [f"{label}={own}" if label else repr(own) for label, own in by_label.items() if not is_share(own)]:
@@ -77,7 +77,7 @@ class ModelSpec(Specification):
         flag="--model",
     )
     weights: Path | None = setting("weights of the network (.safetensors, or a torch file with a state dict)", None, flag="--weights")
-    threshold: Annotated[Any, BeforeValidator(_thresholds)] = setting(
+    threshold: Annotated[Any, BeforeValidator(_thresholds_by_label)] = setting(
         "scores at or above it are decided positive; of several labels, one for all, or LABEL=VALUE, repeated for each",
         None,
         flag="--threshold",
@@ -152,12 +152,6 @@ class RepairSpec(Specification):
     force: bool = setting("continue with too few patients in a cell; the outcome is then unclear, harm or unchanged", False)
     probe: bool = setting("report how well each layer predicts the group; this does not show that the network uses it", False)
     draws: int = setting("bootstrap resamples of the probes", 1000, ge=2)
-
-    @model_validator(mode="after")
-    def _one_test_set(self) -> Self:
-        if self.test is not None and "test_fraction" in self.model_fields_set:
-            raise BadInput("repair.test_fraction holds out patients of the data file, --test is a separate test set; use one of them")
-        return self
 
     @property
     def seconds(self) -> float | None:
@@ -298,6 +292,8 @@ class Case(Specification):
                 "audit.train": audit.train if not model.is_estimator else None,
             }
             problems += [f"{name} {what}. Omit it." for name, value in network_only.items() if value]
+        if self.repair.test is not None and "test_fraction" in self.repair.model_fields_set:
+            problems.append("repair.test_fraction holds out patients of the data file, --test is a separate test set; use one of them")
         if self.images.folder is None and self.report.thumbnails:
             problems.append("report.thumbnails requires images.folder (--images). Omit it.")
         if self.images.folder is not None and data.features:
