@@ -23,7 +23,16 @@ from equipoise.measures import (
 from equipoise.report.document import Block, Called, Cell, Column, Items, Part, Scale, Span, Table, Text, Words, outcome, table
 from equipoise.report.text import amount, p_value_words, percent, plural, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words, lacking_words, rate_title
+from equipoise.report.wording.names import (
+    PERFORMANCE_WORDS,
+    RATE_WORDS,
+    GroupNames,
+    distinct,
+    gap_words,
+    group_words,
+    lacking_words,
+    rate_title,
+)
 
 SCREEN_GROUPS, SCREEN_GAPS = 10, 9  # rows of each table on one screen of a terminal
 NARROW, WIDE = 76, 110  # columns of a terminal below which counts of positives, and simultaneous intervals, are left out
@@ -43,10 +52,10 @@ def rate_table(
     """The rates of groups, each on its axis; a row is the name of a group and its estimates, one under each head."""
     blocks = []
     for rate, rows in rates.items():
-        kind = RATES[rate].kind
+        kind = RATE_WORDS[rate].kind
         valued = [(first, *(Cell(value=cell.value, kind=kind) for cell in values)) for first, *values in rows]
         scale = Scale.of([cell.value for row in valued for cell in row[1:] if cell.value], kind)
-        blocks.append(Block(valued, rate_title(rate, settings), RATES[rate].means, scale))
+        blocks.append(Block(valued, rate_title(rate, settings), RATE_WORDS[rate].means, scale))
     return Table(caption, [Column("Group"), *(Column(head, head.lower()) for head in heads)], blocks, by="rate", **more)
 
 
@@ -92,8 +101,8 @@ def between(gap: Any, called: Called) -> tuple[str, ...]:
 
 def performance_rows(audit: LabelAudit) -> list[tuple[str, Estimate, str]]:
     """The performance over all patients: its name, its value and the kind of its numbers."""
-    names = [name for name in PERFORMANCE if name in audit.estimates]
-    return [(sentence(PERFORMANCE[name]), audit[name], "area" if name in AREAS else "share") for name in names]
+    names = [name for name in PERFORMANCE_WORDS if name in audit.estimates]
+    return [(sentence(PERFORMANCE_WORDS[name]), audit[name], "area" if name in AREAS else "share") for name in names]
 
 
 class LabelSections:
@@ -197,7 +206,8 @@ class LabelSections:
         audit = self.audit
         rows: list[tuple[Cell | Words, Cell]] = [(name, Cell(value=value, kind=kind)) for name, value, kind in performance_rows(audit)]
         for rate in (name for name in OVERALL_SCORE_MEASURES if name in audit.estimates):
-            rows.append((Cell(sentence(RATES[rate].name), means=RATES[rate].means), Cell(value=audit[rate], kind=RATES[rate].kind)))
+            words = RATE_WORDS[rate]
+            rows.append((Cell(sentence(words.name), means=words.means), Cell(value=audit[rate], kind=words.kind)))
         return [table(f"Performance over all patients, with {self.level} intervals", ["Measure", "Value"], rows)] if rows else []
 
     def cohort(self, attribute: str) -> Table:
@@ -257,7 +267,7 @@ class LabelSections:
         values = []
         for measure, kind in SCREEN_VALUES.items():
             if measure in audit.estimates and not math.isnan(audit[measure].value):
-                words = PERFORMANCE.get(measure, "intercept" if "intercept" in measure else "calibration slope")
+                words = PERFORMANCE_WORDS.get(measure, "intercept" if "intercept" in measure else "calibration slope")
                 values.append(f"{words} {amount(audit[measure].value, kind)} ({span(audit[measure].low, audit[measure].high, kind)})")
         more = [(len(audit.groups) - len(groups), "groups"), (len(audit.gaps) - len(gaps), "gaps")]
         rest = ", ".join([*(f"{count} more {name}" for count, name in more if count), "all rates"])
@@ -299,7 +309,7 @@ def labels_table(audit: Audit, links: Mapping[str, str], names: GroupNames, most
     rows = []
     for label, own in list(audit.labels.items())[:most]:
         style, text = wording.answer(own, names, brief=True)
-        estimate, gap = own.estimates.get("balanced_accuracy", UNKNOWN_ESTIMATE), wording.largest_gap(own)
+        estimate, gap = own.estimates.get("balanced_accuracy", UNKNOWN_ESTIMATE), wording.largest_gap_row(own)
         largest: list[Cell | Words] = ["", ""]
         if gap is not None:
             found = Estimate.of_gap(gap)

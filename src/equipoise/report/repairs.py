@@ -46,8 +46,8 @@ from equipoise.report.wording import audits as wording
 from equipoise.report.wording import repairs as words
 from equipoise.report.wording.names import (
     HEADLINE,
-    PERFORMANCE,
-    RATES,
+    PERFORMANCE_WORDS,
+    RATE_WORDS,
     SHOWN_RATES,
     distinct,
     gap_words,
@@ -75,8 +75,8 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     balances = [balance for of_attribute in findings.balances.values() for balance in of_attribute]
     changes = [abs(change.value) for b in balances for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
     digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
-    pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_maps(case)
-    data = explorer_data(case, PERFORMANCE[goal.performance])
+    pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_map_rows(case)
+    data = explorer_data(case, PERFORMANCE_WORDS[goal.performance])
     trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
     one_step = [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
@@ -137,7 +137,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "decisions": REPAIR_DECISIONS,
         "when": date_words(case.provenance.when),
         "method_name": words.method_words(case.result),
-        "performance": PERFORMANCE[goal.performance],
+        "performance": PERFORMANCE_WORDS[goal.performance],
         "gap_name": gap_words(goal.measure),
         "goal_words": words.goal_words(goal),
         "why_words": why_words,
@@ -148,7 +148,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "baseline_words": wording.baseline_words(case.baseline, findings.settings.level),
         "balance_words": words.balance_words(findings.balances[findings.main], words.error_unit(case), digits, called),
         "share_words": share_words(goal.measure),
-        "rate_words": "" if findings.rate is None else RATES[findings.rate].name,
+        "rate_words": "" if findings.rate is None else RATE_WORDS[findings.rate].name,
         "almost": NEGLIGIBLE_CHANGE,
         "contribution_words": words.contribution_words,
         "size_words": how_many(rows, patients, "test"),
@@ -323,7 +323,7 @@ def methods_table(case: Comparison) -> Table:
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
         p_values = (p_value_words(row.gap.p_value), p_value_words(row.gap.p_adjusted))
         rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome), *p_values))
-    performance, measure = PERFORMANCE[case.goal.performance], gap_words(case.goal.measure)
+    performance, measure = PERFORMANCE_WORDS[case.goal.performance], gap_words(case.goal.measure)
     heads = [Column("Method"), Column(f"Difference in {measure}", "difference"), Column(sentence(performance), performance)]
     further = ("Upper bound", "Decisions changed", "Needs the group", "Outcome", "p", "adjusted p")
     heads += [Column(head, head.lower().replace("decisions ", "")) for head in further]
@@ -335,7 +335,7 @@ def methods_screen(case: Comparison, *, verbose: bool = False) -> list[Part]:
     after, methods, attribute, made = case.found.after, case.found.methods, case.result.test.attribute, methods_table(case)
     group = Span(attribute.others[0]) if len(attribute.others) == 1 else f"the largest of {len(attribute.others)} groups"
     size = f"{how_many(after.rows, after.patients, 'held-out')}: "
-    units = f" in points, {PERFORMANCE[case.goal.performance]} in percent, {percent(case.settings.level)} intervals"
+    units = f" in points, {PERFORMANCE_WORDS[case.goal.performance]} in percent, {percent(case.settings.level)} intervals"
     caption = (size, group, " minus ", Span(attribute.reference), units)
     heads = [Column("Method"), Column("Difference"), made.columns[2], Column("Outcome")]
     heads.append(Column("Needs the group", style="text narrow"))
@@ -412,7 +412,7 @@ def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
     return pictures
 
 
-def unit_maps(case: Comparison) -> list[dict[str, Any]]:
+def unit_map_rows(case: Comparison) -> list[dict[str, Any]]:
     """Images of the units that pruning switched off: light where all channels are on, dark where none is."""
     off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
     maps = []
@@ -454,7 +454,7 @@ def overview(
         performance = [Cell(value=each) for each in (found.performance_before, found.performance_after)]
         answer = Cell(words.repair_answer(case, called), style=f"outcome-{case.outcome}")
         rows.append((Cell((Span(label),), href=page), *gaps, *performance, answer))
-    measure, performance_name = gap_words(first.goal.measure), PERFORMANCE[first.goal.performance]
+    measure, performance_name = gap_words(first.goal.measure), PERFORMANCE_WORDS[first.goal.performance]
     largest = ", the largest" if len(attribute.levels) > 2 else ""
     measured = f"{largest}) and {performance_name}, with {percent(first.found.settings.level)} intervals"
     caption = (f"Difference in {measure} (points, group minus ", Span(called.full(attribute.reference)), measured)
@@ -533,6 +533,6 @@ def candidate_screen(candidate: Candidate) -> list[Part]:
         goals[(*prefix, words.goal_words(each.goal))] = each
     goal = next(iter(goals.values())).goal
     why = [Text(sentence(why_words(candidate.only.why)))] if len(goals) == 1 else []
-    heads = ["step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE[goal.performance]}, %"]
+    heads = ["step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE_WORDS[goal.performance]}, %"]
     made = table("On the repair set, to which it was fitted", heads, rows)
     return [Text(answer, "lead"), *why, Text(("Goal: ", *doc.joined(list(goals)), ".")), made]
