@@ -67,7 +67,6 @@ from .histories import History as History
 from .histories import Monitoring as Monitoring
 from .histories import history as history
 from .histories import is_history as is_history
-from .histories import sums_of as sums_of
 from .intervals import INSUFFICIENT as INSUFFICIENT
 from .intervals import Estimate as Estimate
 from .intervals import combined as combined

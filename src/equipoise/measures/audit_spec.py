@@ -13,7 +13,7 @@ DERIVED = "derived"  # given instead of the name of a label: no label means "no 
 
 def _name(measure: Gap) -> str:
     """The canonical name of a measure of an audit; an invalid one is an error before anything is computed."""
-    return measure if isinstance(measure, str) and measure in OVERALL else canonical_name(measure, also=OVERALL)
+    return str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL)
 
 
 Named = Annotated[Gap, AfterValidator(_name)]

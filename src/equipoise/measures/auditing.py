@@ -114,10 +114,11 @@ class Source:
 
     @classmethod
     def of(cls, table: "Scores | Stored", rule: Rule) -> "Source":
-        if not isinstance(table, Scores) and not table.whole:
-            return cls(table.name, rule, table.attributes, table.parts, table.count, table.logits, False)
-        scores = table if isinstance(table, Scores) else next(table.parts())
-        return cls(scores.name, rule, scores.attributes, lambda: [scores])
+        if isinstance(table, Scores):
+            return cls(table.name, rule, table.attributes, lambda: [table])
+        if table.whole:
+            return cls.of(next(table.parts()), rule)
+        return cls(table.name, rule, table.attributes, table.parts, table.count, table.logits, False)
 
 
 def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
@@ -256,7 +257,7 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
 
 def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
     """The audit of a table on disk, not yet tested, from passes over its parts: to count, and twice to add up."""
-    from equipoise.measures.streamed import MOST_BINS, Binned, Tally, bins_of
+    from equipoise.measures.streamed import MOST_BINS, Tally, bins_of
 
     counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
     groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
@@ -276,12 +277,12 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
                 if f is not None:
                     tally.add(part, f, bins, codes, units)
                 else:
-                    tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+                    tally.add_variance(part, bins, codes, units)
             done += 1
             if progress:
                 progress(done, steps)
         for tally in tallies if adding else ():
-            tally.binned = Binned(tally.bin_weights, tally.bin_counts)
+            tally.rank()
     for tally, a in zip(tallies, groups, strict=True):
         tally.finish(a, source.name, has_patients=counts.patients is not None)
     *attributes, everyone = tallies

@@ -166,9 +166,13 @@ def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     >>> canonical_name("0.5*tpr + 0.5*fpr"), canonical_name({"fpr": -1, "tpr": 1}), canonical_name("ppv_gap")
     ('aod', 'tpr-fpr', 'ppv_gap')
     """
-    if isinstance(gap, str) and (gap in GAPS or gap in QUOTIENTS):
+    weights: Mapping[str, float]
+    if not isinstance(gap, str):
+        weights = gap
+    elif gap in GAPS or gap in QUOTIENTS:
         return gap
-    weights = _parsed(gap, also) if isinstance(gap, str) else gap
+    else:
+        weights = _parsed(gap, also)
     for rate in weights:
         if rate not in RATES:
             raise UnknownName("rate", rate, RATES)

@@ -97,11 +97,6 @@ class AuditSums:
         return {name: levels[0] for name, levels in self.groups.items()}
 
 
-def sums_of(audit: Audit) -> dict[str, AuditSums]:
-    """The sums of an audit by label."""
-    return {label: AuditSums.of(each, label) for label, each in audit.labels.items()}
-
-
 SumsByPeriod = Mapping[str, Mapping[str, AuditSums]]  # by period, in chronological order, then by label
 
 
@@ -369,7 +364,7 @@ class History:
         lock = None if folder is None else take_lock(folder, wait=True)  # other processes that write here wait, if the system has locks
         try:
             known = self if self.path is None else history(self.path)  # another process may have added a period since this was read
-            by_label = sums_of(audit)
+            by_label = {label: AuditSums.of(each, label) for label, each in audit.labels.items()}
             raise_all([*_period_problems(period, known.periods, replace), *known._problems(period, by_label, set(new_groups))])
             extended = History(dict(sorted({**known.periods, period: by_label}.items())), self.path)
             if self.path is not None:

@@ -205,7 +205,7 @@ def judge(
         if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
             raise BadInput(f"decisions on {name!r} must be 0, 1 or probabilities between them; some are not")
     pair = Paired(scores, (before, after), settings)
-    simultaneous, judged = _at_level(pair, labels * max(len(pair.attribute.others), 1)), []
+    simultaneous, judged = _at_level(pair, labels * max(len(scores.attribute.others), 1)), []
     for was, now in zip(*(simultaneous_gaps(scores, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
         wide, about = simultaneous.gap_change(goal.measure, was.group), {"group": was.group, "reference": was.reference}
         ends = {"simultaneous_low": wide.low, "simultaneous_high": wide.high, "patients": was.patients}
