@@ -5,10 +5,9 @@ from .audit import Audit as Audit
 from .audit import LabelAudit as LabelAudit
 from .audit import group_estimate as group_estimate
 from .audit import lacking_note as lacking_note
+from .audit import read_audit as read_audit
 from .audit import records as records
 from .audit import with_checksum as with_checksum
-from .audit_spec import DERIVED as DERIVED
-from .audit_spec import AuditSpec as AuditSpec
 from .auditing import Progress as Progress
 from .auditing import audit_labels as audit_labels
 from .auditing import estimate_performance as estimate_performance
@@ -46,11 +45,13 @@ from .disclosure import shared_thresholds as shared_thresholds
 from .disclosure import shown_scores as shown_scores
 from .disclosure import steps_by_group as steps_by_group
 from .gaps import AT_THRESHOLD as AT_THRESHOLD
+from .gaps import DERIVED as DERIVED
 from .gaps import GAPS as GAPS
 from .gaps import MEASURES as MEASURES
 from .gaps import OVERALL_SCORE_MEASURES as OVERALL_SCORE_MEASURES
 from .gaps import QUOTIENTS as QUOTIENTS
 from .gaps import RATES as RATES
+from .gaps import AuditSpec as AuditSpec
 from .gaps import Gap as Gap
 from .gaps import Measure as Measure
 from .gaps import add_measure as add_measure
@@ -92,7 +93,6 @@ from .permutation import adjusted as adjusted
 from .permutation import comparisons_of as comparisons_of
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
-from .saved_audits import read_audit as read_audit
 from .score_measures import ALL_ROWS as ALL_ROWS
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .score_measures import Ranking as Ranking

@@ -26,11 +26,19 @@ from equipoise.measures.audit import (
     lacking_note,
     protection,
 )
-from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, ratio, require_cells, tabulate
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
-from equipoise.measures.gaps import MEASURES, OVERALL_SCORE_MEASURES, QUOTIENTS, coefficients, is_quotient, labels_needed
+from equipoise.measures.gaps import (
+    DERIVED,
+    MEASURES,
+    OVERALL_SCORE_MEASURES,
+    QUOTIENTS,
+    AuditSpec,
+    coefficients,
+    is_quotient,
+    labels_needed,
+)
 from equipoise.measures.intervals import INSUFFICIENT, Estimate, Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values

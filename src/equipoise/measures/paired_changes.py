@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from equipoise.data import Scores
-from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.cells import Cells, FloatArray, gap_values, largest_gap, performance_values, ratio, tabulate
-from equipoise.measures.gaps import MEASURES, coefficients, is_quotient, terms
+from equipoise.measures.gaps import MEASURES, AuditSpec, coefficients, is_quotient, terms
 from equipoise.measures.intervals import Estimate, combined
 from equipoise.measures.moments import (
     BOTH,

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import expit
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
+from equipoise.measures.gaps import AuditSpec
 from equipoise.measures.intervals import Estimate, Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.moments import Clusters, Moments, moments_of
 from equipoise.measures.permutation import large_cell_p_values, p_values
