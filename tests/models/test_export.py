@@ -109,7 +109,7 @@ def test_a_torch_file_keeps_its_nesting_and_other_content(tmp_path):
     torch.save({"epoch": 7, "model_state_dict": wrapped, "optimizer": {"lr": 0.1}}, tmp_path / "net.pt")
     with torch.no_grad():
         model[0].bias += 1
-    names = [path.name for path in save_weights(model, tmp_path, read_checkpoint(tmp_path / "net.pt"))]
+    names = save_weights(model, tmp_path, read_checkpoint(tmp_path / "net.pt"))["files"]
     assert names == ["repaired.safetensors", "repaired.pt"]
     found = torch.load(tmp_path / "repaired.pt", weights_only=True)
     assert (found["epoch"], found["optimizer"], list(found["model_state_dict"])) == (7, {"lr": 0.1}, list(wrapped))
@@ -119,7 +119,7 @@ def test_a_torch_file_keeps_its_nesting_and_other_content(tmp_path):
 
 def test_safetensors_are_written_only_as_safetensors(tmp_path):
     model = network("build")
-    assert [path.name for path in save_weights(model, tmp_path, Checkpoint(model.state_dict()))] == ["repaired.safetensors"]
+    assert save_weights(model, tmp_path, Checkpoint(model.state_dict()))["files"] == ["repaired.safetensors"]
 
 
 def test_tied_weights_can_be_written(tmp_path):
@@ -196,7 +196,7 @@ def test_heads_are_saved_next_to_the_original_weights_and_load_again(tmp_path):
     plain = network("build").state_dict()
     came = Checkpoint({f"module.{key}": value for key, value in plain.items()}, {"epoch": 7, "state_dict": {}}, "state_dict")
     written = save_weights(model, tmp_path, came)
-    assert {path.name for path in written} == {"repaired.safetensors", "repaired.pt", HEADS}
+    assert set(written["files"]) == {"repaired.safetensors", "repaired.pt", HEADS}
     nested = torch.load(tmp_path / "repaired.pt", weights_only=True)["state_dict"]
     assert list(nested) == list(came.state)
     fresh = network("build")
@@ -220,7 +220,7 @@ def test_heads_around_an_adapter_leave_the_original_keys(tmp_path):
 def test_heads_of_the_original_network_are_ordinary_weights(tmp_path):
     model = headed()
     assert set(state_like(model.state_dict(), model)) == set(model.state_dict())
-    assert [path.name for path in save_weights(model, tmp_path, Checkpoint(model.state_dict()))] == ["repaired.safetensors"]
+    assert save_weights(model, tmp_path, Checkpoint(model.state_dict()))["files"] == ["repaired.safetensors"]
 
 
 def test_heads_that_do_not_fit_are_refused(tmp_path):

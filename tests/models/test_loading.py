@@ -14,9 +14,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from equipoise.data import Columns, ImageFolder
+from equipoise.case.case_audit import load_classifier
+from equipoise.case.case_file import Case
+from equipoise.data import ImageFolder
 from equipoise.errors import BadInput
-from equipoise.models import OneOutput, backbone, build, code_of, load_estimator, load_model
+from equipoise.models import OneOutput, backbone, build, code_of, load_model
 from support.factories import CODE
 from support.facts import facts, suggests
 
@@ -176,5 +178,6 @@ def test_an_estimator_in_a_file_is_read_with_the_columns_it_was_fitted_on(tmp_pa
     path = tmp_path / "model.joblib"
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "dose": [0.0, 1.0, 0.0, 1.0]})
     joblib.dump(LogisticRegression().fit(frame, [0, 1, 0, 1]), path)
-    _, reading = load_estimator(path, Columns(label="sick", group="sex"), trust_pickle=True)
+    data, model = {"table": tmp_path / "rows.csv", "label": "sick", "group": "sex"}, {"load": str(path), "trust_pickle": True}
+    _, reading, _, _ = load_classifier(Case(data=data, model=model))
     assert (reading.features, reading.raw) == (("age", "dose"), True)

@@ -17,7 +17,6 @@ from equipoise.models import (
     OneOutput,
     features,
     fit_probe,
-    folded_outputs,
     load_heads,
     reading_of,
     recalibrated_network,
@@ -61,7 +60,7 @@ def test_the_logit_is_mapped_and_the_keys_are_unchanged_if_a_layer_can_absorb_it
     network, output, foldable = _networks()[name]
     network.eval()
     x, before = torch.randn(50, 4), copy.deepcopy(network.state_dict())
-    found, folded = recalibrated_network(network, x, SLOPE, SHIFT, output)
+    found, folded = recalibrated_network(network, x, {0: (SLOPE, SHIFT)}, output, wrap=True)
     assert folded == foldable
     with torch.no_grad():
         expected, got = SLOPE * _logit(network(x), output) + SHIFT, _logit(found(x), output)
@@ -78,7 +77,8 @@ def test_the_logit_is_mapped_and_the_keys_are_unchanged_if_a_layer_can_absorb_it
 def test_several_outputs_have_their_own_maps_and_others_are_unchanged():
     torch.manual_seed(1)
     network, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)).eval(), torch.randn(40, 4)
-    found = folded_outputs(network, x, {1: (2.0, 0.5), 3: (0.5, -1.0)}, "logit")
+    found, folded = recalibrated_network(network, x, {1: (2.0, 0.5), 3: (0.5, -1.0)}, "logit", wrap=False)
+    assert folded
     with torch.no_grad():
         old, new = network(x), found(x)
     torch.testing.assert_close(new[:, 1], 2.0 * old[:, 1] + 0.5)
@@ -100,11 +100,11 @@ def test_bias_scores_absorb_the_map(tmp_path):
     torch.manual_seed(2)
     network, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1)).eval(), torch.randn(60, 4)
     model = _bias_score(network, x)
-    found, folded = recalibrated_network(model, x, SLOPE, SHIFT, "logit")
+    found, folded = recalibrated_network(model, x, {0: (SLOPE, SHIFT)}, "logit", wrap=True)
     assert folded
     with torch.no_grad():
         torch.testing.assert_close(found(x), SLOPE * model(x) + SHIFT)
-    again, _ = recalibrated_network(found, x, 2.0, 1.0, "logit")
+    again, _ = recalibrated_network(found, x, {0: (2.0, 1.0)}, "logit", wrap=True)
     with torch.no_grad():
         torch.testing.assert_close(again(x), 2.0 * found(x) + 1.0)
     save_weights(found, tmp_path)
@@ -117,18 +117,19 @@ def test_one_head_of_many_is_recalibrated():
     network, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).eval(), torch.randn(60, 4)
     head = _bias_score(OneOutput(network, 1, output="logit"), x)
     many = ManyBiasScores(network, {1: head}, "logit").eval()
-    found = folded_outputs(many, x, {1: (SLOPE, SHIFT)}, "logit")
+    found, _ = recalibrated_network(many, x, {1: (SLOPE, SHIFT)}, "logit", wrap=False)
     with torch.no_grad():
         torch.testing.assert_close(found(x)[:, 1], SLOPE * many(x)[:, 1] + SHIFT)
         assert torch.equal(found(x)[:, 0], many(x)[:, 0])
-    assert folded_outputs(many, x, {0: (SLOPE, SHIFT)}, "logit") is None  # an output that no repair has changed
+    other = recalibrated_network(many, x, {0: (SLOPE, SHIFT)}, "logit", wrap=False)
+    assert other == (None, False)  # an output that no repair has changed
 
 
 def test_a_map_around_a_network_is_saved_and_loaded(tmp_path):
     network = _networks()["no bias"][0].eval()
     x = torch.randn(9, 4)
-    found, _ = recalibrated_network(network, x, SLOPE, SHIFT, "logit")
+    found, _ = recalibrated_network(network, x, {0: (SLOPE, SHIFT)}, "logit", wrap=True)
     written = save_weights(found, tmp_path, Checkpoint(network.state_dict()))
-    assert {path.name for path in written} == {"repaired.safetensors", HEADS}
+    assert set(written["files"]) == {"repaired.safetensors", HEADS}
     with torch.no_grad():
         assert torch.equal(load_heads(copy.deepcopy(network), tmp_path / HEADS)(x), found(x))

@@ -39,7 +39,7 @@ from equipoise.data import (
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
-from equipoise.models import Predictor, predict, predictor, predictor_in
+from equipoise.models import Predictor, load_predictor, predict, predictor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -304,7 +304,8 @@ def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
         raise BadInput(f"{folder} was saved from a function, which is not written. Give it again: Bundle.load(folder, model=function)")
     try:
         types = recorded.trusted if trust else ()
-        return predictor_in(files.contents[file], files.source(file), trusted=types, trust_pickle=trust, positive=recorded.positive)
+        source, content = files.source(file), files.contents[file]
+        return load_predictor(source, content=content, trusted=types, trust_pickle=trust, positive=recorded.positive)
     except Untrusted:
         form = "a pickle" if file.endswith(".joblib") else f"a file with the types {', '.join(recorded.trusted)}"
         raise Untrusted(

@@ -23,7 +23,7 @@ from equipoise.models import (
     OneOutput,
     as_matrix,
     code_of,
-    heads_in,
+    load_heads,
     load_transform,
     output_named,
     outputs,
@@ -51,7 +51,7 @@ def network_of(files: Verified, model: object, trust: bool, running: Running) ->
     if (classes := saved.classes) is not None:
         network = OneClass(network, classes.columns, classes.names.index(files.run.label), classes.output).eval()
     if files.run.heads:  # they hold the repair
-        network = heads_in(network, files.contents[HEADS], files.source(HEADS))
+        network = load_heads(network, files.source(HEADS), files.contents[HEADS])
     return network, code
 
 

@@ -141,7 +141,9 @@ def load_classifier(
     if model.load is None:
         return None, case.data, images, ""
     if model.is_estimator:
-        return *models.load_estimator(model.load, case.data, trusted=model.trust_types, trust_pickle=model.trust_pickle), images, ""
+        trust: dict[str, Any] = {"trusted": model.trust_types, "trust_pickle": model.trust_pickle}
+        estimator = models.load_predictor(model.load, positive=case.data.positive, **trust)
+        return estimator, case.data.changed(features=case.data.features or estimator.columns, raw=True), images, ""
     if isinstance(images.transform, str):
         images = images.changed(transform=models.load_transform(images.transform))
     images, origin = models.with_saved_preprocessing(model.load, images)

@@ -187,14 +187,11 @@ def _write_bundle(
     made_from: Mapping[str, object] | None,
 ) -> Saved:
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
-    failures, heads, onnx = dict(case.failures), None, None
+    failures, weights, heads, onnx = dict(case.failures), dict[str, Any](), None, None
     candidate = case.result.candidate
     if serving.model is not None:
-        models.save_weights(candidate.network, temporary, serving.checkpoint)
-        around = models.heads_of(
-            candidate.network, None if serving.checkpoint is None else serving.checkpoint.state
-        )  # not among the weights
-        heads = None if around is None else {"file": models.HEADS, **around.to_dict()}
+        weights = models.save_weights(candidate.network, temporary, serving.checkpoint)
+        heads = None if weights["heads"] is None else {"file": weights["heads"], **weights["structure"]}
     predictor = _write_predictor(candidate.model, temporary) if isinstance(candidate.model, models.Predictor) else None
     _write_json(temporary / "rule.json", methods.rule_to_dict(candidate.rule))
     traces = []  # every step of every method on the repair set, with a column that marks the chosen one
@@ -221,7 +218,7 @@ def _write_bundle(
                     write_text(temporary / file, text)
             step(1, 1)
     with add_path_to_errors(temporary / "README.txt"):
-        text = readme(case, folder, temporary, serving, options, onnx, failures)
+        text = readme(case, folder, temporary, serving, options, weights, onnx, failures)
         (temporary / "README.txt").write_text(text, encoding="utf-8")
     sizes = {}
     for name, rows in (("repair", case.result.valid), ("test", case.result.test)):
@@ -383,11 +380,12 @@ def readme(
     place: Path,
     serving: Serving,
     options: ReportSpec,
+    weights: dict[str, Any],
     onnx: models.Exported | None,
     failures: Mapping[str, str],
 ) -> str:
     """The README.txt of a bundle: how to load its weights, if it has any, and how to make decisions, with code that can be run."""
-    rule, original = case.result.candidate.rule, serving.checkpoint
+    rule = case.result.candidate.rule
     inputs, saved = serving.inputs, serving.model
     drawn_by = inputs.id or inputs.image_column or inputs.patient
     about = {
@@ -420,7 +418,7 @@ def readme(
     return report.render(
         "README.txt.j2",
         about
-        | models.about_weights(case.result.candidate.network, original)
+        | weights
         | {
             "file": next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
             "output_name": saved.output_name,

@@ -41,7 +41,7 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     which no decision may change, whose labels are not used. The outputs of one network are recalibrated each by its own map, which must
     fold into the network's layers.
     """
-    from equipoise.models import OneOutput, folded_outputs, output_kind, predict, recalibrated_network
+    from equipoise.models import OneOutput, output_kind, predict, recalibrated_network
 
     def column(view: object) -> int:
         return int(view.which) if isinstance(view, OneOutput) else 0
@@ -67,13 +67,11 @@ def recalibrated(result: Candidate, originals: Mapping[str, nn.Module | None], c
     network = cast("nn.Module", result.model) if cohort.several else first  # with the outputs of all labels
     output = output_kind(first, cohort.inputs)
     while maps:
-        if cohort.several:
-            columns = {column(result.labels[name].network): (own.map.slope, own.map.intercept) for name, own in maps.items()}
-            new = folded_outputs(network, cohort.inputs, columns, output)
-        else:
-            (only,) = maps.values()
-            new, folded = recalibrated_network(network, cohort.inputs, only.map.slope, only.map.intercept, output)
-            maps = {name: replace(own, folded=folded) for name, own in maps.items()}
+        columns = {
+            column(result.labels[name].network) if cohort.several else 0: (own.map.slope, own.map.intercept) for name, own in maps.items()
+        }
+        new, folded = recalibrated_network(network, cohort.inputs, columns, output, wrap=not cohort.several)
+        maps = {name: replace(own, folded=folded) for name, own in maps.items()}
         if new is None:
             done |= {name: _not_recalibrated(result.labels[name], "no_layer_for_it") for name in maps}
             break

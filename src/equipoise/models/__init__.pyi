@@ -2,10 +2,9 @@ from .classifiers import TRUSTED_TYPES as TRUSTED_TYPES
 from .classifiers import Predictor as Predictor
 from .classifiers import classifier as classifier
 from .classifiers import is_network as is_network
-from .classifiers import load_estimator as load_estimator
+from .classifiers import load_predictor as load_predictor
 from .classifiers import predict as predict
 from .classifiers import predictor as predictor
-from .classifiers import predictor_in as predictor_in
 from .classifiers import scores_by_label as scores_by_label
 from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on
@@ -14,9 +13,6 @@ from .devices import requested_device as requested_device
 from .export import HEADS as HEADS
 from .export import REPAIRED_PROGRAM as REPAIRED_PROGRAM
 from .export import Exported as Exported
-from .export import about_weights as about_weights
-from .export import heads_in as heads_in
-from .export import heads_of as heads_of
 from .export import load_heads as load_heads
 from .export import save_weights as save_weights
 from .export import saved_network as saved_network
@@ -27,7 +23,6 @@ from .heads import BiasScore as BiasScore
 from .heads import Heads as Heads
 from .heads import ManyBiasScores as ManyBiasScores
 from .heads import bias_scores as bias_scores
-from .heads import folded_outputs as folded_outputs
 from .heads import recalibrated_network as recalibrated_network
 from .heads import value_of as value_of
 from .loading import Code as Code

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Columns, Rows, Scores
+from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, MissingExtra, Misuse, Untrusted, did_you_mean, first_line, pip_advice, raise_all
 from equipoise.measures import FloatArray
 
@@ -41,7 +41,7 @@ SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
 # Arrays of scikit-learn and types of NumPy that skops does not know; reading them runs no code.
 TRUSTED_TYPES = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor", "numpy.dtype")
 log = logging.getLogger(__name__)
-NETWORKS = (("torch", "Module"), ("torch", "ExportedProgram"), ("onnxruntime", "InferenceSession"))  # package and class
+packages_of_modules = cache(packages_distributions)  # cached, since reading the metadata of all installed packages takes half a second
 NOT_A_CLASSIFIER = {  # by type: what to do with objects that are no classifiers
     "type": "Give a fitted instance of it, not the class.",
     "Booster": "Its predictions are those of a function: eq.audit(lambda rows: booster.predict(rows), cohort), or use the "
@@ -253,7 +253,7 @@ def libraries_of(model: object) -> dict[str, str]:
     parameters = getattr(model, "get_params", None)
     steps = parameters(deep=True).values() if callable(parameters) else ()
     modules = {type(part).__module__.partition(".")[0] for part in (model, *steps)}
-    packages, versions = _packages(), {}
+    packages, versions = packages_of_modules(), {}
     for module in sorted(modules - {"builtins", "__main__", "numpy"}):
         for package in packages.get(module, [])[:1]:
             with suppress(PackageNotFoundError):
@@ -261,32 +261,23 @@ def libraries_of(model: object) -> dict[str, str]:
     return versions
 
 
-@cache
-def _packages() -> Mapping[str, list[str]]:
-    """The packages that provide each module. Cached, since reading the metadata of all installed packages takes half a second."""
-    return packages_distributions()
-
-
-def load_predictor(path: str | Path, *, trusted: Sequence[str] = (), trust_pickle: bool = False, positive: object = None) -> Predictor:
-    """The classifier in a file of an estimator; `trusted` names types in a .skops file, `trust_pickle` lets a pickle run its code."""
-    path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"no such file: {path}. Name the file with the estimator ({SKOPS}, or {', '.join(PICKLES)}).")
-    return predictor_in(path.read_bytes(), str(path), trusted=trusted, trust_pickle=trust_pickle, positive=positive)
-
-
-def load_estimator(
-    path: str | Path, columns: Columns, *, trusted: Sequence[str] = (), trust_pickle: bool = False
-) -> tuple[Predictor, Columns]:
-    """The estimator in a file, and the raw columns that it reads: the given features, or the columns it was fitted on."""
-    estimator = load_predictor(path, positive=columns.positive, trusted=trusted, trust_pickle=trust_pickle)
-    return estimator, columns.changed(features=columns.features or estimator.columns, raw=True)
-
-
-def predictor_in(
-    content: bytes, source: str, *, trusted: Sequence[str] = (), trust_pickle: bool = False, positive: object = None
+def load_predictor(
+    path: str | Path,
+    *,
+    content: bytes | None = None,
+    trusted: Sequence[str] = (),
+    trust_pickle: bool = False,
+    positive: object = None,
 ) -> Predictor:
-    """The classifier in the bytes of such a file."""
+    """The classifier in a file of an estimator, or in its content, if that was read before.
+
+    `trusted` names types in a .skops file, `trust_pickle` lets a pickle run its code.
+    """
+    source = str(path)
+    if content is None:
+        if not Path(path).is_file():
+            raise BadInput(f"no such file: {path}. Name the file with the estimator ({SKOPS}, or {', '.join(PICKLES)}).")
+        content = Path(path).read_bytes()
     if not source.endswith(SKOPS) and not trust_pickle:
         raise Untrusted(
             f"{source} is a pickle, which can run any code when it is read. Save the estimator with skops instead: "
@@ -342,16 +333,16 @@ def classifier(subject: object) -> "nn.Module | Predictor | None":
         from equipoise.models.vision import is_folder
 
         return load_model(name) if includes_weights(name) or is_folder(name) else None
-    if not any(made_by(subject, *kind) for kind in NETWORKS):
-        return predictor(subject) if isinstance(subject, Predictor) or scores_method(subject) is not None else None
-    from equipoise.models.programs import OnnxNetwork, exported_object
-    from equipoise.models.vision import HuggingFaceNetwork
+    if is_network(subject):
+        from equipoise.models.vision import HuggingFaceNetwork
 
-    if made_by(subject, "onnxruntime", "InferenceSession"):
-        return OnnxNetwork(b"", "an ONNX session", session=subject)
-    if not is_network(subject):
-        return exported_object(subject)
-    return HuggingFaceNetwork(subject) if made_by(subject, "transformers", "PreTrainedModel") else subject
+        return HuggingFaceNetwork(subject) if made_by(subject, "transformers", "PreTrainedModel") else subject
+    from_session = made_by(subject, "onnxruntime", "InferenceSession")
+    if from_session or made_by(subject, "torch", "ExportedProgram"):
+        from equipoise.models.programs import OnnxNetwork, exported_object
+
+        return OnnxNetwork(b"", "an ONNX session", session=subject) if from_session else exported_object(subject)
+    return predictor(subject) if isinstance(subject, Predictor) or scores_method(subject) is not None else None
 
 
 def predict(model: "nn.Module | Predictor | None", cohort: Rows, *, output: str = "auto", raw: "Tensor | None" = None) -> Scores:
@@ -364,7 +355,7 @@ def predict(model: "nn.Module | Predictor | None", cohort: Rows, *, output: str 
         return cohort
     if model is None:
         raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
-    if isinstance(model, Predictor):
+    if not is_network(model):
         return model.predict(cohort, output)
     from equipoise.models.score import network_scores
 

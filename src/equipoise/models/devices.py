@@ -174,6 +174,18 @@ def on_device(model: nn.Module, device: torch.device) -> nn.Module:
     return model if device_of(model) == device else copy.deepcopy(model).to(device)
 
 
+@contextmanager
+def within_memory(rows: int) -> Iterator[None]:
+    """Replaces the error of a device whose memory is too small for this many rows at a time by one with a remedy."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise BadInput(
+            f"the device's memory is too small for {rows} rows of this network at a time. "
+            f"Use batch={max(1, rows // 2)} or less, a smaller image size, or the CPU (EQUIPOISE_DEVICE=cpu)."
+        ) from error
+
+
 def in_layout(model: nn.Module, inputs: Tensor | Images) -> nn.Module:
     """The same network, with its kernels in the memory layout that is fastest on its device."""
     if device_of(model).type == "cuda" and len(inputs.shape) == 4:

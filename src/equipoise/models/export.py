@@ -111,43 +111,23 @@ def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> 
     return None if original_keys >= model.state_dict().keys() else model
 
 
-def plain_weights(model: nn.Module, checkpoint: Checkpoint | None = None) -> Mapping[str, Tensor]:
-    """The original weights or, without a checkpoint, those of the network without heads."""
-    heads = heads_of(model)
-    return checkpoint.state if checkpoint is not None else weights_of(model if heads is None else heads.network)
-
-
-def about_weights(model: nn.Module, checkpoint: Checkpoint | None = None) -> dict[str, Any]:
-    """What one needs to know to load the weights that `save_weights` writes: files, nesting, prefix, masks, and what the heads are."""
-    original = plain_weights(model, checkpoint)
-    heads = heads_of(model, original)
-    return {
-        "program": REPAIRED_PROGRAM if programs.program_in(model) else None,
-        "heads": HEADS if heads else None,
-        "reading": str(heads.reading) if heads else "",
-        "recalibrated": heads is not None and heads.kind == Recalibrated.kind,
-        "under": None if checkpoint is None else checkpoint.under,
-        "prefix": prefix_of(original, _unwrapped(original, model)),
-        "masks": [key.removesuffix(MASK) for key in state_like(original, model) if key.endswith(MASK)],
-        "masked_loading": MASKED_LOADING.rstrip(),
-    }
-
-
-def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None = None) -> list[Path]:
+def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None = None) -> dict[str, Any]:
     """Writes `repaired.safetensors`, and a file of the original's kind: `repaired.pt` with the same nesting, or `repaired.pt2`.
 
-    Heads around the network go into `heads.safetensors`. Returns the paths.
+    Heads around the network go into `heads.safetensors`. Returns what one needs to know to load the weights: the names of the files,
+    nesting, prefix, masks, and what the heads are.
     """
     from safetensors.torch import save_file
 
-    original = plain_weights(model, checkpoint)
-    state = state_like(original, model)
-    written: list[Path] = []
+    outermost = heads_of(model)  # without a checkpoint, the original weights are those of the network without heads
+    original = checkpoint.state if checkpoint is not None else weights_of(model if outermost is None else outermost.network)
+    state, heads = state_like(original, model), heads_of(model, original)
+    written: list[str] = []
 
     def write(name: str, save: Callable[[Path], object]) -> None:
         with writing(folder / name):
             save(folder / name)
-        written.append(folder / name)
+        written.append(name)
 
     write(REPAIRED_WEIGHTS, lambda path: save_file(state, path))
     if (graph := onnx_in(model)) is not None:
@@ -155,15 +135,26 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
         if not content:
             raise BadInput("a session of onnxruntime cannot be saved. Give the file that it was made of, 'net.onnx', in its place.")
         write(ORIGINAL_ONNX, lambda path: path.write_bytes(content))
-    if program := programs.program_in(model):
+    if (program := programs.program_in(model)) is not None:
         write(REPAIRED_PROGRAM, partial(programs.save_exported, program))
     elif checkpoint is not None and checkpoint.whole is not None:
         whole = state if checkpoint.under is None else {**checkpoint.whole, checkpoint.under: state}
         write("repaired.pt", partial(torch.save, whole))
-    if heads := heads_of(model, original):
+    if heads is not None:
         metadata = {"format": "pt", "heads": json.dumps(heads.to_dict())}
         write(HEADS, lambda path: save_file(_head_weights(heads), path, metadata))
-    return written
+    return {
+        "files": written,
+        "program": None if program is None else REPAIRED_PROGRAM,
+        "heads": None if heads is None else HEADS,
+        "structure": None if heads is None else heads.to_dict(),
+        "reading": "" if heads is None else str(heads.reading),
+        "recalibrated": heads is not None and heads.kind == Recalibrated.kind,
+        "under": None if checkpoint is None else checkpoint.under,
+        "prefix": prefix_of(original, _unwrapped(original, model)),
+        "masks": [key.removesuffix(MASK) for key in state if key.endswith(MASK)],
+        "masked_loading": MASKED_LOADING.rstrip(),
+    }
 
 
 def saved_network(
@@ -195,16 +186,16 @@ def _head_weights(heads: Around) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous().clone() for key, value in heads.state_dict().items() if not key.startswith(INSIDE)}
 
 
-def load_heads(network: nn.Module, path: str | Path) -> Around:
-    """The network with the heads in a file around it, in eval mode; an error if the file does not fit the network."""
-    advice = "Without it the network is not repaired. Name the file that was written next to the weights."
-    return heads_in(network, file_content(Path(path), advice), str(path))
+def load_heads(network: nn.Module, path: str | Path, content: bytes | None = None) -> Around:
+    """The network with the heads in a file around it, in eval mode; an error if the file does not fit the network.
 
-
-def heads_in(network: nn.Module, content: bytes, path: str) -> Around:
-    """The network with the heads in the bytes of a file around it."""
+    `content` is the file's, if it was read before.
+    """
     from safetensors.torch import load
 
+    if content is None:
+        advice = "Without it the network is not repaired. Name the file that was written next to the weights."
+        content = file_content(Path(path), advice)
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         plain = json.loads(header["__metadata__"]["heads"])

@@ -25,7 +25,7 @@ from equipoise.data import FloatArray, Images
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of
 from equipoise.models.probes import Probe
-from equipoise.models.readings import Reading, Shown, read, read_all
+from equipoise.models.readings import Reading, Shown, read
 from equipoise.models.score import WRAPPED, OneOutput, as_matrix, as_scores, logit_of, outputs, recorded_outputs
 
 STEEP = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
@@ -95,7 +95,8 @@ class BiasScore(nn.Module):
         return cls(network, reading, heads, np.zeros((len(labels), groups)), str(plain["output"]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.score(*read(self.network, x, self.reading))
+        raw, features = read(self.network, x, self.reading)
+        return self.score(raw, features)
 
     def score(self, raw: Tensor, features: Tensor) -> Tensor:
         """The module's output, in the shape of the network's raw output, from that and the features (rows, d)."""
@@ -170,7 +171,7 @@ class ManyBiasScores(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.heads_by_output
-        raw, readings = read_all(self.network, x, [head.reading for head in heads.values()])
+        raw, *readings = read(self.network, x, *(head.reading for head in heads.values()))
         columns = list(raw.unbind(1))
         for (column, head), features in zip(heads.items(), readings, strict=True):
             columns[column] = head.score(columns[column], features)
@@ -207,16 +208,19 @@ class Recalibrated(nn.Module):
 
 
 def recalibrated_network(
-    network: nn.Module, inputs: Tensor | Images, slope: float, intercept: float, output: str
-) -> tuple[nn.Module, bool]:
-    """A copy of a one-output network with the logit slope * logit + intercept, and whether the keys of its state dict are unchanged."""
-    folded = folded_outputs(network, inputs, {0: (slope, intercept)}, output)
-    if folded is not None:
-        return folded, True
-    return Recalibrated(copy.deepcopy(network), slope, intercept, output).train(network.training), False
+    network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str, *, wrap: bool
+) -> tuple[nn.Module | None, bool]:
+    """A copy of a network with the logits slope * logit + intercept of some outputs, and whether its keys and shapes are unchanged.
+
+    If no layer can absorb the map, a network with one output is wrapped (`wrap`), and there is none with several.
+    """
+    folded = _folded(network, inputs, maps, output)
+    if folded is not None or not wrap:
+        return folded, folded is not None
+    return Recalibrated(copy.deepcopy(network), *maps[0], output).train(network.training), False
 
 
-def folded_outputs(network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str) -> nn.Module | None:
+def _folded(network: nn.Module, inputs: Tensor | Images, maps: Maps, output: str) -> nn.Module | None:
     """A copy of a network with recalibrated logits of some outputs, with the same keys and shapes; None if that is impossible."""
     changed = copy.deepcopy(network)
     if isinstance(changed, BiasScore):

@@ -11,7 +11,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -121,21 +121,21 @@ def _searching(here: bool, own: Path | None = None) -> Iterator[None]:
         sys.path[:] = before
 
 
-def own_folder(code: Code) -> AbstractContextManager[None]:
-    """Lets code import from its own folder, as when Python runs it; a module named on the command line, from the current folder."""
-    return _searching(code.searched_here, code.path.parent if code.path is not None and code.in_file else None)
+@contextmanager
+def factory_in(code: Code) -> Iterator[object]:
+    """The object that the code defines under the requested name. This runs the code.
 
-
-def factory_in(code: Code) -> object:
-    """The object that the code defines under the requested name. This runs the code."""
+    During the block, code can import from its own folder, as when Python runs it; a module named on the command line, from the current one.
+    """
     name = code.named.rpartition(":")[2]
     prepare_torchvision()  # otherwise the user's own `import torchvision` may fail
-    with running(code):
-        module = _module_of(code)
-        factory = getattr(module, name, None)  # a module may have its own __getattr__
-    if factory is None:
-        raise BadInput(f"{code.place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
-    return factory
+    with _searching(code.searched_here, code.path.parent if code.path is not None and code.in_file else None):
+        with running(code):
+            module = _module_of(code)
+            factory = getattr(module, name, None)  # a module may have its own __getattr__
+        if factory is None:
+            raise BadInput(f"{code.place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
+        yield factory
 
 
 class _ContentLoader(importlib.machinery.SourceFileLoader):
@@ -151,7 +151,7 @@ class _ContentLoader(importlib.machinery.SourceFileLoader):
 
 
 def _module_of(code: Code) -> ModuleType:
-    """The module that the code is, run in its own folder (see `own_folder`) from the very bytes that were found."""
+    """The module that the code is, run from the very bytes that were found."""
     if not code.in_file:
         module = importlib.import_module(code.place)
         file = getattr(module, "__file__", None)
@@ -264,8 +264,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
         return backbone(factory, channels=1 if kernels is None or kernels.ndim < 2 else kernels.shape[1])
     if factory.endswith(PROGRAM):
         return exported_in(code.content, str(code.path))
-    with own_folder(code):
-        function = factory_in(code)
+    with factory_in(code) as function:
         if isinstance(function, nn.Module):
             return function
         if not callable(function):
@@ -288,8 +287,7 @@ def load_transform(named: str, code: Code | None = None) -> Transform:
         raise BadInput(f"a transform is named as file.py:transform or package.module:transform; got {named!r}. Add the missing part.")
     code = code or code_of(named)
     assert code is not None  # a name with a colon is no backbone
-    with own_folder(code):
-        transform = factory_in(code)
+    with factory_in(code) as transform:
         is_factory = inspect.isclass(transform) or (inspect.isfunction(transform) and not inspect.signature(transform).parameters)
         if is_factory and callable(transform) and not _required_arguments(transform):
             with running(code):

@@ -19,12 +19,12 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from equipoise.errors import BadInput, MissingExtra, did_you_mean, first_line, raise_all
+from equipoise.models.score import modules_of
 from equipoise.models.weights import file_content
 
-M = TypeVar("M", bound=nn.Module)
 PROGRAM = ".pt2"  # suffix of an exported program
 NAME_ONE = f"Name the exported program, a {PROGRAM} file."
 SAVE_AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
@@ -70,14 +70,9 @@ class ExportedNetwork(nn.Module):
         return new
 
 
-def module_in(model: nn.Module, kind: type[M]) -> M | None:
-    """The module of this kind that a network is or wraps, if any."""
-    return next((module for module in model.modules() if isinstance(module, kind)), None)
-
-
 def program_in(model: nn.Module) -> ExportedNetwork | None:
     """The exported program that a network is or wraps, if any."""
-    return module_in(model, ExportedNetwork)
+    return next(iter(modules_of(model, ExportedNetwork).values()), None)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -124,8 +119,8 @@ def save_exported(model: ExportedNetwork, path: Path) -> None:
     with torch.no_grad():
         for key, value in program.state_dict.items():
             value.copy_(weights[key])
-    for module in program.graph_module.modules():
-        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+    for module in modules_of(program.graph_module, torch.fx.GraphModule).values():
+        for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)  # it names folders of the machine that exported it
     with quiet():
         torch.export.save(program, path)
@@ -222,14 +217,16 @@ class OnnxNetwork(nn.Module):
     def __init__(self, content: bytes, source: str, which: str | None = None, *, session: Any = None) -> None:
         super().__init__()
         self.content, self.source = content, source  # empty content for a session, which can be run but not saved
-        self._session = open_session(content, source) if session is None else session
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        session = open_session(content, source) if session is None else session
+        inputs, outputs = session.get_inputs(), session.get_outputs()
         if len(inputs) != 1:
             names = ", ".join(repr(node.name) for node in inputs)
             raise BadInput(f"the graph has {len(inputs)} inputs ({names}); one tensor of rows is needed. {EXPORT_AGAIN}", source=source)
         if inputs[0].type not in TENSOR_KINDS:
             raise BadInput(f"the input {inputs[0].name!r} is of type {inputs[0].type}. {EXPORT_AGAIN}", source=source)
         self.input, self.kind = str(inputs[0].name), TENSOR_KINDS[inputs[0].type]
+        # A function, so that copies of the network share the session, which cannot be copied.
+        self._run: Callable[[str, Mapping[str, Any]], Any] = lambda which, values: session.run([which], values)[0]
         self.shape = [length if isinstance(length, int) else None for length in inputs[0].shape]  # None: of any length
         self.which = _choose_output([(output.name, output.type) for output in outputs], which, source)
         self.both_classes = bool(BOTH_CLASSES.fullmatch(self.which))
@@ -262,7 +259,7 @@ class OnnxNetwork(nn.Module):
         """The graph's output for one batch, on the CPU."""
         values = x.detach().cpu().numpy().astype(self.kind, copy=False)
         try:
-            found = self._session.run([self.which], {self.input: values})[0]
+            found = self._run(self.which, {self.input: values})
         except Exception as error:  # onnxruntime raises its own, one per status code
             if NO_MEMORY.search(str(error)):  # the caller goes on with fewer rows
                 needed = f"{self.source} needs more than {max_memory():,} bytes for {len(x):,} row{'s' if len(x) > 1 else ''}"
@@ -270,18 +267,10 @@ class OnnxNetwork(nn.Module):
             raise
         return torch.from_numpy(np.ascontiguousarray(found))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxNetwork":
-        new = type(self).__new__(type(self))
-        nn.Module.__init__(new)
-        memo[id(self)] = new
-        new.__dict__.update({key: value for key, value in self.__dict__.items() if not key.startswith("_") or key == "_session"})
-        new.training = self.training
-        return new
-
 
 def onnx_in(model: nn.Module) -> OnnxNetwork | None:
     """The ONNX file that a network is or wraps, if any."""
-    return module_in(model, OnnxNetwork)
+    return next(iter(modules_of(model, OnnxNetwork).values()), None)
 
 
 def onnx_file_and_output(named: str) -> tuple[str, str | None] | None:

@@ -24,7 +24,7 @@ from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, Ranking, interval, multiplicities, units_of
 from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.probes import fit_probe, folds_of
-from equipoise.models.score import evaluating, in_pieces, logit_of, output_kind, outputs, rows_at_once, single_output
+from equipoise.models.score import evaluating, in_pieces, logit_of, modules_of, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.units import MASKED
 
 READ_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
@@ -59,7 +59,7 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", m
         chosen = "inputs and last" if table else "inputs"
     layers: list[str] = []
     if chosen != "inputs":  # those that a row passes through once, in execution order
-        named = [name for name, module in model.named_modules() if isinstance(module, READ_LAYERS)]
+        named = list(modules_of(model, *READ_LAYERS))
         device = compute_device(model, inputs)
         few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
         with evaluating(network), torch.no_grad(), _recorded_inputs(network, named) as recorded:
@@ -100,18 +100,12 @@ def _recorded_inputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[st
         yield recorded
 
 
-def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
-    """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
-    raw, (features,) = read_all(model, x, [reading])
-    return raw, features
-
-
-def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[Tensor, list[Tensor]]:
-    """The network's raw output and the features (rows, d) of several readings, in one pass."""
+def read(model: nn.Module, x: Tensor, *readings: Reading) -> tuple[Tensor, ...]:
+    """The network's raw output and the features (rows, d) of each reading, in one pass."""
     with _recorded_inputs(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as recorded:
         raw: Tensor = model(x)
     inputs = [_input_features(x)] if any(reading.inputs for reading in readings) else []
-    return raw, [torch.cat([*(inputs if r.inputs else []), *(recorded[name] for name in r.layers)], dim=1) for r in readings]
+    return raw, *(torch.cat([*(inputs if r.inputs else []), *(recorded[name] for name in r.layers)], dim=1) for r in readings)
 
 
 def _input_features(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.data import Cohort, FloatArray, Images
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import mlp, ranks, score
-from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device
+from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
 from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copied
 from equipoise.models.score import as_matrix, feed_outputs, labels_of, output_kind, outputs, sigmoid, single_output
 from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
@@ -74,18 +74,14 @@ class Repairable:
     def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Scores (b,) and features (b, k) of the rows index (b,), with a graph; in eval mode or, with a generator, in training mode."""
         features: list[Tensor] = []
-        last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
+        last = list(score.modules_of(self.model, nn.Linear).values())[-1:]
         x = self.feed(index)
-        try:
-            with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generator is None else self._training(generator):
-                for layer in last:
-                    hooks.enter_context(layer.register_forward_pre_hook(lambda _module, args: features.append(args[0])))
-                raw = single_output(self.model(x), len(x))
-        except torch.OutOfMemoryError as error:
-            if not torch.is_grad_enabled():
-                raise  # without a graph the caller can use smaller batches
-            raise too_large(len(x)) from error
-        raw = raw.float()
+        mode = nullcontext() if generator is None else self._training(generator)
+        memory = within_memory(len(x)) if torch.is_grad_enabled() else nullcontext()  # without a graph the caller can use smaller batches
+        with memory, ExitStack() as hooks, mixed_precision(self.device), mode:
+            for layer in last:
+                hooks.enter_context(layer.register_forward_pre_hook(lambda _module, args: features.append(args[0])))
+            raw = single_output(self.model(x), len(x)).float()
         last_input = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
         return raw if self.probability else torch.sigmoid(raw), last_input
 
@@ -142,12 +138,10 @@ class Repairable:
             self._set_gradient(self._proxy_backward, shard[weighted], [w[weighted]], len(rows))
             return
         self.model.zero_grad(set_to_none=False)
-        try:
+        with within_memory(len(rows)):
             with self._training(generator):  # batch statistics need all rows, so every process computes the whole batch
                 raw = self._raw_outputs(rows)
             self._proxy_backward(raw, weight.to(self.device))
-        except torch.OutOfMemoryError as error:
-            raise too_large(len(rows)) from error
 
     def _rows_and_values(self, index: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The rows of input (b,) at indices (b * labels,), and the values at these indices as (b, labels)."""
@@ -180,10 +174,8 @@ class Repairable:
             unit = max(8, batch // 32 * 8)
             more = -len(rows) % unit if len(rows) else unit  # rows of weight zero
             rows, values = torch.cat([rows, rows.new_zeros(more)]), [torch.cat([v, v.new_zeros(more, self.labels)]) for v in values]
-        try:
+        with within_memory(len(rows)):
             self._step(backward, len(rows), len(values))(rows.to(self.device), *(v.to(self.device) for v in values))
-        except torch.OutOfMemoryError as error:
-            raise too_large(len(rows)) from error
         ranks.add_up_gradients(self._trainable())
 
     def _step(self, backward: Backward, rows: int, values: int) -> Captured:
@@ -338,14 +330,6 @@ class Repairable:
                 else:
                     noise = torch.from_numpy(generator.standard_normal(original.numel(), dtype=np.float32)).view(original.shape)
                 parameter.copy_(original * (1 + spread * noise))
-
-
-def too_large(rows: int) -> BadInput:
-    """The error for a batch that does not fit into the device's memory."""
-    return BadInput(
-        f"the device's memory is too small for {rows} rows of this network at a time. "
-        f"Use batch={max(1, rows // 2)} or less, a smaller image size, or the CPU (EQUIPOISE_DEVICE=cpu)."
-    )
 
 
 class RepairableMLP(Repairable):

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import count
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,6 +26,7 @@ from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, first_line, pick, raise_all
 from equipoise.models.devices import Feed, compute_device, device_of, mixed_precision, on_device
 
+M = TypeVar("M", bound=nn.Module)
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
 log = logging.getLogger(__name__)
@@ -201,22 +202,26 @@ def _shape_advice(model: nn.Module, feed: Feed) -> str:
     return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
 
 
+def as_matrix(raw: object, rows: int) -> Tensor:
+    """The network's output, which may be anything, as (rows, outputs), or an error with its type or shape."""
+    if not isinstance(raw, Tensor):
+        raise BadInput(f"the network must return one tensor, a number per row and output; it returned {type(raw).__name__}. Wrap it.")
+    if raw.ndim == 1 and len(raw) == rows:
+        return raw[:, None]
+    if raw.ndim != 2 or len(raw) != rows:
+        raise BadInput(f"the network must return (rows, outputs), here ({rows}, ...); it returned {tuple(raw.shape)}. Wrap it.")
+    return raw
+
+
 def single_output(raw: object, rows: int) -> Tensor:
     """The network's output as one number per row, or an error."""
-    found = as_tensor(raw, "one number per row")
-    if found.shape not in ((rows,), (rows, 1)):
+    found = as_matrix(raw, rows)
+    if found.shape[1] != 1:
         raise BadInput(
             f"the network must return one logit or probability per row, shape ({rows},) or ({rows}, 1); it returned {tuple(found.shape)}. "
             + (f"Wrap it. {TWO_CLASSES}" if found.shape == (rows, 2) else "Wrap it in a module that returns only the positive class.")
         )
     return found.reshape(rows)
-
-
-def as_tensor(raw: object, holding: str) -> Tensor:
-    """The output of a network, which may return anything, or an error with its type."""
-    if not isinstance(raw, Tensor):
-        raise BadInput(f"the network must return one tensor, with {holding}; it returned {type(raw).__name__}. Wrap it.")
-    return raw
 
 
 def output_kind(model: nn.Module, inputs: Tensor | Images, output: str = "auto") -> str:
@@ -248,6 +253,11 @@ def looks_like_probability(network: Callable[[Tensor], Tensor], few: Tensor) -> 
     return len(values) > 0 and bool(((values >= 0) & (values <= 1)).all())
 
 
+def modules_of(model: nn.Module, *kinds: type[M]) -> dict[str, M]:
+    """The modules of these types in a network, or the network itself, by name in the order of their definition."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
+
+
 @contextmanager
 def recorded_outputs(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Iterator[list[tuple[str, Tensor]]]:
     """Records the name and output of every call of a layer of these types during the block; no hook remains afterwards.
@@ -260,9 +270,8 @@ def recorded_outputs(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> It
         calls.append((name, output.detach()))
 
     with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if isinstance(module, kinds):
-                hooks.enter_context(module.register_forward_hook(partial(record, name)))
+        for name, module in modules_of(model, *kinds).items():
+            hooks.enter_context(module.register_forward_hook(partial(record, name)))
         yield calls
 
 
@@ -276,19 +285,16 @@ def as_scores(raw: Tensor, output: str) -> Tensor:
     return sigmoid(raw) if output == "logit" else raw.double()
 
 
-def scores_from(raw: Tensor, output: str, cohort: Cohort) -> Scores:
-    """The cohort's scores from a network's raw outputs (n,). Logits are kept, since near 1 different ones have the same score."""
-    scores = Scores.of(cohort, as_scores(raw, output).numpy())
-    return replace(scores, logit=raw.detach().cpu().double().numpy()) if output == "logit" else scores
-
-
 def logit_of(raw: Tensor, probability: bool) -> Tensor:
     """The logit of a raw output."""
     return torch.logit(raw, TINY_PROBABILITY) if probability else raw
 
 
 def network_scores(model: nn.Module, cohort: Cohort, output: str = "auto", raw: Tensor | None = None) -> Scores:
-    """The cohort's scores by a network that returns one logit or one probability per row; `raw` are its outputs, if they are known."""
+    """The cohort's scores by a network that returns one logit or one probability per row; `raw` are its outputs, if they are known.
+
+    Logits are kept, since near 1 different ones have the same score.
+    """
     if raw is None:
         raw = outputs(model, cohort.inputs)
     if bad := int((~torch.isfinite(raw)).sum()):
@@ -296,7 +302,9 @@ def network_scores(model: nn.Module, cohort: Cohort, output: str = "auto", raw: 
             f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}. "
             "Check for missing or unscaled inputs, or weights that diverged in training."
         )
-    return scores_from(raw, output_kind(model, cohort.inputs, output), cohort)
+    kind = output_kind(model, cohort.inputs, output)
+    scores = Scores.of(cohort, as_scores(raw, kind).numpy())
+    return replace(scores, logit=raw.detach().cpu().double().numpy()) if kind == "logit" else scores
 
 
 def set_output(model: nn.Module, asked: str) -> None:
@@ -315,16 +323,6 @@ def resolve_output(model: nn.Module, inputs: Tensor | Images, asked: str = "auto
         set_output(model, asked)
         return output_kind(model, inputs, asked)
     return detected
-
-
-def as_matrix(raw: object, rows: int) -> Tensor:
-    """The network's output as (rows, outputs), or an error with its type or shape."""
-    found = as_tensor(raw, "(rows, outputs)")
-    if found.ndim == 1 and len(found) == rows:
-        return found[:, None]
-    if found.ndim != 2 or len(found) != rows:
-        raise BadInput(f"the network must return (rows, outputs), here ({rows}, ...); it returned {tuple(found.shape)}. Wrap it.")
-    return found
 
 
 def output_named(text: str) -> int | str:
@@ -573,18 +571,12 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
     raw_outputs: dict[int, Tensor] = {}  # by the id of the network inside the views
     scores = {}
     for label, view in views.items():
-        part = cohort.labelled(label)
-        if not isinstance(view, (OneOutput, OneClass)) or not view.shared:  # more than a column or a margin of the network's outputs
-            scores[label] = network_scores(view, part)
-            continue
-        if id(view.inner) not in raw_outputs:
-            raw_outputs[id(view.inner)] = outputs(view.inner, cohort.inputs, taken=as_matrix)
-        raw = raw_outputs[id(view.inner)]
-        values = view.taken(raw)
-        if bad := int((~torch.isfinite(values)).sum()):
-            raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}, output {label!r}")
-        known = cohort.column(label) != UNKNOWN
-        scores[label] = scores_from(values[torch.from_numpy(known)], str(view.output), part)
+        raw = None
+        if isinstance(view, (OneOutput, OneClass)) and view.shared:  # a column or a margin of the network's outputs
+            if id(view.inner) not in raw_outputs:
+                raw_outputs[id(view.inner)] = outputs(view.inner, cohort.inputs, taken=as_matrix)
+            raw = view.taken(raw_outputs[id(view.inner)])[torch.from_numpy(cohort.column(label) != UNKNOWN)]
+        scores[label] = network_scores(view, cohort.labelled(label), raw=raw)
     return scores
 
 

@@ -20,10 +20,9 @@ from torch.nn import functional as F
 from equipoise.data import Cohort, check_apart, check_cohort, child_seed, generator
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
-from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device
+from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device, within_memory
 from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, Recorder, copied
-from equipoise.models.repairable import too_large
-from equipoise.models.score import as_scores, feed_outputs, output_kind, outputs, single_output
+from equipoise.models.score import as_scores, feed_outputs, modules_of, output_kind, outputs, single_output
 from equipoise.specification import Specification, one_of
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -165,14 +164,7 @@ class _MLPRun:
         self.shuffle, self.dropout = generator(seed, "shuffle"), generator(seed, "dropout")
         self.optimiser = FlatAdam(self.flat, settings.learning_rate)
         self.plateau, self.since_plateau = np.float32(np.inf), 0
-
-    def state(self) -> list[Tensor]:
-        """Everything that training changes."""
-        return self.flat.state()
-
-    def trained(self) -> MLP:
-        """The network in its present state, in eval mode."""
-        return self.flat.trained()
+        self.state, self.trained = self.flat.state, self.flat.trained
 
     def epoch(self) -> float:
         """The validation loss after one more epoch."""
@@ -239,10 +231,8 @@ class ModuleRun:
         for index in torch.from_numpy(self.shuffle.permutation(len(self.y))).split(self.settings.batch):
             if len(index) == 1:
                 continue  # batch norm has no variance of one row
-            try:
+            with within_memory(len(index)):
                 self._step(index)
-            except torch.OutOfMemoryError as error:
-                raise too_large(len(index)) from error
         ranks.agree(self.model)  # layers other than batch norms may keep statistics of each process's own rows
         raw = torch.zeros(len(self.valid), device=self.device)
         shard = ranks.share(torch.arange(len(self.valid)))
@@ -329,7 +319,7 @@ def synchronised(model: nn.Module) -> nn.Module:
     """
     if ranks.size() == 1:
         return model
-    kinds = {type(m) for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    kinds = set(map(type, modules_of(model, nn.modules.batchnorm._BatchNorm).values()))
     if other := sorted(kind.__name__ for kind in kinds - {*BATCH_NORMS}):
         raise BadInput(
             f"the network has layers of batch statistics of its own kind ({', '.join(other)}), which cannot be shared by processes. "

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of, mixed_precision
-from equipoise.models.score import evaluating, recorded_outputs
+from equipoise.models.score import evaluating, modules_of, recorded_outputs
 
 GRANULARITIES = ("unit", "channel", "input", "head")
 MASK = ".unit_mask"  # suffix of the key of a convolution's mask
@@ -67,6 +67,7 @@ class Layer:
     shape: tuple[int, ...]
     start: int
     kind: str = "output"  # what its units are: outputs of the layer, columns of its input ("input"), or heads of attention ("head")
+    linear: bool = True  # whether the last axis is that of the units, as of nn.Linear; otherwise the second, as of a convolution
 
     @property
     def size(self) -> int:
@@ -89,22 +90,23 @@ def find_units(
     if granularity == "input":
         return [_input_layer(model, sample)]
     patterns = [f"{prefix}{one}" for one in ([pattern] if isinstance(pattern, str) else pattern)]
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes, linears = dict[str, tuple[int, ...]](), modules_of(model, nn.Linear)
     if granularity == "head":
         kind, advice = "head", 'granularity="head" needs layers of nn.MultiheadAttention; none'
-        shapes = {name: (module.num_heads,) for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
+        shapes = {name: (module.num_heads,) for name, module in modules_of(model, nn.MultiheadAttention).items()}
     else:
         kind, advice = "output", "no linear or convolutional layer"
         with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
             model(sample)
         for name, output in calls:
-            shapes.setdefault(name, tuple(output.shape[-1:] if isinstance(model.get_submodule(name), nn.Linear) else output.shape[1:]))
+            shapes.setdefault(name, tuple(output.shape[-1:] if name in linears else output.shape[1:]))
         if shapes and next(reversed(shapes.values()))[0] == outputs:
             shapes.popitem()
     layers: list[Layer] = []
     for name, shape in shapes.items():
         if any(fnmatchcase(name, p) for p in patterns):
-            layers.append(Layer(name, shape[:1] if granularity == "channel" else shape, layers[-1].end if layers else 0, kind))
+            own_shape, start = shape[:1] if granularity == "channel" else shape, layers[-1].end if layers else 0
+            layers.append(Layer(name, own_shape, start, kind, name in linears))
     if not layers:
         raise BadInput(f"{advice} matches {' or '.join(map(repr, patterns))}; the network's are: {', '.join(shapes) or 'none'}")
     return layers
@@ -112,7 +114,6 @@ def find_units(
 
 def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     """The one linear layer that takes the input; an error if the input also bypasses it."""
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     takes_input: list[str] = []
 
     def find(name: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -125,7 +126,7 @@ def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     advice = 'granularity="input" needs a table that goes straight into one nn.Linear, whose weights for a column can be set to zero'
     with ExitStack() as hooks, evaluating(model), frozen(model), torch.enable_grad():
         hooks.callback(sample.requires_grad_, False)
-        for name, module in linears.items():
+        for name, module in modules_of(model, nn.Linear).items():
             hooks.enter_context(module.register_forward_pre_hook(partial(find, name)))
         out = model(sample.requires_grad_(True) if sample.is_leaf and sample.is_floating_point() else sample)
     if not takes_input:
@@ -191,11 +192,11 @@ def gap_gradients(
     leaves: list[Tensor] = []
     f = torch.empty(0)
 
-    def add(layer: Layer, linear: bool, a: Tensor | None, gradient: Tensor) -> None:
+    def add(layer: Layer, a: Tensor | None, gradient: Tensor) -> None:
         """Adds a layer's contribution from its gradient and its pre-activation, or its input if the units are columns of the input."""
         where = slice(layer.start, layer.end)
         if a is None or criterion == "taylor":  # needs no row axis
-            total[0, where] += _by_unit(gradient if a is None else a.float() * gradient, linear, layer)
+            total[0, where] += _by_unit(gradient if a is None else a.float() * gradient, layer)
             return
         if len(gradient) != len(w):
             raise BadInput(
@@ -203,11 +204,11 @@ def gap_gradients(
                 f'criterion={criterion!r} needs; name other layers, or use criterion="taylor" or "gradient"'
             )
         # As (rows, units, positions).
-        shape = (len(w), -1, layer.size) if linear else (len(w), layer.size, -1)
-        own, slopes = (t.float().reshape(shape).transpose(1, 2) if linear else t.float().reshape(shape) for t in (a, gradient))
+        shape = (len(w), -1, layer.size) if layer.linear else (len(w), layer.size, -1)
+        own, slopes = (t.float().reshape(shape).transpose(1, 2) if layer.linear else t.float().reshape(shape) for t in (a, gradient))
         total[:, where] += row_parts(criterion, own, slopes, w[:, None], f.detach()[:, column, None]).sum(1)
 
-    def watched(layer: Layer, module: nn.Module, value: Tensor) -> Tensor:
+    def watched(layer: Layer, value: Tensor) -> Tensor:
         """The same value; its gradient is added to the sums during the backward pass."""
         # A copy, since an activation may overwrite the value in place.
         a = None if criterion == "gradient" else value.detach().clone()
@@ -215,14 +216,14 @@ def gap_gradients(
         if not value.requires_grad:
             leaves.append(value.requires_grad_(True))
             copied = value.clone()  # an activation in place must not overwrite a leaf
-        copied.register_hook(partial(add, layer, isinstance(module, nn.Linear), a))
+        copied.register_hook(partial(add, layer, a))
         return copied
 
-    def before(layer: Layer, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (watched(layer, module, inputs[0].detach()),)
+    def before(layer: Layer, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (watched(layer, inputs[0].detach()),)
 
-    def after(layer: Layer, module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-        return watched(layer, module, output)
+    def after(layer: Layer, _module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        return watched(layer, output)
 
     with ExitStack() as hooks, evaluating(model), frozen(model), torch.enable_grad(), mixed_precision(x.device):
         for layer in layers:
@@ -237,9 +238,9 @@ def gap_gradients(
     return raw.detach(), total
 
 
-def _by_unit(gradient: Tensor, linear: bool, layer: Layer) -> Tensor:
+def _by_unit(gradient: Tensor, layer: Layer) -> Tensor:
     """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
-    if linear:
+    if layer.linear:
         return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
     if gradient.is_cuda and gradient.ndim == 4:  # channels-last, where a product with ones is many times faster than a sum
         rows, c, h, w = gradient.shape
