@@ -18,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.measures import Moments
 from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
-from equipoise.measures.moments import DECISIONS
+from equipoise.measures.moments import DECISIONS, Moments
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap

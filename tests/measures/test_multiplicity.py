@@ -7,9 +7,10 @@ from scipy import stats
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import concatenate_sums, gap_values, moments_of, p_values, tabulate
+from equipoise.measures import concatenate_sums, gap_values, p_values, tabulate
 from equipoise.measures.auditing import simultaneous
 from equipoise.measures.gaps import coefficients
+from equipoise.measures.moments import moments_of
 from equipoise.measures.permutation import adjusted, comparisons_of, holm, joint_levels, max_t
 
 MEASURES = ["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap"]

@@ -5,9 +5,9 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from equipoise.measures import Moments, SignedSum
+from equipoise.measures import SignedSum
 from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
-from equipoise.measures.moments import DECISIONS
+from equipoise.measures.moments import DECISIONS, Moments
 
 SIGNS, ALPHA = {"tpr": 1.0}, 0.05
 

@@ -39,7 +39,6 @@ from .conditions import gap_facts as gap_facts
 from .conditions import monitoring_facts as monitoring_facts
 from .conditions import read_condition as read_condition
 from .disclosure import ShownGroups as ShownGroups
-from .disclosure import ShownScores as ShownScores
 from .disclosure import margin as margin
 from .disclosure import shared_thresholds as shared_thresholds
 from .disclosure import shown_scores as shown_scores
@@ -64,7 +63,6 @@ from .gaps import rates_words as rates_words
 from .gaps import signature as signature
 from .gaps import terms as terms
 from .histories import AuditSums as AuditSums
-from .histories import History as History
 from .histories import Monitoring as Monitoring
 from .histories import history as history
 from .histories import is_history as is_history
@@ -73,12 +71,11 @@ from .intervals import Estimate as Estimate
 from .intervals import combined as combined
 from .moments import BLOCK as BLOCK
 from .moments import Clusters as Clusters
-from .moments import Moments as Moments
 from .moments import SignedSum as SignedSum
 from .moments import concatenate_sums as concatenate_sums
 from .moments import interval as interval
-from .moments import moments_of as moments_of
 from .moments import moments_of_change as moments_of_change
+from .moments import moments_of_scores as moments_of_scores
 from .moments import multiplicities as multiplicities
 from .moments import sums_by_unit as sums_by_unit
 from .moments import units_of as units_of
@@ -87,8 +84,6 @@ from .paired_changes import Baseline as Baseline
 from .paired_changes import BaselineComparison as BaselineComparison
 from .paired_changes import Paired as Paired
 from .paired_changes import Shift as Shift
-from .paired_changes import compare_with_baseline as compare_with_baseline
-from .paired_changes import pooled_gaps as pooled_gaps
 from .permutation import adjusted as adjusted
 from .permutation import comparisons_of as comparisons_of
 from .permutation import largest_gap_p_value as largest_gap_p_value

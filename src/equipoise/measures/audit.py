@@ -390,10 +390,11 @@ def _differences(written: Mapping[str, object], plain: Mapping[str, Any]) -> Ite
 NUMBER, COUNT, TEXT, FLAG = (int, float, type(None)), (int,), (str,), (bool,)  # types of the values of a column
 ENDS = ("", "_low", "_high")
 NAMED = dict.fromkeys(("attribute", "group", "note"), TEXT)
+OF_RATES: Kinds = {f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in ENDS}
 OF_GROUPS: Kinds = {
     **{**NAMED, "few": TEXT, "reference": FLAG, "lacking": (dict,), "n": COUNT},
     **dict.fromkeys(("positives", "negatives"), (int, type(None))),
-    **{f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in ENDS},
+    **OF_RATES,
 }
 OF_SCORES: Kinds = {
     **{f"{name}{end}": NUMBER for name in SCORE_MEASURES for end in ENDS},
@@ -405,7 +406,7 @@ OF_GAPS: Kinds = {
     **{"clear": FLAG, "few": FLAG, "patients": COUNT},
 }
 OF_CURVES: Kinds = {**dict.fromkeys(CURVES, NUMBER), "attribute": TEXT, "group": TEXT}
-SHARES = {f"{name}{end}" for name in GROUP_MEASURES for end in ENDS} | {"p_value", "p_adjusted", "threshold"}
+SHARES = {*OF_RATES, "p_value", "p_adjusted", "threshold"}
 
 
 def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.DataFrame:

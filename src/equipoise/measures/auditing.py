@@ -98,7 +98,7 @@ def audit_labels(
             watched.append(None)
         untested = []
         for source, own_spec, own_progress in zip(estimated, asked, watched, strict=True):
-            untested.append((_audit_rows if source.in_memory else _audit_parts)(source, own_spec, own_progress))
+            untested.append((_audit_rows if source.stored is None else _audit_parts)(source, own_spec, own_progress))
         audits = _tested_together(untested)
     labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
     no_finding = audits[-1] if spec.no_finding == DERIVED else None
@@ -115,9 +115,7 @@ class Source:
     rule: Rule
     attributes: tuple[Attribute, ...]
     parts: Parts
-    count: int = 1  # parts
-    logits: bool = False  # whether stored scores are logits
-    in_memory: bool = True
+    stored: "Stored | None" = None  # a table on disk; None if the rows are in memory
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
@@ -126,7 +124,7 @@ class Source:
             return cls(table.name, rule, table.attributes, lambda: [table])
         if table.whole:
             return cls.of(next(table.parts()), rule)
-        return cls(table.name, rule, table.attributes, table.parts, table.count, table.logits, False)
+        return cls(table.name, rule, table.attributes, table.parts, table)
 
 
 def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
@@ -273,8 +271,9 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
         raise BadInput(
             f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    done, steps = 0, 2 * source.count
-    tallies = [Tally(len(a.levels), source.logits) for a in groups]
+    stored = cast("Stored", source.stored)
+    done, steps = 0, 2 * stored.count
+    tallies = [Tally(len(a.levels), stored.logits) for a in groups]
     for adding in (True, False):  # AUROC and average precision first, then their variances between patients
         for table in source.parts():
             kept = counts.kept(table)
